@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Self
 from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
 from redlock_django.backends.redlock.inspection import MasterInspection
 from redlock_django.backends.redlock.masters import read_masters
-from redlock_django.backends.sharded.backend import ShardableBackend, ShardedBackend
+from redlock_django.backends.sharded.backend import ShardedBackend
+from redlock_django.backends.sharded.settings import ShardedSettings, split
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
 from redlock_django.engine.protocol.deployment import Deployment
@@ -161,8 +162,11 @@ def _prefix(section: Section) -> str:
     return prefix
 
 
-class RedlockBackend(ShardableBackend):
-    """A store whose servers are N independent masters, of which a majority decides."""
+class RedlockBackend(BaseBackend):
+    """A store whose servers are N independent masters, of which a majority decides.
+
+    It becomes several shards if MASTERS is a list of lists.
+    """
 
     settings_class = RedlockSettings
     is_fair = True
@@ -186,14 +190,22 @@ class RedlockBackend(ShardableBackend):
         )
 
     @classmethod
+    def read_settings(cls, section: Section) -> StoreSettings:
+        sections = split(section)
+        if len(sections) == 1:
+            return super().read_settings(sections[0])
+        return ShardedSettings.of_shards(cls.settings_class, sections)
+
+    @classmethod
     def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
-        backend = super().open(alias, settings, notice)
-        if isinstance(backend, ShardedBackend):
-            shards = [shard for shard in backend.shards if isinstance(shard, RedlockBackend)]
-            membership = Membership([shard.deployment for shard in shards])
-            for shard in shards:
-                shard.membership = membership
-        return backend
+        if not isinstance(settings, ShardedSettings):
+            return super().open(alias, settings, notice)
+        opened = [cls.open(alias, shard, notice) for shard in settings.shards]
+        shards = [shard for shard in opened if isinstance(shard, RedlockBackend)]
+        membership = Membership([shard.deployment for shard in shards])
+        for shard in shards:
+            shard.membership = membership
+        return ShardedBackend(settings, shards)
 
     @property
     def names(self) -> tuple[str, ...]:

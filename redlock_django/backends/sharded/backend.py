@@ -15,10 +15,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
+from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded.inspection import ShardedInspection
 from redlock_django.backends.sharded.lease import Part, Parts, extended, extended_or_error, joined
-from redlock_django.backends.sharded.settings import ShardedSettings, split
+from redlock_django.backends.sharded.settings import ShardedSettings
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.protocol.shard_choice import chosen
 from redlock_django.engine.run_protocol import adrive, drive
@@ -27,24 +27,6 @@ from redlock_django.engine.validity import Lease, LeaseState
 
 KEPT = 0.5
 """The part of its TTL for which a shard's lease is kept while the next shard is waited for."""
-
-
-class ShardableBackend(BaseBackend):
-    """A store that becomes several shards if MASTERS is a list of lists."""
-
-    @classmethod
-    def read_settings(cls, section: Section) -> StoreSettings:
-        sections = split(section)
-        if len(sections) == 1:
-            return super().read_settings(sections[0])
-        return ShardedSettings.of_shards(cls.settings_class, sections)
-
-    @classmethod
-    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
-        if isinstance(settings, ShardedSettings):
-            shards = [cls.open(alias, shard, notice) for shard in settings.shards]
-            return ShardedBackend(settings, shards)
-        return super().open(alias, settings, notice)
 
 
 @dataclass(slots=True)
