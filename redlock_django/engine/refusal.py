@@ -43,7 +43,7 @@ class CrowdRefusal:
         return ResourceLocked(text, resource=names, retry_after=retry_after)
 
 
-class Waiter(Protocol):
+class WaitingCaller(Protocol):
     """A caller that waits for a lock, as its driver knows it: `name` is what masters call.
 
     It is `behind` as long as enough others of its process ask for the same resources. Their last

@@ -12,7 +12,7 @@ from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Command, Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON
-from redlock_django.engine.refusal import Waiter
+from redlock_django.engine.refusal import WaitingCaller
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import Client, Wait
@@ -26,7 +26,7 @@ def acquire(
     *,
     now: float,
     wait: float,
-    waiter: Waiter | None = None,
+    waiter: WaitingCaller | None = None,
     home: object = None,
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none, by the steps of Redlock.

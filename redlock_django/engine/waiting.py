@@ -12,7 +12,7 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.commands import Acquire
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Tally
-from redlock_django.engine.refusal import Waiter, free_in, refusal
+from redlock_django.engine.refusal import WaitingCaller, free_in, refusal
 from redlock_django.engine.steps import Pause, Protocol
 from redlock_django.engine.validity import RedlockLease
 
@@ -81,7 +81,7 @@ class Wait:
         resources: tuple[str, ...],
         ttl: float,
         holder: str,
-        waiter: Waiter | None,
+        waiter: WaitingCaller | None,
         asked: float,
         wait: float,
     ) -> None:

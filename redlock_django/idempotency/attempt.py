@@ -63,7 +63,7 @@ _recorded = count(1)
 logger = logging.getLogger("redlock_django")
 
 
-class Attempt:
+class IdempotentAttempt:
     """One request of an idempotent view, which may have been sent before.
 
     The key is a local variable of no frame that exists while the view runs, because error reports

@@ -1,4 +1,4 @@
-"""The steps that an `Attempt` yields; `execution` performs them for sync and async views."""
+"""The steps of an `IdempotentAttempt`; `execution` performs them for sync and async views."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ class RunView(NamedTuple):
     recorder: AnyRecorder | UnrecordedTransaction | None
 
 
-Step = InThread | CallHook | GetUser | HoldLock | RunView
-Steps = Generator[Step, Any, Any]
+AttemptStep = InThread | CallHook | GetUser | HoldLock | RunView
+Steps = Generator[AttemptStep, Any, Any]

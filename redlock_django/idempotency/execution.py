@@ -1,4 +1,4 @@
-"""Performs the steps of an `Attempt`, for sync and async views."""
+"""Performs the steps of an `IdempotentAttempt`, for sync and async views."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ from redlock_django.exceptions import (
     InvalidRedlock,
     RedlockError,
 )
-from redlock_django.idempotency.attempt import Attempt
-from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
-from redlock_django.idempotency.attempt_steps import Step as AttemptStep
+from redlock_django.idempotency.attempt import IdempotentAttempt
+from redlock_django.idempotency.attempt_steps import (
+    AttemptStep,
+    CallHook,
+    GetUser,
+    HoldLock,
+    InThread,
+    RunView,
+)
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
@@ -51,7 +57,7 @@ class Execution:
         state.recording = True
         try:
             with ExitStack() as stack:
-                steps = Attempt(call, self._options, is_async=False).steps()
+                steps = IdempotentAttempt(call, self._options, is_async=False).steps()
                 return drive(steps, partial(self._perform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
@@ -65,12 +71,12 @@ class Execution:
         call, state = self._call, self._state
         if state.recording:  # an idempotent view calls another one within the same request
             return await call.view(*call.args, **call.kwargs)
-        attempt = Attempt(call, self._options, is_async=True)
+        attempt = IdempotentAttempt(call, self._options, is_async=True)
         if attempt.finishes_without_client:
             return await finish_without_client(self._arun(attempt), self._has_begun)
         return await self._arun(attempt)
 
-    async def _arun(self, attempt: Attempt) -> Any:
+    async def _arun(self, attempt: IdempotentAttempt) -> Any:
         call, state = self._call, self._state
         state.recording = True
         try:

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 from django.utils.module_loading import import_string
 
+from redlock_django.backends.base import Section
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.redlock.backend import RedlockSettings, redlock_settings
 from redlock_django.backends.sharded.settings import split
@@ -20,7 +21,6 @@ from redlock_django.wire.servers.trust_declaration import declare, read_state
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
-Section = Mapping[str, Any]
 _MEMORY = "redlock_django.backends.memory.MemoryBackend"
 # Seconds; longer than the defaults, for busy machines.
 _MASTER_TIMEOUT, _CONNECT_TIMEOUT = 0.5, 5.0

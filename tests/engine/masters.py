@@ -158,7 +158,7 @@ class Masters:
 
 @dataclass
 class Waiter:
-    """A waiter that `behind` and `crowd_refusal` describe; see `refusal.Waiter`."""
+    """A waiter that `behind` and `crowd_refusal` describe; see `refusal.WaitingCaller`."""
 
     name: str
     behind: bool

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from redis.connection import Connection
 
-from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -140,7 +140,7 @@ class Report:
     error: str = ""
 
 
-Received = Reply | Push | Report
+Received = ScriptReply | Push | Report
 
 
 class Link:
@@ -349,7 +349,7 @@ class Wire:
         longest = min(0.2, 0.03 * 2.0 ** min(line.failures, 4))
         self._dial(line, self.rng.uniform(longest / 2, longest))
 
-    def _joined(self, line: Line, link: Link, reply: Reply) -> None:
+    def _joined(self, line: Line, link: Link, reply: ScriptReply) -> None:
         if reason := self._saw(line, link.hello, reply):
             link.alive = False
             line.reason = reason
@@ -375,7 +375,7 @@ class Wire:
         if line.check_mode != "join":
             self._check(line, line.check_mode)
 
-    def _saw(self, line: Line, message: Message, reply: Reply) -> str:
+    def _saw(self, line: Line, message: Message, reply: ScriptReply) -> str:
         """Note what a master's marker says; return why the master cannot be used, "" if it can."""
         marker = reply[4]
         assert isinstance(marker, bytes)
@@ -399,7 +399,7 @@ class Wire:
             return "has no marker"
         return ""
 
-    def _trust(self, line: Line, message: Message, reply: Reply) -> None:
+    def _trust(self, line: Line, message: Message, reply: ScriptReply) -> None:
         _, _, time, ready_at, marker, _ = reply
         assert isinstance(time, int)
         assert isinstance(ready_at, int)
@@ -421,7 +421,7 @@ class Wire:
         line.checking = True
         self._write(line, self._message(None, mode=mode, run_id=line.run_id))
 
-    def _note(self, line: Line, message: Message, reply: Reply) -> None:
+    def _note(self, line: Line, message: Message, reply: ScriptReply) -> None:
         """Check whether this reply shows that a clock stepped against the other."""
         if not reply[2]:
             return  # the script has not read the master's clock

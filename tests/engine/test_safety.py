@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from redlock_django.backends.memory import scripts
-from redlock_django.backends.memory.keyspace import Keyspace, Reply
+from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.backends.memory.master import SCRIPTS
 from redlock_django.engine import attempt, quorum, rounds, validity
 from redlock_django.engine.errors import ResourceLocked
@@ -128,7 +128,7 @@ def _validity_from_the_reply(patch: Patch) -> None:
 
 
 def _plain_del(patch: Patch) -> None:
-    def release(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def release(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
         for key in keys[2:]:
             keyspace.strings.pop(key, None)
         return [1, now]
@@ -147,7 +147,7 @@ def _no_confirm(patch: Patch) -> None:
 def _no_bound_on_proposals(patch: Patch) -> None:
     real = scripts.acquire
 
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
         proposal, ttl, _, fence_ttl, max_ttl = unpack("<5d", argv[2])
         numbers = pack("<5d", proposal, ttl, 999999999999, fence_ttl, max_ttl)
         return real(keyspace, now, keys, [*argv[:2], numbers, *argv[3:]])
@@ -158,7 +158,7 @@ def _no_bound_on_proposals(patch: Patch) -> None:
 def _fences_from_the_clock_alone(patch: Patch) -> None:
     real = scripts.acquire
 
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
         for fence in keys[4::2]:
             keyspace.strings.pop(fence, None)
         return real(keyspace, now, keys, argv)
@@ -169,7 +169,7 @@ def _fences_from_the_clock_alone(patch: Patch) -> None:
 def _acquire_overwrites(patch: Patch) -> None:
     real = scripts.acquire
 
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
         if scripts.is_trusted(keyspace, keys, argv, now):
             for lock in keys[3::2]:
                 keyspace.strings.pop(lock, None)
@@ -292,7 +292,7 @@ def test_an_extension_counts_no_master_that_has_forgotten() -> None:
 def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
     real = scripts.extend
 
-    def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
         if not scripts.is_trusted(keyspace, keys, argv, now):
             return [NOT_READY, now]
         for key in keys[2:]:

@@ -10,7 +10,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.backends.memory.master import MemoryMaster, encoded
 from redlock_django.engine.protocol.commands import Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -203,7 +203,7 @@ class SimulatedMaster:
         else:
             what(*args)
 
-    def join(self, run_id: str, how: str, fingerprint: str = "") -> Reply:
+    def join(self, run_id: str, how: str, fingerprint: str = "") -> ScriptReply:
         """Return the reply of join.lua to a client of this deployment (by default our own)."""
         deployment = self.deployment
         delay = round(deployment.restart_delay * 1_000_000)
@@ -215,7 +215,7 @@ class SimulatedMaster:
             self.world.seen["distrusted for a step"] += how == "distrust"
         return reply
 
-    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> Reply:
+    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> ScriptReply:
         """Return the reply of the command's script."""
         command = words.command
         argv = [b"%d" % number, *words.argv]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine.protocol.commands import Acquire
 from redlock_django.engine.protocol.statuses import REFUSED
@@ -97,7 +97,7 @@ def test_the_command_prints_the_trace_of_a_reply_that_differs(
 ) -> None:
     honest = MemoryMaster.eval
 
-    def mutated(self: MemoryMaster, *asked: Any) -> Reply:
+    def mutated(self: MemoryMaster, *asked: Any) -> ScriptReply:
         reply = honest(self, *asked)
         return [*reply[:1], 7, *reply[2:]] if reply[1] == REFUSED else reply
 

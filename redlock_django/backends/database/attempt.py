@@ -116,7 +116,7 @@ class Queue:
         sql.leave(cursor, self._name)
 
 
-class Attempt:
+class DatabaseAttempt:
     """One attempt to take the resources, with a token of its own: the steps of its `job`."""
 
     def __init__(
@@ -130,17 +130,17 @@ class Attempt:
         self._access = access
         self._queue = queue
         self._token = secrets.token_hex(16)
-        self._wanted = sql.Wanted(resources, hash_of(self._token), holder, ttl)
+        self._wanted = sql.LockRequest(resources, hash_of(self._token), holder, ttl)
         self._started = access.clock()
-        self.job: Job[tuple[int, ...] | sql.Refusal] = Job(self._take)
+        self.job: Job[tuple[int, ...] | sql.DatabaseRefusal] = Job(self._take)
 
-    def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.Refusal:
+    def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.DatabaseRefusal:
         self._access.connections.refuse_untrusted()
         queue, turn = self._queue, self._access.turn
         if queue is None:
             return sql.take(cursor, self._wanted, sql.NOT_WAITING, turn)
         taken = sql.take(cursor, self._wanted, queue.place(cursor), turn)
-        if not isinstance(taken, sql.Refusal):
+        if not isinstance(taken, sql.DatabaseRefusal):
             # Before the holder goes on: else its release could come first, and the lock would be
             # reserved for a waiter that has been served.
             queue.leave(cursor)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database import sql as sql
-from redlock_django.backends.database.attempt import Access, Attempt, DatabaseLease, Queue
+from redlock_django.backends.database.attempt import Access, DatabaseAttempt, DatabaseLease, Queue
 from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.dialects import POSTGRESQL
 from redlock_django.backends.database.inspection import DatabaseInspection
@@ -25,14 +25,14 @@ from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 
 
-class Pause(NamedTuple):
+class QueuePause(NamedTuple):
     """A waiter sleeps until it is woken, for at most so many seconds."""
 
     queue: Queue
     seconds: float
 
 
-Step = Job[Any] | Pause
+DatabaseStep = Job[Any] | QueuePause
 
 
 class DatabaseBackend(BaseBackend):
@@ -86,18 +86,18 @@ class DatabaseBackend(BaseBackend):
 
     def _acquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
-    ) -> Generator[Step, None, Lease]:
+    ) -> Generator[DatabaseStep, None, Lease]:
         """Yield what is to be done until all resources are taken, and return the lease."""
         asked = self.clock()
         waited = 0.0
         queue: Queue | None = None
-        attempt: Attempt | None = None  # one that may have taken the locks
+        attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                attempt = Attempt(self.access, resources, ttl, holder, queue)
+                attempt = DatabaseAttempt(self.access, resources, ttl, holder, queue)
                 yield attempt.job
                 taken = attempt.job.result()
-                if not isinstance(taken, sql.Refusal):
+                if not isinstance(taken, sql.DatabaseRefusal):
                     if queue is not None:  # not in a `finally`: an interrupt there loses the lease
                         queue.end()
                     return attempt.lease(taken, waited)
@@ -108,7 +108,7 @@ class DatabaseBackend(BaseBackend):
                 if queue is None:
                     queue = Queue(self.access, resources)  # joined by the next attempt, at once
                 else:
-                    yield Pause(queue, self._pause(taken, asked + wait - now))
+                    yield QueuePause(queue, self._pause(taken, asked + wait - now))
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
@@ -119,7 +119,7 @@ class DatabaseBackend(BaseBackend):
                 queue.end()
             raise
 
-    def _pause(self, refusal: sql.Refusal, left: float) -> float:
+    def _pause(self, refusal: sql.DatabaseRefusal, left: float) -> float:
         longest = self.settings.poll * random.uniform(0.5, 1.0)
         if self.listener is not None and self.listener.is_listening:
             longest = sql.ALIVE / 3  # to keep its place, a waiter must be heard of
@@ -206,13 +206,13 @@ class DatabaseBackend(BaseBackend):
         if self.listener is not None:
             self.listener.join()
 
-    def _perform(self, step: Step) -> None:
+    def _perform(self, step: DatabaseStep) -> None:
         if isinstance(step, Job):
             self.connections.wait(self.connections.start(step))
         else:
             step.queue.rest(step.seconds)
 
-    async def _aperform(self, step: Step) -> None:
+    async def _aperform(self, step: DatabaseStep) -> None:
         if isinstance(step, Job):
             await self.connections.arun(step)
         else:
@@ -231,7 +231,7 @@ def _released(job: Job[bool]) -> bool | None:
     return None if job.repeated and not job.result() else job.result()
 
 
-def _refused(refusal: sql.Refusal, waited: float) -> ResourceLocked:
+def _refused(refusal: sql.DatabaseRefusal, waited: float) -> ResourceLocked:
     names = ", ".join(refusal.left)
     held = max(refusal.left.values())
     why = "held by another client" if held > 0 else "reserved for a waiter"

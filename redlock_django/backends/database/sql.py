@@ -71,7 +71,7 @@ class Unrecognized(OperationalError):
 NOT_WAITING = Place(LAST, "")
 
 
-class Refusal(NamedTuple):
+class DatabaseRefusal(NamedTuple):
     """Why the locks were not taken: the resources at fault, each with the seconds it is held.
 
     A resource that is free is reserved for a waiter that came before. `free_in` is the time in
@@ -82,7 +82,7 @@ class Refusal(NamedTuple):
     free_in: float
 
 
-class Wanted(NamedTuple):
+class LockRequest(NamedTuple):
     """The locks that an attempt wants, all or none; `ttl` is in seconds."""
 
     resources: tuple[str, ...]
@@ -92,8 +92,8 @@ class Wanted(NamedTuple):
 
 
 def take(
-    cursor: CursorWrapper, wanted: Wanted, place: Place, turn: float
-) -> tuple[int, ...] | Refusal:
+    cursor: CursorWrapper, wanted: LockRequest, place: Place, turn: float
+) -> tuple[int, ...] | DatabaseRefusal:
     """Take all locks, or none; return their fences, or why they were not taken.
 
     Raises Unrecognized if the server is a standby, or may have forgotten locks.
@@ -120,11 +120,11 @@ def take(
             refusal = _look(dialect, cursor, wanted.resources, queue)
         if refusal is not None:
             return refusal
-    return Refusal(dict.fromkeys(wanted.resources, 0.001), 0.0)
+    return DatabaseRefusal(dict.fromkeys(wanted.resources, 0.001), 0.0)
 
 
 def _take(
-    dialect: Dialect, cursor: CursorWrapper, wanted: Wanted, queue: list[Any]
+    dialect: Dialect, cursor: CursorWrapper, wanted: LockRequest, queue: list[Any]
 ) -> tuple[int, ...]:
     many = len(wanted.resources)
     statement = dialect.sql_of_take(many)
@@ -143,7 +143,7 @@ def _take(
 
 
 def _taken(
-    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: Wanted
+    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: LockRequest
 ) -> Sequence[Any]:
     cursor.execute(statement, values)
     if dialect.taken:
@@ -155,14 +155,14 @@ def _taken(
 
 def _look(
     dialect: Dialect, cursor: CursorWrapper, resources: Sequence[str], queue: list[Any]
-) -> Refusal | None:
+) -> DatabaseRefusal | None:
     """Return why the locks cannot be taken now, or None if they can."""
     cursor.execute(dialect.sql(_LOOK, len(resources)), [*queue, *resources])
     found = {text(name): (left, free_in) for name, left, free_in in cursor.fetchall()}
     blocked = {name: times for name, times in found.items() if max(times) > 0}
     if not blocked:
         return None
-    return Refusal(
+    return DatabaseRefusal(
         {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
         max(free_in for _, free_in in blocked.values()) / SECOND,
     )
@@ -182,7 +182,7 @@ def _taken_by_one_statement(
 
 
 def _taken_in_transaction(
-    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: Wanted
+    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: LockRequest
 ) -> Sequence[Any]:
     cursor.execute(dialect.begin)
     has_all = False

@@ -6,25 +6,25 @@ import math
 import re
 from typing import Any
 
-from redlock_django.backends.memory.keyspace import Keyspace, Reply
+from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.engine.protocol.statuses import GRANTED
 
 
-def held(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def held(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Return the number of locks in the index, and the first of them in the order asked for."""
     keyspace.trim_index(keys[0], now // 1000)
     held = keyspace.still_held(keys[0], now // 1000)
     order = sorted(held, key=lambda member: (held[member], member), reverse=argv[2] == b"1")
-    reply: Reply = [GRANTED, now, len(held)]
+    reply: ScriptReply = [GRANTED, now, len(held)]
     for member in order[: int(argv[1])]:
         reply += [member, _left(held[member], now // 1000)]
     return reply
 
 
-def find(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def find(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Return the locks in the index whose names match a pattern."""
     held = keyspace.still_held(keys[0], now // 1000)
-    reply: Reply = [GRANTED, now, b"0"]
+    reply: ScriptReply = [GRANTED, now, b"0"]
     for member in sorted(held):
         if _matches(member, argv[2]):
             reply += [member, _left(held[member], now // 1000)]
@@ -39,7 +39,7 @@ def look(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> li
     return reply
 
 
-def scan(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def scan(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Return the keys that match a pattern."""
     kept = {key for key in list(keyspace.strings) if keyspace.get(key) is not None}
     kept |= {key for key, members in keyspace.sets.items() if members}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-Reply = list[int | bytes]
+ScriptReply = list[int | bytes]
 
 
 class Keyspace:

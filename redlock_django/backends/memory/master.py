@@ -11,12 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 
 from redlock_django.backends.memory import inspection, scripts
-from redlock_django.backends.memory.keyspace import Keyspace, Reply
-from redlock_django.engine.protocol.commands import Command
+from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
+from redlock_django.engine.protocol.commands import Argument, Command
 from redlock_django.wire.clock import wall_ns
 
-Argument = str | int | bytes
-Script = Callable[[Keyspace, int, list[str], list[bytes]], Reply]
+Script = Callable[[Keyspace, int, list[str], list[bytes]], ScriptReply]
 
 SCRIPTS: dict[str, Script] = {
     "acquire": scripts.acquire,
@@ -53,18 +52,20 @@ class MemoryMaster:
         self.alone = threading.RLock()  # a server runs one script at a time
         self.keyspace.script_ms = 0
 
-    def say(self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0) -> Reply:
+    def say(
+        self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0
+    ) -> ScriptReply:
         """Return the reply to a command, as it would arrive on a connection."""
         argv: list[Argument] = [number, *command.arguments()]
         if command.trusted:
             argv += [marker, ready_at]
         return self.eval(command.name, list(command.keys()), argv)
 
-    def eval(self, script: str, keys: list[str], argv: list[Argument]) -> Reply:
+    def eval(self, script: str, keys: list[str], argv: list[Argument]) -> ScriptReply:
         """Return the reply of the script of that name to these KEYS and ARGV."""
         return self.run(script, keys, encoded(argv))
 
-    def run(self, script: str, keys: list[str], argv: list[bytes]) -> Reply:
+    def run(self, script: str, keys: list[str], argv: list[bytes]) -> ScriptReply:
         """Return the same reply for ARGV in bytes."""
         keyspace = self.keyspace
         with self.alone:

@@ -10,7 +10,7 @@ import math
 import re
 from struct import Struct
 
-from redlock_django.backends.memory.keyspace import Keyspace, Reply
+from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.backends.memory.queue import Queues, channel_of
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
@@ -34,7 +34,7 @@ _NOBODY = (b"", b"", b"")
 _MARKER = re.compile(rb"([0-9a-fA-F]+) (\d+) (\S+)")
 
 
-def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Set every lock or none."""
     value = argv[1]
     proposal, ttl, skew, fence_ttl, max_ttl = map(int, _NUMBERS.unpack(argv[2]))
@@ -104,7 +104,7 @@ def pass_on(
                 Queues(keyspace).call_first(queue, now)
 
 
-def confirm(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def confirm(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Store the fences where every lock still has this token."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
@@ -126,7 +126,7 @@ def confirm(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
     return [GRANTED, now, *fences]
 
 
-def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Extend every lock if all of them still have this token."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
@@ -146,7 +146,7 @@ def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> 
     return [GRANTED, now]
 
 
-def heal(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def heal(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Set the locks again on a master that forgot them."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
@@ -172,7 +172,7 @@ def heal(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Re
     return [GRANTED, now, *fences]
 
 
-def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> Reply:
+def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Release every lock that has this token, and call its first waiter."""
     value, how, resources = argv[1], argv[2] or b"0 0 1 ", argv[3:]
     tomb, shorter, calls, waiter = how.split(b" ", 3)
@@ -227,7 +227,7 @@ def ask_to_try(keyspace: Keyspace, queue: str) -> None:
         keyspace.publish(channel.decode(), b" " + first)
 
 
-def join(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+def join(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Read or write the marker by which clients trust this master."""
     run, fingerprint, delay, mode = argv[1], argv[2], int(argv[3]), argv[4]
     seen = keyspace.get(keys[0]) or b""
@@ -290,7 +290,7 @@ def set_locks(
     return True
 
 
-def refuse(keyspace: Keyspace, now: int, index: int, key: str, lock: bytes) -> Reply:
+def refuse(keyspace: Keyspace, now: int, index: int, key: str, lock: bytes) -> ScriptReply:
     """Return the reply of a master on which another client holds a lock."""
     return [REFUSED, now, index, keyspace.pttl(key), 0, lock[:32]]
 

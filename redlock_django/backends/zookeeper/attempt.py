@@ -18,13 +18,17 @@ from redlock_django.backends.zookeeper.paths import (
     in_order,
     seconds_left,
 )
-from redlock_django.backends.zookeeper.requests import Batch, Protocol, Step
+from redlock_django.backends.zookeeper.requests import (
+    RequestBatch,
+    ZooKeeperProtocol,
+    ZooKeeperStep,
+)
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.validity import Lease, valid_until
 
 
-class Refusal(NamedTuple):
+class ZooKeeperRefusal(NamedTuple):
     """Another client holds a resource, for so many seconds if it does not extend its lock."""
 
     resource: str
@@ -45,7 +49,7 @@ class ZooKeeperLease(Lease):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Acquisition:
     """The locks that an acquisition wants, all or none, and until when it waits for them."""
 
     resources: tuple[str, ...]
@@ -55,7 +59,7 @@ class Wanted:
     deadline: float
 
 
-class Attempt:
+class ZooKeeperAttempt:
     """One attempt to take the locks, with a token of its own. Its steps are run by a driver."""
 
     def __init__(
@@ -64,7 +68,7 @@ class Attempt:
         tree: Tree,
         clock: Callable[[], float],
         settings: ZooKeeperSettings,
-        wanted: Wanted,
+        wanted: Acquisition,
     ) -> None:
         self._session = session
         self._requests = Requests(session, settings.zookeeper_timeout)
@@ -78,7 +82,7 @@ class Attempt:
         self._waited = False
         self._nodes: dict[str, str] = {}  # by queue; "" where it may have been created
 
-    def take(self) -> Protocol[ZooKeeperLease | Refusal]:
+    def take(self) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take all locks, one after the other in the order of all clients: so none deadlocks.
 
         Raises Interrupted, or StoreUnavailable if the servers do not answer in time.
@@ -87,7 +91,7 @@ class Attempt:
         fences: dict[str, int] = {}
         for resource in sorted(self._wanted.resources):
             taken = yield from self._take(resource)
-            if isinstance(taken, Refusal):
+            if isinstance(taken, ZooKeeperRefusal):
                 return taken
             fences[resource] = taken
         wanted, nodes = self._wanted, tuple(self._nodes.values())
@@ -121,10 +125,10 @@ class Attempt:
         self._session.held.remove(self._token)
         self._session.post_delete([node for node in self._nodes.values() if node])
         for queue in [queue for queue, node in self._nodes.items() if not node]:
-            listing = Batch(partial(_list, queue), then=partial(self._delete_listed, queue))
+            listing = RequestBatch(partial(_list, queue), then=partial(self._delete_listed, queue))
             self._session.post(listing)
 
-    def _delete_listed(self, queue: str, listing: Batch) -> None:
+    def _delete_listed(self, queue: str, listing: RequestBatch) -> None:
         names = listing.results[1]
         if not isinstance(names, Exception):
             ours = [f"{queue}/{name}" for name in names if name.startswith(self._token)]
@@ -132,13 +136,13 @@ class Attempt:
 
     # One resource.
 
-    def _take(self, resource: str) -> Protocol[int | Refusal]:
+    def _take(self, resource: str) -> ZooKeeperProtocol[int | ZooKeeperRefusal]:
         """Wait until the own node is the first; return the fence."""
         queue, session = self._tree.queue(resource), self._session
         session.use(queue)
         left = yield from self._look_first(queue)
         if left is not None:
-            return Refusal(resource, left)
+            return ZooKeeperRefusal(resource, left)
         self._nodes[queue] = ""
         path, stat, names, base = yield from self._join(queue)
         self._nodes[queue] = path
@@ -153,13 +157,13 @@ class Attempt:
             left = yield from self._blocked(queue, before)
             if left is not None:
                 session.contended.add(queue)
-                return Refusal(resource, left)
+                return ZooKeeperRefusal(resource, left)
             self._waited = True
             names, base = yield from self._requests.ask(partial(_look, queue, self._tree.fences))
         session.contended.discard(queue)
         return (yield from self._fences.of_node(stat.czxid, base))
 
-    def _look_first(self, queue: str) -> Protocol[float | None]:
+    def _look_first(self, queue: str) -> ZooKeeperProtocol[float | None]:
         """Return the TTL of the holder if it was held the last time, and still is.
 
         Otherwise clients that try again and again would write each time, and find each other.
@@ -170,7 +174,7 @@ class Attempt:
         nodes = [] if isinstance(names, NoNodeError) else in_order(names)
         return (yield from self._blocked(queue, nodes)) if nodes else None
 
-    def _join(self, queue: str) -> Protocol[tuple[str, Any, list[str], Any]]:
+    def _join(self, queue: str) -> ZooKeeperProtocol[tuple[str, Any, list[str], Any]]:
         """Create the node; return its path and stat, the names in the queue, and the base."""
         while True:
             created, names, base = yield from self._requests.ask(
@@ -195,7 +199,7 @@ class Attempt:
                 self._session.prepared = -1  # the whole tree was removed
                 yield from self._fences.prepare()
 
-    def _blocked(self, queue: str, before: Sequence[Node]) -> Protocol[float | None]:
+    def _blocked(self, queue: str, before: Sequence[Node]) -> ZooKeeperProtocol[float | None]:
         """Wait until those before may be gone; at the end of the time return the holder's TTL."""
         first, now = before[0], self._clock()
         left = self._wanted.deadline - now
@@ -211,9 +215,9 @@ class Attempt:
             if left <= 0:
                 return held_for
             if len(before) == 1:
-                yield Step(min(held_for + 0.001, left))
+                yield ZooKeeperStep(min(held_for + 0.001, left))
                 return None
-        pause = Step(left)
+        pause = ZooKeeperStep(left)
         path = f"{queue}/{before[-1].name}"
         (exists,) = yield from self._requests.ask(
             lambda client: [client.exists_async(path, lambda event: pause.end())]

@@ -14,10 +14,10 @@ from typing import Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.zookeeper.attempt import (
-    Attempt,
-    Refusal,
-    Wanted,
+    Acquisition,
+    ZooKeeperAttempt,
     ZooKeeperLease,
+    ZooKeeperRefusal,
     set_all,
 )
 from redlock_django.backends.zookeeper.client import is_own_thread
@@ -26,7 +26,11 @@ from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Reques
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
 from redlock_django.backends.zookeeper.optional_kazoo import KazooClient
 from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
-from redlock_django.backends.zookeeper.requests import Batch, Protocol, Step
+from redlock_django.backends.zookeeper.requests import (
+    RequestBatch,
+    ZooKeeperProtocol,
+    ZooKeeperStep,
+)
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.run_protocol import adrive, drive
@@ -74,16 +78,16 @@ class ZooKeeperBackend(BaseBackend):
 
     def _acquire(
         self, session: Session, resources: tuple[str, ...], ttl: float, wait: float, holder: str
-    ) -> Protocol[Lease]:
+    ) -> ZooKeeperProtocol[Lease]:
         asked, patience = self.clock(), self.settings.zookeeper_timeout
-        wanted = Wanted(
+        wanted = Acquisition(
             resources=resources, ttl=ttl, holder=holder, asked=asked, deadline=asked + wait
         )
         while True:
-            attempt = Attempt(session, self.tree, self.clock, self.settings, wanted)
+            attempt = ZooKeeperAttempt(session, self.tree, self.clock, self.settings, wanted)
             try:
                 taken = yield from attempt.take()
-                if not isinstance(taken, Refusal):
+                if not isinstance(taken, ZooKeeperRefusal):
                     return taken
                 raise ResourceLocked(
                     f"{taken.resource}: held by another client",
@@ -98,13 +102,13 @@ class ZooKeeperBackend(BaseBackend):
             except BaseException:
                 attempt.undo()
                 raise
-            yield Step(_AGAIN)
+            yield ZooKeeperStep(_AGAIN)
 
     def declare_new(self) -> bool:
         session = self.session
         return drive(self._declare(session), lambda step: perform(session, step))
 
-    def _declare(self, session: Session) -> Protocol[bool]:
+    def _declare(self, session: Session) -> ZooKeeperProtocol[bool]:
         asked, patience = self.clock(), self.settings.zookeeper_timeout
         while True:
             try:
@@ -114,7 +118,7 @@ class ZooKeeperBackend(BaseBackend):
             except Interrupted:
                 if self.clock() >= asked + patience:
                     raise session.unavailable(session.reason) from None
-            yield Step(_AGAIN)
+            yield ZooKeeperStep(_AGAIN)
 
     # Extend and release.
 
@@ -133,7 +137,7 @@ class ZooKeeperBackend(BaseBackend):
     ) -> list[tuple[LeaseState, Lease] | Exception]:
         """Extend all leases at the same time, each by a request for each of its resources."""
         extensions = [Extension(self, lease, ttl) for lease, ttl in asked]
-        started: list[tuple[Batch, queue.SimpleQueue[None]]] = []
+        started: list[tuple[RequestBatch, queue.SimpleQueue[None]]] = []
         for extension in extensions:
             if extension.batch is not None:
                 with suppress(StoreUnavailable):
@@ -167,7 +171,7 @@ class ZooKeeperBackend(BaseBackend):
         if batch is not None:
             self.session.post(batch)
 
-    def _release(self, lease: Lease) -> Batch | None:
+    def _release(self, lease: Lease) -> RequestBatch | None:
         """Return the requests that release a lease; None if its session is lost."""
         assert isinstance(lease, ZooKeeperLease)
         if self.voided(lease):
@@ -175,15 +179,15 @@ class ZooKeeperBackend(BaseBackend):
         self.session.held.remove(lease.token)
         left, seconds = lease.held_for(self.clock), self.settings.zookeeper_timeout
         if not left:
-            return Batch(partial(_delete_all, lease.nodes), seconds=seconds)
+            return RequestBatch(partial(_delete_all, lease.nodes), seconds=seconds)
         # The process may end before the minimum hold does, and its session with it.
         left = with_drift(left)
         after = tuple(map(min_hold_path, lease.nodes))
         self.session.hold(lease.token, self.clock() + left, after)
         data = data_of(left, lease.value)
-        return Batch(partial(_replace_all, lease.nodes, after, data), seconds=seconds)
+        return RequestBatch(partial(_replace_all, lease.nodes, after, data), seconds=seconds)
 
-    def _released(self, lease: Lease, batch: Batch) -> bool | None:
+    def _released(self, lease: Lease, batch: RequestBatch) -> bool | None:
         if not batch.is_answered:
             self.post_release(lease)
             return None
@@ -220,11 +224,11 @@ class Extension:
         self._lease = lease
         self._ttl = ttl
         self._started = backend.clock()
-        self.batch: Batch | None = None
+        self.batch: RequestBatch | None = None
         if self._started < lease.until and not backend.voided(lease):
             lasting = max(ttl, lease.until - self._started)
             data = data_of(lasting, lease.value)
-            self.batch = Batch(
+            self.batch = RequestBatch(
                 partial(set_all, lease.nodes, data),
                 seconds=backend.settings.zookeeper_timeout,
                 is_proof=True,

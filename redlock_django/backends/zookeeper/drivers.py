@@ -11,11 +11,11 @@ import queue
 from contextlib import suppress
 from functools import partial
 
-from redlock_django.backends.zookeeper.requests import Step
+from redlock_django.backends.zookeeper.requests import ZooKeeperStep
 from redlock_django.backends.zookeeper.session import Session
 
 
-def start(session: Session, step: Step) -> queue.SimpleQueue[None]:
+def start(session: Session, step: ZooKeeperStep) -> queue.SimpleQueue[None]:
     """Begin a step; return what `finish` needs to wait for it."""
     ended: queue.SimpleQueue[None] = queue.SimpleQueue()
     step.wake = partial(ended.put, None)
@@ -23,7 +23,7 @@ def start(session: Session, step: Step) -> queue.SimpleQueue[None]:
     return ended
 
 
-def finish(session: Session, step: Step, ended: queue.SimpleQueue[None]) -> None:
+def finish(session: Session, step: ZooKeeperStep, ended: queue.SimpleQueue[None]) -> None:
     """Wait for a step; raise StoreUnavailable if it has requests that were not answered in time."""
     with suppress(queue.Empty):
         ended.get(timeout=step.seconds)
@@ -31,12 +31,12 @@ def finish(session: Session, step: Step, ended: queue.SimpleQueue[None]) -> None
     session.too_late(step)
 
 
-def perform(session: Session, step: Step) -> None:
+def perform(session: Session, step: ZooKeeperStep) -> None:
     """Perform a step in the thread of the caller."""
     finish(session, step, start(session, step))
 
 
-async def aperform(session: Session, step: Step) -> None:
+async def aperform(session: Session, step: ZooKeeperStep) -> None:
     """Perform a step on the running loop."""
     ended = asyncio.Event()
     step.wake = partial(_set_in_loop, asyncio.get_running_loop(), ended)

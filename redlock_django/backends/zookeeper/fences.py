@@ -22,7 +22,12 @@ from redlock_django.backends.zookeeper.paths import (
     trusted_in,
     untrusted,
 )
-from redlock_django.backends.zookeeper.requests import INTERRUPTED, Batch, Protocol, Step
+from redlock_django.backends.zookeeper.requests import (
+    INTERRUPTED,
+    RequestBatch,
+    ZooKeeperProtocol,
+    ZooKeeperStep,
+)
 from redlock_django.backends.zookeeper.session import Session
 
 EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
@@ -45,13 +50,13 @@ class Requests:
 
     def ask(
         self, send: Callable[[KazooClient], Sequence[Any]], *, is_write: bool = False
-    ) -> Protocol[list[Any]]:
+    ) -> ZooKeeperProtocol[list[Any]]:
         """Return the answers, EXPECTED errors among them. Reads are repeated if interrupted.
 
         Raises Interrupted, or StoreUnavailable if the servers do not answer or refuse.
         """
         while True:
-            batch = Batch(send, seconds=self._seconds, is_proof=is_write)
+            batch = RequestBatch(send, seconds=self._seconds, is_proof=is_write)
             yield batch
             failed = [one for one in batch.results if isinstance(one, Exception)]
             if batch.generation != self.generation:
@@ -63,7 +68,7 @@ class Requests:
                 return batch.results
             if is_write:
                 raise Interrupted
-            yield Step(_AGAIN)
+            yield ZooKeeperStep(_AGAIN)
 
 
 class Fences:
@@ -78,7 +83,7 @@ class Fences:
         self._tree = tree
         self._forgotten = forgotten
 
-    def prepare(self) -> Protocol[None]:
+    def prepare(self) -> ZooKeeperProtocol[None]:
         """Make the tree, and raise the base of fences to the servers' time, once in a session.
 
         Other stores may have given fences up to now, before the site was switched to this one.
@@ -102,7 +107,7 @@ class Fences:
                 yield _until_past(number, now)
             session.prepared = self._requests.generation
 
-    def declare(self) -> Protocol[bool]:
+    def declare(self) -> ZooKeeperProtocol[bool]:
         """Make the tree and trust it; return whether it was not trusted before."""
         declared = False
         while True:
@@ -115,7 +120,7 @@ class Fences:
             else:
                 return declared
 
-    def of_node(self, created: int, base: Any) -> Protocol[int]:
+    def of_node(self, created: int, base: Any) -> ZooKeeperProtocol[int]:
         """Return the fence of a node that is the first in its queue.
 
         `created` is the transaction that made it, and `base` the node of the base since then.
@@ -125,7 +130,7 @@ class Fences:
         fence = fence_of(self._number(base), int(base[1].mzxid), created)
         return (yield from self._raise_base()) if fence is None else fence
 
-    def _raise_base(self) -> Protocol[int]:
+    def _raise_base(self) -> ZooKeeperProtocol[int]:
         """Raise the base of fences; return it, a fence that no other client gets.
 
         Returns once the servers' time is not before it.
@@ -172,12 +177,12 @@ class Fences:
         return [client.create_async(self._tree.fences, b"0")]
 
 
-def _until_past(fence: int, now: int) -> Step:
+def _until_past(fence: int, now: int) -> ZooKeeperStep:
     """Return the pause until a fence is not ahead of the servers' time, which is `now`, in µs.
 
     Otherwise the store to which a site moves next would give lower fences.
     """
-    return Step((fence - now) / 1_000_000)
+    return ZooKeeperStep((fence - now) / 1_000_000)
 
 
 def _set(path: str, data: bytes, version: int, client: KazooClient) -> list[Any]:

@@ -19,10 +19,10 @@ INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""
 
 Result = TypeVar("Result")
-Protocol = Generator["Step", None, Result]
+ZooKeeperProtocol = Generator["ZooKeeperStep", None, Result]
 
 
-class Step:
+class ZooKeeperStep:
     """Something to wait for, for at most `seconds`; `end` ends the wait, from any thread."""
 
     def __init__(self, seconds: float) -> None:
@@ -36,7 +36,7 @@ class Step:
         self.wake()
 
 
-class Batch(Step):
+class RequestBatch(ZooKeeperStep):
     """Requests that are sent together, in their order. `results` has an answer or error for each.
 
     `send` makes the requests with a client. With `is_proof`, an answer proves that the session was
@@ -52,7 +52,7 @@ class Batch(Step):
         *,
         seconds: float = 0.0,
         is_proof: bool = False,
-        then: Callable[[Batch], object] | None = None,
+        then: Callable[[RequestBatch], object] | None = None,
     ) -> None:
         super().__init__(seconds)
         self.results: list[Any] = []
@@ -63,7 +63,7 @@ class Batch(Step):
         self.then = then
         self._send = send
         self._missing = 0
-        self._answered: Callable[[Batch], object]
+        self._answered: Callable[[RequestBatch], object]
 
     @property
     def is_answered(self) -> bool:
@@ -75,7 +75,7 @@ class Batch(Step):
         client: KazooClient,
         generation: int,
         now: float,
-        answered: Callable[[Batch], object],
+        answered: Callable[[RequestBatch], object],
     ) -> None:
         """Send the requests, in the thread of the session; `answered` is called before `then`."""
         self.generation, self.sent, self._answered = generation, now, answered

@@ -31,7 +31,7 @@ from redlock_django.backends.zookeeper.optional_kazoo import (
     KazooState,
     KeeperState,
 )
-from redlock_django.backends.zookeeper.requests import Batch, Step
+from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
 
@@ -69,9 +69,9 @@ class Session:
         self._closed = False
         self._replaced_at = math.inf
         self._up: bool | None = None
-        self._steps: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
-        self._unsent: list[Batch] = []
-        self._unanswered: dict[Batch, float] = {}  # when they were sent, the oldest first
+        self._steps: queue.SimpleQueue[RequestBatch | None] = queue.SimpleQueue()
+        self._unsent: list[RequestBatch] = []
+        self._unanswered: dict[RequestBatch, float] = {}  # when they were sent, the oldest first
         self._changed_at = self._beats_at = 0.0
         self._used: dict[str, float] = {}
         self._wakes_at = math.inf
@@ -81,9 +81,9 @@ class Session:
 
     # For callers.
 
-    def begin(self, step: Step) -> None:
+    def begin(self, step: ZooKeeperStep) -> None:
         """Begin a step; its `wake` is called when it has ended."""
-        if isinstance(step, Batch):
+        if isinstance(step, RequestBatch):
             if self._closed:
                 raise self.unavailable("the session of locks has been closed")
             self.connect()
@@ -91,9 +91,9 @@ class Session:
         elif step.ended:  # before its caller began to wait
             step.wake()
 
-    def too_late(self, step: Step) -> None:
+    def too_late(self, step: ZooKeeperStep) -> None:
         """Note that the time of a step is over; raise StoreUnavailable for requests."""
-        if isinstance(step, Batch):
+        if isinstance(step, RequestBatch):
             step.unwanted = True
             why = "no answer" if self.is_connected else with_failure(self.reason, self._client)
             raise self.unavailable(f"{why} within {step.seconds:.2g} s")
@@ -117,11 +117,11 @@ class Session:
             thread.start()
             self._thread = thread
 
-    def post(self, batch: Batch) -> None:
+    def post(self, batch: RequestBatch) -> None:
         """Send requests soon, and again after an interruption. Never raises."""
         then = batch.then
 
-        def again_if_interrupted(sent: Batch) -> None:
+        def again_if_interrupted(sent: RequestBatch) -> None:
             if any(isinstance(result, ConnectionLoss) for result in sent.results):
                 self._unsent.append(batch)
                 self.look()
@@ -135,7 +135,7 @@ class Session:
     def post_delete(self, nodes: Sequence[str]) -> None:
         """Delete nodes soon."""
         if nodes:
-            self.post(Batch(lambda client: [client.delete_async(node) for node in nodes]))
+            self.post(RequestBatch(lambda client: [client.delete_async(node) for node in nodes]))
 
     def hold(self, token: str, until: float, nodes: tuple[str, ...]) -> None:
         """Delete these nodes at the moment `until`, unless the lease is released before."""
@@ -193,7 +193,7 @@ class Session:
                 self._wakes_at = self._next_look(client)
         if self.is_connected:
             ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-            last = Batch(lambda client: [client.sync_async("/")])
+            last = RequestBatch(lambda client: [client.sync_async("/")])
             last.wake = partial(ended.put, None)
             self._send(last, client)
             with suppress(queue.Empty):
@@ -233,14 +233,14 @@ class Session:
             self._beats_at = now + self._timeout * _BEAT
             if self.is_connected:
                 root = self._settings.root
-                beat = Batch(lambda client: [client.set_async(root, b"")], is_proof=True)
+                beat = RequestBatch(lambda client: [client.set_async(root, b"")], is_proof=True)
                 self._send(beat, client)
         for name, used in list(self._used.items()):
             if now >= used + _IDLE and self._used.pop(name, None) is not None:
                 self.contended.discard(name)
                 self.post_delete([name])  # fails if the queue is not empty
 
-    def _send(self, batch: Batch, client: KazooClient) -> None:
+    def _send(self, batch: RequestBatch, client: KazooClient) -> None:
         now = self._clock()
         self._unanswered[batch] = now
         self._wakes_at = min(self._wakes_at, now + self._timeout * _HUNG)
@@ -266,7 +266,7 @@ class Session:
 
     # In a thread of kazoo.
 
-    def _answered(self, batch: Batch) -> None:
+    def _answered(self, batch: RequestBatch) -> None:
         self._unanswered.pop(batch, None)
         if batch.is_proof and batch.is_answered and batch.generation == self.generation:
             certain = batch.sent + self._timeout * _CERTAIN

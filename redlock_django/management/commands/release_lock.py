@@ -43,7 +43,7 @@ RISK = (
 )
 
 
-class Result(NamedTuple):
+class ReleaseResult(NamedTuple):
     """The outcome for one key (one of STATUSES), and the lock."""
 
     outcome: str
@@ -117,7 +117,7 @@ class Command(OperatorCommand):
         page: HeldLocks,
         by: str,
         options: Mapping[str, Any],
-    ) -> Result:
+    ) -> ReleaseResult:
         held = holding.by_holder() if holding else []
         wanted = [one for one in held if options["holder"] in (None, one.fingerprint)]
         if not options["force"]:
@@ -132,12 +132,12 @@ class Command(OperatorCommand):
             holder=wanted[0].holder,
         )
         if options["dry_run"]:
-            return Result(WOULD_RELEASE, shown)
+            return ReleaseResult(WOULD_RELEASE, shown)
         if options["interactive"] and not self._is_confirmed(wanted, page.using):
-            return Result(DECLINED, shown)
+            return ReleaseResult(DECLINED, shown)
         fingerprint = None if options["force"] else shown.fingerprint
         freed = force_release(key, by=by, fingerprint=fingerprint, using=page.using)
-        return Result(freed.outcome.value, freed)
+        return ReleaseResult(freed.outcome.value, freed)
 
     def _is_confirmed(self, wanted: list[Holding], using: str) -> bool:
         """Show the locks and ask for confirmation on stderr, because stdout is for data."""
@@ -170,7 +170,7 @@ def _check_terminal(options: Mapping[str, Any]) -> None:
         raise CommandError(problem, returncode=BAD_ARGUMENTS)
 
 
-def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> Result:
+def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> ReleaseResult:
     """Return the result for a key that has no lock to release."""
     if held:
         outcome = ReleaseOutcome.CHANGED
@@ -180,10 +180,10 @@ def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> Result:
         outcome = ReleaseOutcome.NOT_HELD
     now = held[0].fingerprint if held else ""
     freed = Freed(resource=key, using=page.using, outcome=outcome, now=now, masters=page.silent)
-    return Result(outcome.value, freed)
+    return ReleaseResult(outcome.value, freed)
 
 
-def _problem(result: Result) -> str:
+def _problem(result: ReleaseResult) -> str:
     freed = result.freed
     match result.outcome:
         case ReleaseOutcome.NOT_HELD.value:
@@ -198,18 +198,18 @@ def _problem(result: Result) -> str:
     return f"{freed.resource} was not released."
 
 
-def _nearest(result: Result) -> list[str]:
+def _nearest(result: ReleaseResult) -> list[str]:
     wanted = result.outcome == ReleaseOutcome.NOT_HELD.value
     return nearest_held(result.freed.resource, result.freed.using) if wanted else []
 
 
-def _rows(result: Result) -> Iterator[tuple[str, ...]]:
+def _rows(result: ReleaseResult) -> Iterator[tuple[str, ...]]:
     freed = result.freed
     for name, said in freed.masters.items() or [("", "")]:
         yield freed.resource, freed.fingerprint, result.outcome, name, said
 
 
-def _document(results: list[Result], by: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _document(results: list[ReleaseResult], by: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "using": options["using"],
         "at": iso(time.time()),

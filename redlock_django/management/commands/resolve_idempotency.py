@@ -37,7 +37,7 @@ STATUSES: Mapping[str, int] = {
 """The exit status for each outcome. For several records, the highest one is used."""
 
 
-class Result(NamedTuple):
+class Resolution(NamedTuple):
     """The outcome for one hash prefix: one of STATUSES, or the state of its record."""
 
     outcome: str
@@ -114,20 +114,22 @@ class Command(OperatorCommand):
             problems = [f"{r.key}: {r.outcome}" for r in results if STATUSES.get(r.outcome)]
             raise CommandError("\n".join(problems), returncode=worst)
 
-    def _find(self, store: Store, keys: list[str]) -> list[Result]:
+    def _find(self, store: Store, keys: list[str]) -> list[Resolution]:
         """Return one result for each hash prefix; raise CommandError if a prefix is ambiguous."""
         if not keys:
-            return [Result("", one.key_hash, one) for one in store.unresolved()]
+            return [Resolution("", one.key_hash, one) for one in store.unresolved()]
         results = []
         for key in keys:
             every = store.unresolved(key)
             if len(every) > 1:
                 problem = f"{len(every)} records begin with {key}. Add more digits."
                 raise CommandError(problem, returncode=BAD_ARGUMENTS)
-            results += [Result("", one.key_hash, one) for one in every] or [Result(UNKNOWN, key)]
+            results += [Resolution("", one.key_hash, one) for one in every] or [
+                Resolution(UNKNOWN, key)
+            ]
         return results
 
-    def _inspected(self, one: Result, aliases: list[str]) -> Result:
+    def _inspected(self, one: Resolution, aliases: list[str]) -> Resolution:
         if one.record is None or one.record.state is not RecordState.RUNNING:
             return one._replace(outcome=one.outcome or RecordState.UNCERTAIN.value)
         running = is_running(one.record.key_hash, aliases)
@@ -135,8 +137,8 @@ class Command(OperatorCommand):
         return one._replace(outcome=words[running])
 
     def _resolve(
-        self, one: Result, store: Store, aliases: list[str], options: Mapping[str, Any]
-    ) -> Result:
+        self, one: Resolution, store: Store, aliases: list[str], options: Mapping[str, Any]
+    ) -> Resolution:
         if one.record is None:
             return one
         if options["interactive"] and not self._is_confirmed(one.record, options["applied"]):
@@ -162,7 +164,7 @@ class Command(OperatorCommand):
         )
         return self.confirm(f"{says}\nType 'yes' to record this: ")
 
-    def _write(self, results: list[Result], options: Mapping[str, Any]) -> None:
+    def _write(self, results: list[Resolution], options: Mapping[str, Any]) -> None:
         if self.as_json:
             every = [_described(result) for result in results]
             self.write_json({"using": options["using"], "at": iso(time.time()), "records": every})
@@ -172,7 +174,7 @@ class Command(OperatorCommand):
         self.write_table(heads, rows, flexible=(3, 4))
 
 
-def _described(result: Result) -> dict[str, Any]:
+def _described(result: Resolution) -> dict[str, Any]:
     record = result.record
     return {
         "key_hash": result.key,
