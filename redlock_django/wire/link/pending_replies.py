@@ -29,7 +29,7 @@ class Owed:
     `mode` ("join" or "distrust") for `Kind.CHECK`.
     `sent` is when the command was written, and `ran` how long the driver had been running then.
     `grant` and `granted` are the prefix and the array length of the reply that grants (see
-    `plain_grants`). They are set only where several masters were sent the same command together.
+    `grant_bytes`). They are set only where several masters were sent the same command together.
     """
 
     __slots__ = ("_exchange", "command", "kind", "mode", "number", "ran", "sent")
