@@ -81,8 +81,8 @@ class Attempt(Round):
         """True if no client is proved to hold the lock: a split vote, or a race with a release.
 
         Asking again at once is right even for a client that does not wait; otherwise all of them
-        may lose. The same if connections had been closed while idle, as routers do, or masters were
-        spared: the next attempt has new ones, and asks all.
+        may lose. The same holds if idle connections had been closed, as routers do, or masters were
+        spared: the next attempt has new connections, and asks all masters.
         """
         return self.last.only_stale or not (self.unreachable or self.last.rival_won)
 
@@ -90,7 +90,7 @@ class Attempt(Round):
     def queued(self) -> bool:
         """True if a majority of masters has the waiter in its queue, and none granted the lock.
 
-        Those that share the votes of the others ask again at once, or release the lock.
+        If the other votes are split, the waiters that have them ask again at once, or release them.
         """
         tally = self.last
         return tally.majority(len(tally.queueing)) and not tally.count(Ballot.GRANTED)

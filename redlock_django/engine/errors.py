@@ -53,7 +53,7 @@ class RedlockError(Exception):
         return self._tally
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What builds the texts holds tokens: it must not leave this process.
+        # The functions that build the messages hold tokens, which must not leave this process.
         return type(self), (str(self),), {**vars(self), "_tally": self.tally}
 
 
@@ -63,8 +63,8 @@ class NotAcquired(RedlockError):
     `retry_after` is the time in seconds after which another attempt makes sense, or None if that is
     unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if that was
     the first. `took` is the time in seconds of all `attempts`; both are 0 if the store does not
-    count them. A waiter that is refused as others of its process were has made no attempt: then
-    `took` is its wait.
+    count them. A waiter that its process refuses without asking the masters has made no attempt;
+    `took` is then how long it waited.
     """
 
     attempts: int = 0

@@ -49,7 +49,7 @@ class FastTally(Tally):
         self._votes = [None] * masters
         self.verdict = PENDING
         self.is_plain = Switch.on
-        # What each plain grant has: these fences, and a clock between the two that the first sets.
+        # Each plain grant has these fences, and a clock between two bounds that the first one sets.
         self._fences: tuple[int, ...] | None = None
         self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
 
@@ -74,8 +74,8 @@ class FastTally(Tally):
     def cast(self, master: int, vote: Vote) -> Verdict:
         votes = self._votes
         if self.is_plain and votes[master] is None:
-            # Its clock, if it has one, does not matter: a majority grants with agreeing clocks, so
-            # that the median is among these.
+            # The clock of a failed vote does not matter: a majority can still grant with agreeing
+            # clocks, and the median is then among these.
             failures = sum(isinstance(vote, Vote) for vote in votes)
             if vote.ballot is Ballot.FAILED and self.majority(self.masters - failures - 1):
                 votes[master] = vote

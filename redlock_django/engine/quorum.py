@@ -151,7 +151,7 @@ class Tally:
         return LOST
 
     def _may_be_denied(self) -> bool:
-        """Return whether it is open if so many masters refuse that the lock is certainly lost."""
+        """Return whether outstanding votes may still prove, as refusals, that the lock is lost."""
         most = self.count(Ballot.REFUSED) + self.outstanding
         return not self.denied and self.masters - most < self.need
 
@@ -208,7 +208,7 @@ class Tally:
 
     @property
     def only_stale(self) -> bool:
-        """True if the round failed, and might have been won but for stale votes."""
+        """True if the round failed, and might have been won without stale votes."""
         lasting = sum(
             vote.ballot is Ballot.FAILED and not vote.stale for vote in self.votes if vote
         )

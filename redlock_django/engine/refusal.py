@@ -17,7 +17,7 @@ REPLICA = "is a replica"
 class CrowdRefusal:
     """The last answer to any waiter of a crowd, if it proves that others hold the lock.
 
-    By it, a waiter is refused that its process has kept from asking until its wait was over.
+    It refuses a waiter whose wait ended before its process allowed it to ask.
     """
 
     __slots__ = ("_tally",)
@@ -108,7 +108,7 @@ def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -
 
 
 def _by_reason(votes: dict[str, str]) -> str:
-    """Return each reason once, after the names of its masters: first what time does not change."""
+    """Return each reason once, after the names of its masters; permanent reasons come first."""
     masters: dict[str, list[str]] = {}
     for name, reason in votes.items():
         masters.setdefault(reason, []).append(name)

@@ -7,9 +7,9 @@ An error of a step, and an interrupt (Ctrl-C, a cancellation) that strikes while
 performed, is thrown into the protocol, which undoes what it began and raises the error again.
 The steps that it yields meanwhile are performed as well.
 
-Both loops clear `failure` when they end: an error refers to the frames that it passed, so that this
-frame and the error would else keep each other, and what those frames refer to, until Python's
-cyclic garbage collection runs.
+Both loops clear `failure` when they end: an error refers to the frames that it passed. Otherwise
+the error and this frame would keep each other alive, with all that those frames refer to, until the
+cyclic garbage collector runs.
 
 The shape of these loops is explained in docs/explanation/interrupts.md.
 """

@@ -25,7 +25,7 @@ class Round:
     A round that is not `awaited` is sent without waiting for its answers. Once it is sent, the
     locks of `frees` are free, unless they were lost before. A round that is `patient` waits for
     late answers up to that moment, as long as no quorum has answered. A round that `spares` masters
-    does not ask those that owe it many replies, as long as a quorum can be asked without them.
+    does not ask masters that owe many replies, as long as a quorum can be asked without them.
     """
 
     commands: tuple[Command | None, ...]
@@ -43,10 +43,10 @@ class Round:
 class Pause(NamedTuple):
     """Sleep that many seconds, or until the waiter of this protocol is called.
 
-    A waiter is called once a majority of masters has called it since its last round began. While
-    it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
-    seconds at most. A majority has it in the queue of `resource` ("" for none) with this `ticket`,
-    and with `ahead` waiters in front.
+    The pause ends when a majority of masters has called the waiter since its last round began. If a
+    call may be missed (a link was lost, is new, or cannot bring calls), the pause lasts at most
+    `unheard` seconds. A majority has it in the queue of `resource` ("" for none) with this
+    `ticket`, and with `ahead` waiters in front.
 
     The driver may call `begin` with the clock to get the round that follows, and send it while the
     caller still sleeps. Then it does not send this round again when the protocol yields it.

@@ -18,13 +18,13 @@ from redlock_django.engine.validity import RedlockLease
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
-# Seconds until a waiter asks again that may miss its call, and what many waiters in front of it
-# prolong that to: so many waiters ask hardly more often than a few.
+# How soon a waiter that may miss its call asks again, in seconds. The pause grows to LONGEST with
+# the number of waiters in front, so that many waiters ask hardly more often than a few.
 FALLBACK, LONGEST = 0.1, 2.0
 # The same for a waiter that will be called; its jitter adds up to CALM. Before the waiter is the
 # last one, a call to another waiter asks it to watch (`ask_to_watch` in queue.lua).
 CALM, CALM_LONGEST = 1.0, 10.0
-CROWD = 400  # so many waiters in front bring a pause half the way to the longest one
+CROWD = 400  # waiters in front that prolong a pause by half the way to the longest one
 TURN = 100  # ms of a waiter's turn; as in queue.lua
 NEAR = 8  # with more waiters in front, a waiter hardly watches a turn that another one watches
 _NONE: frozenset[int] = frozenset()
@@ -109,10 +109,10 @@ class Wait:
     def follow_crowd(self, now: float) -> Protocol[float]:
         """Pause as long as others of the process ask for the same resources; return the clock.
 
-        The driver ends the pause when this waiter may ask. Its ticket is from before. If its time
-        is over by then, or will be in a moment, it is refused as the last of the others was:
-        otherwise a crowd that gives up together would delay the next waiter's answers. If that
-        refusal is not known, it asks once, as a client that does not wait, and joins no queue.
+        The driver ends the pause when this waiter may ask. Its ticket is from before. A waiter
+        whose time is over by then, or will be in a moment, gets the refusal that the others got
+        last: otherwise a crowd that gives up together would delay the next waiter's answers. If
+        that refusal is not known, it asks once, as a client that does not wait, and joins no queue.
 
         Raises ResourceLocked.
         """
@@ -172,7 +172,7 @@ class Wait:
         )  # fmt: skip
 
     def undo(self, attempt: Attempt, now: float, *, again: bool) -> Protocol[float]:
-        """Release what a lost attempt may have set; leave the queues unless it is made `again`."""
+        """Release what a lost attempt may have set; leave the queues unless `again` is set."""
         queued = _NONE if again else self.queued
         now = yield from attempt.undo(now, queued, leave=not again)
         self.resting = again and not self._name
@@ -258,7 +258,7 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
     attempt to attempt up to 0.1.
     """
     if tally.unreachable:
-        # Or many waiters on a busy host would use the processor that the replies need.
+        # Otherwise many waiters on a busy host would use the processor time that the replies need.
         delay *= UNREACHABLE
     left = free_in(tally)
     queued = tally.queueing
@@ -270,11 +270,11 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
             delay = _prolonged(CALM * (1 + 10 * delay), CALM_LONGEST, ahead)
         else:
             delay = unheard
-    # A lock that expires calls no waiter. So the first waiter in the queue asks first and, if that
-    # waiter is gone, the next one, all of them within half a second. But a turn that this attempt
-    # has begun is watched by no other waiter. A turn that something else has begun is watched: if
-    # all waiters asked at its end, a crowd would find one turn after the other, and use the
-    # processor that the waiters need whose turns these are.
+    # The expiry of a lock does not call waiters. So the first waiter in the queue asks first and,
+    # if that waiter is gone, the next one, all of them within half a second. No other waiter
+    # watches a turn that this attempt has begun. Other waiters do watch any other turn. If all of
+    # them asked at its end, a crowd would find one turn after the other, and use the processor time
+    # that the waiters with these turns need.
     turns = [vote.ttl or 0 for vote in tally.votes if vote and vote.reserved]
     spread = 0.5 * ahead / (ahead + 100)
     if tally.majority(sum(left >= TURN for left in turns)):
@@ -286,5 +286,5 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
 
 
 def _prolonged(pause: float, longest: float, ahead: int) -> float:
-    """Return a pause that `ahead` waiters in front prolong, each to another moment."""
+    """Return a pause, longer for more waiters `ahead`, so that not all of them ask together."""
     return pause + (longest - pause) * ahead / (ahead + CROWD)

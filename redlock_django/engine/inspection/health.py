@@ -14,8 +14,8 @@ class Health:
     ours, in seconds. `policy` and `maxmemory` (bytes) describe what the server does when its memory
     is full. `held` is the number of locks it lists, None if it does not report it. `ready_in` is 0
     where the server is trusted, None where it has no marker. `deployment` is the fingerprint in its
-    marker, "" without one. `forbidden` are the commands of `wire.acl` that its ACL forbids.
-    `faults` are pairs of a code and a text, as `wire.join.faults` returns them.
+    marker, "" without one. `forbidden` are the commands of `wire.servers.acl` that its ACL forbids.
+    `faults` are pairs of a code and a text, as `wire.servers.info.faults` yields them.
     """
 
     server: str

@@ -250,10 +250,11 @@ class Heal(Command):
 class Release(Command):
     """Delete the locks that have this token, and call the first waiter of each.
 
-    With `left` seconds of a minimum hold, shorten their TTL to that instead, and call no waiter.
-    With `bury`, write a tombstone as well, so that the token cannot be set again. With a `waiter`,
-    remove that waiter from the queues. Without `calls`, call none: a client that asks again keeps
-    its place, and the next waiter whose round follows in the same send need not be called.
+    With `left` seconds of a minimum hold, shorten their TTL to that instead, and do not call
+    waiters. With `bury`, write a tombstone as well, so that the token cannot be set again. With a
+    `waiter`, remove that waiter from the queues. Without `calls`, do not call any waiter: a client
+    that asks again keeps its place, and the next waiter needs no call if its round follows in the
+    same send.
     """
 
     name: ClassVar[str] = "release"
@@ -266,7 +267,7 @@ class Release(Command):
 
     @property
     def plain(self) -> bool:
-        """True if nothing else is done than what every release does."""
+        """True if the release does only what every release does."""
         return not (self.bury or self.left or self.waiter)
 
     def keys(self) -> list[str]:

@@ -9,7 +9,7 @@ not both find a majority. So
   another deployment;
 - a client that has met a master of another deployment acquires nothing.
 
-docs/explanation/proof.md states what is left.
+docs/explanation/proof.md states which cases this does not cover.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redlock_django.engine.protocol.deployment import Deployment, numbers_of
 from redlock_django.engine.quorum import quorum
 
 NEW = "new: run 'manage.py redlock_init'"
-"""What is reported of a master without a marker if no master of the alias is trusted."""
+"""The reason for a master without a marker if no master of the alias is trusted."""
 
 RECENT = 1.5
 """Seconds for which a marker that was read counts as evidence for another master."""

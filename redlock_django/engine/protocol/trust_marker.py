@@ -53,8 +53,8 @@ class Join(Query[JoinReply]):
 
     `mode` is "join", "mark" (write a marker where there is none, too), "distrust" (its clock
     stepped), "trust" (at once) or "reconfigure" (replace the marker of another deployment).
-    `fingerprint` is what the marker is to say of the deployment, and `delay` (µs) is when the
-    master is trusted; None for those of `deployment`.
+    `fingerprint` is the deployment's fingerprint for the marker, and `delay` (µs) is the time until
+    the master is trusted; None selects those of `deployment`.
     """
 
     name: ClassVar[str] = "join"
