@@ -36,7 +36,7 @@ _is_decided = attrgetter("decided")
 
 
 class Combiner:
-    """The queue of rounds of all threads, the mutex of their links, and who reads for all."""
+    """The queue of all threads' rounds, the mutex of their links, and the thread that reads."""
 
     def __init__(self, links: Links, poller: Poller) -> None:
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
@@ -181,8 +181,8 @@ class Combiner:
             self.reader = None
         # A thread that is about to sleep is among these, or sees that no thread reads.
         if self.reader is None and (self.waiting or self.sleeping):
-            # One step each, because other threads come and go meanwhile. If the one that is woken
-            # need not wait any more, it comes here as well.
+            # One step each, because other threads come and go meanwhile. A thread that is woken and
+            # need not wait any more comes here as well.
             waiting: list[Sleeper] = [*self.waiting, *self.sleeping]
             if successor := next((other for other in waiting if not other.decided), None):
                 successor.wake()
@@ -220,19 +220,19 @@ class Combiner:
         sleeper.wake = partial(wakeups.put, None)
         sleepers[sleeper] = None
         try:
-            # From here on it is woken. What happened before is looked at now.
+            # From here on other threads wake this one. Look at what happened before.
             left = min(longest, sleeper.until - clock())
             if self.reader is None or sleeper.decided or left <= 0:
                 return
             try:
                 wakeups.get(timeout=left)
             except queue.Empty:
-                self.poller.wake()  # the reader judges who is late
+                self.poller.wake()  # the reader judges which masters are late
         finally:
             sleepers.pop(sleeper, None)
 
     def _poll(self, longest: float = math.inf) -> None:
-        if self.queue:  # by a thread that gives way, or was interrupted
+        if self.queue:  # left by a thread that gives way, or was interrupted
             os.sched_yield()
             with self.mutex:
                 self.send_all()

@@ -19,7 +19,8 @@ class Poller:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         self._poll.register(self._receiver.fileno(), POLLIN)
-        # By a link's descriptor and the one event that nearly every poll ends with.
+        # The masters, by the descriptor of their link and the one event that ends nearly every
+        # poll.
         self._readable: dict[tuple[int, int], Master] = {}
 
     def watch(self, master: Master) -> None:

@@ -260,7 +260,7 @@ class ThreadDriver:
 
 
 class Tender:
-    """The thread that reads the replies that no thread waits for, and judges who is late."""
+    """The thread that reads replies without a waiting thread, and judges which masters are late."""
 
     def __init__(self, links: Links, combiner: Combiner) -> None:
         self.thread: threading.Thread | None = None

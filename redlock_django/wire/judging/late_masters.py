@@ -1,4 +1,4 @@
-"""Judging which masters are late, by the rule of `lateness`, on the links of one driver."""
+"""Judging which masters are late, by the rule of `late_rule`, on the links of one driver."""
 
 from __future__ import annotations
 

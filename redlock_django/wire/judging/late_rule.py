@@ -53,9 +53,9 @@ SHORTEST = 0.001  # seconds of the shortest poll
 SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process did not stall
 MOST_STALLS = 50  # the last stalls that are remembered
 MOST_BEHIND = 64
-"""The rounds after which the links look for masters that are behind, and what those owe more."""
+"""Rounds between two looks for masters that are behind, and the replies that these owe more."""
 
-QUIET = 0.02  # the least time for which a master that is behind has answered nothing
+QUIET = 0.02  # seconds without any answer before a master counts as behind
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
 
@@ -93,9 +93,10 @@ class Lateness:
         return silent >= longest or owed > MOST_OWED
 
     def behind(self, owed: Mapping[int, int], masters: int) -> list[int]:
-        """Return which masters owe so many replies that they are behind if they are quiet.
+        """Return the masters that owe so many replies that they are behind if they are quiet.
 
-        `owed` is how many each of the masters owes that may vote, of `masters` in all.
+        `owed` maps each master that may vote to the number of replies that it owes; `masters` is
+        the number of all masters.
         """
         need = quorum(masters)
         if len(owed) < need:
@@ -112,8 +113,8 @@ def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
     """Return why a vote fails for a reply that took longer than `seconds`.
 
     `stalled` is for how long this process was stalled meanwhile, `load` the load average of this
-    host and the number of its processors. Both tell a busy host, on which also masters of the same
-    host are late, from a slow master.
+    host and the number of its processors. Both distinguish a busy host, whose own masters are late
+    as well, from a slow master.
     """
     average, processors = load
     if stalled >= seconds / 2:
@@ -138,9 +139,9 @@ class RunningTime:
 
         A poll that took much longer means that this process stalled, and the masters may have
         stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
-        a busy machine nearly every one is exceeded, and what is left would never end. Before a poll
-        that ended early, a short time without one counts, too: this process was computing. A longer
-        one may be a stall.
+        a busy machine nearly every poll is exceeded, and the rest of a wait would never end. A
+        short time without a poll, before one that ended early, counts too: this process was
+        computing. A longer time may be a stall.
         """
         since = now - self._counted
         self._counted = now

@@ -78,5 +78,5 @@ def _template(command: Acquire | Release, number: int) -> bytes:
 
 
 def _gap(piece: str | int) -> Any:
-    """Return what takes the place of a piece in a sample: as many bytes, which no key contains."""
+    """Return the placeholder of a piece in a sample: as many bytes, which no key contains."""
     return _GAP * len(str(piece).encode())

@@ -1,7 +1,7 @@
-"""The replies that plainly grant an acquire of one resource or a release, as bytes.
+"""The bytes of replies that grant a release, or an acquire of one resource.
 
-Nearly every reply is one. If nothing else is received with it, it is compared as bytes, which takes
-less time than to parse it.
+Nearly every reply is such a grant. If nothing else is received with it, its bytes are compared,
+which takes less time than to parse it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ GRANT_SIZE = _GRANT.size
 """The bytes of a reply that grants an acquire."""
 
 read_grant = _GRANT.unpack
-"""Return what such a reply has: its beginning, the master's clock in µs, the fence."""
+"""Return the prefix, the master's clock in µs and the fence of such a reply."""
 
 
 def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
-    """Return how a reply begins that plainly grants a command, and its length as an array.
+    """Return the prefix of the reply that grants `command`, and its length as an array.
 
-    That to a release is not longer than its beginning. Instead of a beginning, None if the reply is
-    received as an array: that to several resources.
+    The reply that grants a release is its prefix alone. The prefix is None for several resources,
+    whose reply is received as an array.
     """
     if not command.fenced:
         return b":%d\r\n" % number, 3
@@ -34,5 +34,5 @@ def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
 
 
 def parsed_grant(data: bytes) -> bytes:
-    """Return a reply that grants an acquire as a parser does."""
+    """Return what a parser makes of a reply that grants an acquire."""
     return data[len(_HEADER) : -len(_END)]

@@ -23,7 +23,7 @@ from redlock_django.wire.link.pending_replies import Owed
 
 CHUNK = 65536
 BACKLOG = 2048
-"""The bytes that are received at once of replies that come too late, about forty replies.
+"""How many bytes of late replies are received at once: about forty replies.
 
 A master that was hung sends hundreds of them together. The thread that reads them for all would not
 get to its own round for tens of milliseconds.
@@ -149,7 +149,7 @@ def _in_order(send: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
-    """Wrap the recv of a TLS socket so that it leaves nothing in a buffer that no poll looks into.
+    """Wrap the recv of a TLS socket so that no bytes stay in a buffer that a poll does not see.
 
     An error or the end of the connection, after some bytes, shows again at the next call.
     """

@@ -24,7 +24,7 @@ DOUBTFUL = frozenset((
     "distrusted_until", "failures", "late", "link", "losing", "reason", "suspect", "trust", "twin",
     "undialed",
 ))  # fmt: skip
-"""What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
+"""The attributes on which a master's votes depend: `look_closer` follows each change."""
 
 
 class Plan:
@@ -96,7 +96,7 @@ class Master:
     def fault(self, now: float, *, late: bool = True) -> str:
         """Return why this master's vote must not be counted now; "" if it may.
 
-        Without `late`, that it is late does not matter.
+        Without `late`, a late master is not a reason.
         """
         if self.link is None:
             return self.reason

@@ -66,7 +66,7 @@ class Owed:
 
     @property
     def late_undo(self) -> Release | None:
-        """The release that a grant must be answered with that comes this late, None if none."""
+        """The release that must follow a grant that comes so late; None if none is needed."""
         if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):
             return None
         assert isinstance(self.command, Acquire)
@@ -106,13 +106,14 @@ class Exchange(Owed):
     def decide(self) -> None:
         """Note the verdict, and wake the waiting caller."""
         # First, because a thread about to sleep sets `wake` first and looks at this then. A reply
-        # may be owed for long; what wakes the caller (a loop's future) need not live as long.
+        # may be owed for long; the callback that wakes the caller (a loop's future) need not live
+        # as long.
         self.decided = True
         wake, self.wake = self.wake, wake_none
         wake()
 
     def abandon(self) -> None:
-        """Mark that no caller waits any more: from here on no retry of this round may be sent."""
+        """Note that callers do not wait any more: do not send a retry of this round."""
         self.decided, self.wake = True, wake_none
 
 
@@ -142,4 +143,4 @@ class Batch:
 
 
 def wake_none() -> None:
-    """Wake no caller: for a round that is sent without waiting for its answers."""
+    """Do nothing: no caller waits for the answers of this round."""

@@ -1,4 +1,4 @@
-"""The dialer: masters are connected to, links come, and links are lost.
+"""The dialer: it connects to masters, and handles links that come and links that are lost.
 
 A master without a link is dialed by a thread of its own (`dialing`); a caller never connects.
 """
@@ -89,9 +89,9 @@ class Dialer:
     def redial(self) -> bool:
         """Start dialing threads that could not be started, and repeat releases that were refused.
 
-        What an interrupt has left of losing a link, or of marking a master, is done first. Returns
-        whether nothing is left to repeat. Every round calls this, and the driver does from time to
-        time.
+        Losing a link or marking a master that an interrupt has left unfinished is finished first.
+        Returns whether nothing is left to repeat. Every round calls this, and the driver does from
+        time to time.
         """
         self._steps.decide()
         for master in self._masters:

@@ -5,7 +5,7 @@ Rules of these parts:
 1. Every command written is owed one reply, in order (see `link`).
 2. A release is sent on the same link as its acquire, after it. If that link is gone, the release is
    kept, and is sent first after the next join, with a tombstone.
-3. A late reply costs its vote, never its link (`lateness`). A master is judged only after one more
+3. A late reply costs its vote, never its link (`late_rule`). A master is judged only after one more
    read that does not block.
 4. A push is not a reply: it removes nothing from the owed replies, except for the answer to
    SUBSCRIBE.

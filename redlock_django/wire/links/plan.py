@@ -1,4 +1,4 @@
-"""Which masters may be asked: the plan to ask a quorum without a closer look, and what it needs."""
+"""The plan: which masters make a quorum that can be asked without a closer look."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Planner:
         return True
 
     def leave_out(self, exchange: Exchange, command: Command) -> bool:
-        """Count the votes of the masters that the plan leaves out, if it has all that are asked.
+        """Count the votes of the masters that the plan leaves out, if it covers the whole round.
 
         Otherwise return False, without having counted any.
         """

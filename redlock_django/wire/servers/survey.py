@@ -38,8 +38,8 @@ class Survey:
     """A context manager that sends queries to all masters and closes its connections at the end.
 
     `silent` maps the index of each master that could not be asked to the reason; it is not asked
-    again. `forbidden` are those of them whose ACL is the reason. `timeout` in seconds, for each
-    step of connecting and for each answer.
+    again. `forbidden` has those whose ACL is the reason. `timeout` in seconds, for each step of
+    connecting and for each answer.
     """
 
     def __init__(

@@ -17,10 +17,10 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.link.pending_replies import Exchange, wake_none
 from redlock_django.wire.waiting.local_queues import LocalQueues
 
-HOUR = 3600.0  # seconds of the longest sleep, which something else ends
+HOUR = 3600.0  # seconds of the longest sleep; other events end it
 WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
-# So many waiters of a process or loop for the same resources ask the masters: the one whose turn it
-# is, the next one, and one on its way into the queues.
+# How many waiters of a process or loop ask the masters for the same resources: the waiter whose
+# turn it is, the next one, and one on its way into the queues.
 MOST_ASKING = 3
 
 
@@ -28,9 +28,9 @@ class Waiter:
     """One protocol that waits for a lock; its name is stored in the masters' queues.
 
     It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
-    may hold only what is left of a vote that another client has lost. Otherwise it asks again at
-    the time `until`, which may become earlier while it waits. As long as it may not ask at all, it
-    is `behind` others of its `crowd`.
+    calls may come from what is left of a vote that another client has lost. Otherwise it asks again
+    at the time `until`, which may become earlier while it waits. As long as it may not ask at all,
+    it is `behind` others of its `crowd`.
 
     During a `pause`, the driver may send the next round, which is `sent` from then on. Then the
     waiter is decided once that round is.
@@ -75,7 +75,7 @@ class Waiter:
 
     @property
     def crowd_refusal(self) -> CrowdRefusal | None:
-        """The last answer to its crowd; None if it is of none."""
+        """The last answer to its crowd; None if it has no crowd."""
         return None if self.crowd is None else self.crowd.refusal
 
     def call(self, master: int) -> bool:
@@ -100,11 +100,11 @@ class Waiter:
         return seconds
 
     def rested(self) -> None:
-        """End a pause: what ended it does not end the next one, if no round comes in between."""
+        """End a pause, and forget its wake-up, which must not end the next pause as well."""
         self._until = math.inf
 
     def watch(self) -> None:
-        """Note that the turn of another waiter has begun: if it passes unused, this one asks."""
+        """Note that the turn of another waiter has begun: this waiter asks if it passes unused."""
         self.hurry(WATCH)
 
     def join(self) -> None:
@@ -157,9 +157,9 @@ class Crowd:
     """The waiters of a process or loop for the same resources, in the order of their tickets.
 
     Only the first MOST_ASKING ask the masters and join their queues. Once one of them is served or
-    gives up, the next one may ask; its ticket is from before. So the first of all waiters is always
-    in the queues, and the order is the same as if all asked. But a crowd that comes at one moment
-    does not keep a busy host from answering the first of it.
+    gives up, the next one may ask; its ticket is as old as its wait. So the first of all waiters is
+    always in the queues, and the order is the same as if all asked. But a crowd that comes at one
+    moment does not keep a busy host from answering the first of it.
     """
 
     __slots__ = ("__weakref__", "_waiters", "refusal")
