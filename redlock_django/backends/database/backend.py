@@ -87,7 +87,7 @@ class DatabaseBackend(BaseBackend):
     def _acquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Generator[DatabaseStep, None, Lease]:
-        """Yield what is to be done until all resources are taken, and return the lease."""
+        """Yield the steps until all resources are taken, and return the lease."""
         asked = self.clock()
         waited = 0.0
         queue: Queue | None = None
@@ -227,7 +227,8 @@ def _extended(lease: Lease, ttl: float, started: float, is_held: bool) -> tuple[
 
 
 def _released(job: Job[bool]) -> bool | None:
-    # If the answer of the first statement was lost, it may have freed what the second did not find.
+    # If the answer of the first statement was lost, it may have freed rows that the second did not
+    # find.
     return None if job.repeated and not job.result() else job.result()
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 T = TypeVar("T")
-CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
+CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # A server that became read-only is an internal error: a new connection may reach the primary. A
 # prepared statement whose table was altered is not supported any more.
 _BROKEN = (OperationalError, InterfaceError, InternalError, NotSupportedError)
@@ -275,7 +275,7 @@ def set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 
 
 def ignore_result() -> None:
-    """Wait for no result: the `finished` of a job that is posted."""
+    """Ignore the result: the `finished` of a job that is posted."""
 
 
 def ignore_cursor(cursor: CursorWrapper) -> None:

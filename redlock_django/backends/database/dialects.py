@@ -37,11 +37,11 @@ class Dialect:
     contains: str
     take: str
     """The statement that takes the `rows`; a lock is free for its own token, so that the statement
-    can be repeated where its answer was lost. A released one that ends in the future was released
+    can be repeated where its answer was lost. A released lock that ends in the future was released
     before the clock was set back."""
 
     taken: str = ""
-    """The statement that reads what was taken, where `take` does not return it."""
+    """The statement that reads the taken rows, where `take` does not return them."""
 
     join: str
     recognize: str

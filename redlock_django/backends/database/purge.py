@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHORTEST_AGE = 86_400.0
-"""Seconds. A clock that is set back by less makes no fence go back."""
+"""Seconds. A clock that is set back by less does not lower fences."""
 
 _OLD = "expires_at < {now} - %s AND fence < {now} - %s"
 

@@ -199,8 +199,8 @@ def _prepare_statements(cursor: CursorWrapper) -> None:
 def is_pooled(cursor: CursorWrapper) -> bool:
     """Return whether a pooler is between this connection of PostgreSQL and the server.
 
-    What a session has on such a connection of the server (statements, LISTEN, settings) is left to
-    the next client. Poolers give their clients other process ids than those of the server.
+    The state of a session on such a connection of the server (statements, LISTEN, settings) is left
+    to the next client. Poolers give their clients other process ids than those of the server.
     """
     driver: Any = cursor.db.connection
     cursor.execute("SELECT pg_backend_pid()")

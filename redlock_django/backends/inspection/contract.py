@@ -45,7 +45,7 @@ class Inspection(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close what was opened; nothing here."""
+        """Close the connections that were opened; here there are none."""
 
     @property
     def silent(self) -> Mapping[str, str]:

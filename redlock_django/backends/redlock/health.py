@@ -25,10 +25,11 @@ def health_of(
 ) -> ServerHealth:
     """Return the health of the master with this index, given what all masters reported.
 
-    The codes of its faults are `unreachable`, those of `wire.join.faults`, `acl`, `twin` (the same
-    server as another), `clock`, `deployment`, `untrusted`, and the HARMLESS ones: `policy` (it
-    would evict locks if it had a limit), `cache` (a cache's `clear()` empties it) and `waiting`
-    (its ACL does not let it call waiters). Masters in `forbidden` are silent because of their ACL.
+    The codes of its faults are `unreachable`, those of `wire.servers.info.faults`, `acl`, `twin`
+    (the same server as another), `clock`, `deployment`, `untrusted`, and the HARMLESS ones:
+    `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it) and
+    `waiting` (its ACL does not let it call waiters). Masters in `forbidden` are silent because of
+    their ACL.
     """
     name, report, reason = deployment.names[index], reports.get(index), ""
     if report is None:
@@ -55,7 +56,7 @@ def health_of(
 
 
 def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:
-    """Return the fingerprint that a client with these settings has, once it asked all masters."""
+    """Return the fingerprint of a client with these settings that has asked all masters."""
     if deployment.groups > 1 or len(reports) < deployment.masters:
         return deployment.fingerprint
     sights = [Sight(0.0, r.run_id, r.deployment, r.ready_in is not None) for r in reports]

@@ -33,8 +33,8 @@ KEPT = 0.5
 class Ask:
     """A call of a shard's method. The answer is stored here when the method returns.
 
-    It is not sent into the generator: a signal that is handled as a generator resumes loses what
-    was sent. See docs/explanation/interrupts.md.
+    It is not sent into the generator: a signal that is handled as a generator resumes loses the
+    value. See docs/explanation/interrupts.md.
     """
 
     shard: BaseBackend

@@ -228,7 +228,7 @@ class ZooKeeperAttempt:
 
 
 def _list(queue: str, client: KazooClient) -> list[Any]:
-    # After a lost connection, another server may not know yet what was created.
+    # After a lost connection, another server may not know the created nodes yet.
     return [client.sync_async(queue), client.get_children_async(queue)]
 
 

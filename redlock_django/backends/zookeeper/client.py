@@ -167,7 +167,7 @@ def drop_connection(client: KazooClient) -> None:
 
 
 def close_inherited(client: KazooClient) -> None:
-    """Close what a forked child has of its parent's client, and send nothing."""
+    """Close the sockets that a forked child has of its parent's client, without sending a byte."""
     connection = client._connection
     for inherited in (connection._socket, connection._read_sock, connection._write_sock):
         if inherited is not None:

@@ -1,4 +1,4 @@
-"""The names of kazoo that the ZooKeeper store uses; an error without it names the extra."""
+"""The names of kazoo that the ZooKeeper store uses. Without kazoo, the error names the extra."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def seconds_left(node: tuple[bytes, Any], now: float) -> float:
 
 
 def trusted_in(now: float, locks: Any, forgotten: float) -> float:
-    """Return the seconds until all locks have ended that may have been forgotten, at most 0 if so.
+    """Return the seconds until every lock that may be forgotten has ended; 0 or less if it has.
 
     `now` is the servers' time, `locks` the stat of `Tree.locks`. A lock lasts `forgotten` seconds.
     """

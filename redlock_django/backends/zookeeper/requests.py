@@ -106,4 +106,4 @@ class RequestBatch(ZooKeeperStep):
 
 
 def _nobody() -> None:
-    """Wake no caller: none waits yet."""
+    """Do nothing: no caller waits yet."""

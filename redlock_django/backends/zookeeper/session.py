@@ -35,7 +35,7 @@ from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperSt
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
 
-CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
+CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # Parts of the session timeout. A server may have heard of the session a third of it (kazoo's pings)
 # before a request that it answers, and the leader hears of that a tick later.
 _CERTAIN, _BEAT, _HUNG = 1 / 2, 1 / 6, 1 / 4
@@ -55,7 +55,7 @@ class Session:
         self, settings: ZooKeeperSettings, clock: Callable[[], float], notice: Notice
     ) -> None:
         self.generation = 0
-        self.prepared = -1  # the generation that the fences have been raised for
+        self.prepared = -1  # the generation for which the fences have been raised
         self.is_connected = False
         self.reason = "not connected yet"
         self.held = HeldNodes()
@@ -144,7 +144,7 @@ class Session:
             self.look()
 
     def look(self) -> None:
-        """Look now at what is over, instead of at the moment that is known."""
+        """Make the thread look now at what is due, and not at the next moment that it knows."""
         self._steps.put(None)
 
     def use(self, name: str) -> None:
@@ -212,7 +212,7 @@ class Session:
         return min(moments)
 
     def _look(self, client: KazooClient) -> None:
-        """Delete what is over, send what was interrupted, and prove that the session is alive."""
+        """Delete nodes that are over, repeat interrupted requests, and prove the session alive."""
         now = self._clock()
         for nodes in self.held.pop_over(now):
             self.post_delete(nodes)
@@ -252,7 +252,7 @@ class Session:
         return max(oldest, self._changed_at) + self._timeout * _HUNG
 
     def _gone_at(self, client: KazooClient) -> float:
-        """Return the moment from which a lost connection need not go on with what it has seen."""
+        """Return when a client may forget the transactions that its lost connection saw."""
         if self.held or not client.last_zxid:
             return math.inf
         return self._changed_at + self._timeout
