@@ -159,7 +159,8 @@ class Call(NamedTuple):
     async def arun(self) -> Any:
         """Call an async view as `run` calls a sync one; an async view has no transaction.
 
-        If its client leaves after it has begun, it is finished first, or cancelled (an option).
+        If the client leaves after the view has begun, the view is finished first, or cancelled (an
+        option).
         """
         view, options, request, state = self.view, self.options, self.request, self.state
         if self.defers_lock:

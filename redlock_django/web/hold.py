@@ -77,11 +77,11 @@ def hold(
 ) -> Any:
     """Return a decorator that runs a function only while it holds the lock of its templates.
 
-    Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other
-    arguments are those of `lock()`. Where another client holds the lock, `on_conflict` "raise"
-    raises ResourceLocked, so that the caller can retry; "skip" returns None and does not run the
-    function. QuorumUnreachable and LockLost are always raised. A job that clocks start on several
-    machines needs `min_hold`, or it runs again where a clock is behind by more than it takes. Put
+    Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other arguments
+    are those of `lock()`. Where another client holds the lock, `on_conflict` "raise" raises
+    ResourceLocked, so that the caller can retry; "skip" returns None and does not run the function.
+    QuorumUnreachable and LockLost are always raised. A job that clocks start on several machines
+    needs `min_hold`, or it runs twice where a clock is behind by more than the job takes. Put
     `@task` and `@app.task` above `@hold`. Raises InvalidRedlock at import time for invalid
     arguments or templates.
     """

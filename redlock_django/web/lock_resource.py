@@ -126,7 +126,7 @@ def lock_resource(
 def _is_being_decorated(function: Any) -> bool:
     """Return whether the caller is at the decorators of a function: those of `@lock_resource`.
 
-    A function that returns names, and is an argument in parentheses, is defined in other lines.
+    A function that returns names, given in parentheses, is defined in other lines.
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     frame: FrameType | None = sys._getframe()

@@ -99,7 +99,7 @@ class RequestState:
         return options
 
     def prepare_answer(self, error: Exception, answer: HttpResponse) -> None:
-        """Keep the answer to an error that is raised on, to roll back a transaction first."""
+        """Keep the answer to an error that is raised again, to roll back a transaction first."""
         self._prepared = (error, answer)
 
     def prepared_answer(self, error: Exception) -> HttpResponse | None:

@@ -1,8 +1,8 @@
 """The values of a request that name a resource: read as the view's framework reads them.
 
-A client that makes the lock read one value and the view another changes what is not locked. So a
-value is taken from what the framework has parsed for the view, and a request that could be read in
-two ways is refused.
+If a client made the lock read one value and the view another, the view would change data without a
+lock. So a value is taken from the data that the framework has parsed for the view, and a request
+that could be read in two ways is refused.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class RequestValues:
     - A header, a parameter of the query and a field of a form have one value.
     - JSON is one object in UTF-8 with the media type `application/json` or `...+json`, in which no
       name appears twice in one object.
-    - REST framework must have parsed a form or JSON with a parser for that; what it gave the view
-      is read. So is what the parser of a django-ninja API returns.
+    - REST framework must have parsed a form or JSON with a parser for that; the values that it gave
+      the view are read. So are those that the parser of a django-ninja API returns.
     """
 
     def __init__(self, request: Any) -> None:

@@ -22,7 +22,7 @@ Computed = Callable[..., str | Awaitable[str]]
 """A callable `(request, **kwargs)` that returns a resource name; async views may use async ones."""
 
 LONGEST_RENDERED = 200
-"""Bytes of UTF-8. A rendered name that is longer is cut and ends in a hash."""
+"""Bytes of UTF-8. A longer name is cut and ends in a hash."""
 
 
 class Template:

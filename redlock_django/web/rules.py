@@ -32,10 +32,10 @@ Locked = dict[URLPattern, Callable[..., Any]]
 def plan(urlconf: Any = None) -> Locked:
     """Return the URL patterns that the rules of all aliases select, with their locked views.
 
-    With `urlconf`, the `request.urlconf` of a middleware, those of that URLconf that the rules
-    without a URLconf of their own select. Raises InvalidRedlock, which names the rule, for a rule
-    that is invalid, that selects no URL pattern, or whose template needs a URL kwarg that a URL of
-    the pattern does not provide.
+    With `urlconf`, the `request.urlconf` of a middleware, return the patterns of that URLconf that
+    are selected by rules without a URLconf of their own. Raises InvalidRedlock, which names the
+    rule, for a rule that is invalid, that selects no URL pattern, or whose template needs a URL
+    kwarg that a URL of the pattern does not provide.
     """
     planned: Locked = {}
     for alias in locks:
