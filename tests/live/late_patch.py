@@ -105,7 +105,7 @@ def fork(report: Callable[[], str]) -> int:
         sys.stdout.write(report())
         sys.stdout.flush()
         code = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - printed, before the child ends without cleaning up
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -114,7 +114,7 @@ class Inbox:
                 and not link.parsing
                 and (grant := _grant_in(data, owed[0])) is not None
             ):
-                if self._believes(master, grant[0], owed[0], heard):
+                if not grant[0] or self._believes(master, grant[0], owed[0], heard):
                     self._grant(master, link, grant, heard, ran)
                 else:
                     self._answer(master, link, parsed_grant(data))
@@ -146,7 +146,9 @@ class Inbox:
             plain = heard < master.sound_until and not link.expired
             if owed and (plain or (link.expired and not owed[0].undecided)):
                 grant = _grant_of(reply, owed[0])
-            if grant is not None and self._believes(master, grant[0], owed[0], heard):
+            if grant is not None and (
+                not grant[0] or self._believes(master, grant[0], owed[0], heard)
+            ):
                 self._grant(master, link, grant, heard, ran)
             else:
                 self._answer(master, link, reply)
@@ -158,8 +160,6 @@ class Inbox:
 
     def _believes(self, master: Master, time: int, owed: Owed, heard: float) -> bool:
         """Return whether a grant shows no step of a clock; note the clock that it shows."""
-        if not time:
-            return True
         shown, (least, most, until) = time / 1e6, master.steady
         sent = owed.sent
         if heard < until and heard >= sent and sent + least <= shown <= heard + most:
