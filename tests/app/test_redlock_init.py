@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
+from pytest_django import Settings
 
 from redlock_django import QuorumUnreachable, lock, locks
 from redlock_django.management.commands import redlock_init
@@ -256,3 +257,36 @@ def test_unusable_alias() -> None:
     with pytest.raises(CommandError, match="no alias 'nope'") as caught:
         init("--using", "nope")
     assert caught.value.returncode == 2
+
+
+def test_a_removed_master_is_counted_once(site: list[LocalMaster]) -> None:
+    init()
+    before = markers(site)
+    one = ("--removed", site[1].url)
+    with override_settings(REDLOCK=redlock(site[:1], RESTART_DELAY=70)):
+        # Three of five go on under the old settings, however often one is named.
+        assert "would go on to lock" in refused("--reconfigure", *one, *one)
+        said = refused("--reconfigure", *one, "--removed", site[0].url)
+        assert f"--removed: 127.0.0.1:{site[0].port} is still in MASTERS" in said
+        assert markers(site) == before
+        assert "trusted in " in init("--reconfigure", *one, "--removed", site[2].url)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--force", "1"]])
+def test_removed_without_a_reconfiguration_is_refused(
+    settings: Settings, arguments: list[str]
+) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://127.0.0.1:1/0"]}}
+    ran = run("redlock_init", "--removed", "redis://127.0.0.1:2/0", *arguments)
+    assert (ran.status, ran.said) == (2, "--removed needs --reconfigure.")
+
+
+def test_every_reason_of_a_refusal_is_named_at_once(site: list[LocalMaster]) -> None:
+    with override_settings(REDLOCK=redlock(site[:3], MAX_TTL=30)):
+        init()
+    with site[4].client() as client:
+        client.set("redlock:fence:order:1", "1")
+    said = refused()
+    assert said.count("belongs to a deployment with ") == 3
+    assert f"127.0.0.1:{site[4].port} is not new: it stores 'redlock:fence:order:1'" in said
+    assert markers(site)[3:] == [None, None]

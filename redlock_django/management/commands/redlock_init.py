@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from functools import partial
+from enum import Enum
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.backends.redlock.backend import redlock_settings
+from redlock_django.backends.redlock.backend import RedlockSettings, redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
@@ -35,6 +35,26 @@ RISK = (
     "If it stored locks before it restarted or was flushed, they are lost, and a resource that a "
     "client still holds can be acquired by another client."
 )
+
+
+class Standing(Enum):
+    """What a master is to clients with the settings of an alias."""
+
+    TRUSTED = "trusted"
+    NEW = "new"
+    USED = "used"
+    """It is not trusted, but stores a lock or a fence."""
+    FOREIGN = "foreign"
+    """Its marker is that of other settings."""
+
+
+NOT_NEW = {
+    Standing.USED: "{name} is not new: it stores {key!r}",
+    Standing.FOREIGN: (
+        "{name} belongs to a deployment with {fingerprint!r}, but this one is {known!r}. After a "
+        "planned change, use --reconfigure."
+    ),
+}
 
 
 class Command(BaseCommand):
@@ -91,70 +111,33 @@ class Command(BaseCommand):
         removed: list[str],
         **_: Any,
     ) -> None:
+        """Run the mode that the arguments select: one of the four methods that follow."""
         try:
             shards = redlock_settings(load(using).store)
         except InvalidRedlock as error:
             raise CommandError(str(error), returncode=2) from None
+        if not shards and (force or reconfigure or removed):
+            raise CommandError(
+                f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
+                "--force, --reconfigure and --removed.",
+                returncode=2,
+            )
+        if removed and not reconfigure:
+            raise CommandError("--removed needs --reconfigure.", returncode=2)
         if not shards:
-            if force or reconfigure or removed:
-                raise CommandError(
-                    f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
-                    "--force, --reconfigure and --removed.",
-                    returncode=2,
-                )
             self._declare_store(using, wait)
             return
-        addresses = [address for shard in shards for address in shard.addresses]
-        if not addresses:
+        masters = Masters(shards, wait)
+        if not masters.addresses:
             raise CommandError(
                 f"The alias {using!r} has no masters to declare. Set MASTERS.", returncode=2
             )
-        # All shards have the same numbers and differ in the names of their masters only.
-        deployment, timeout = shards[0].deployment, shards[0].connect_timeout
-        until = clock() + wait
-        read = partial(
-            read_states,
-            deployment=deployment,
-            tolerate=shards[0].tolerate,
-            timeout=timeout,
-            until=until,
-        )
-        states, faults = read(addresses)
-        gone: list[MasterState] = []
-        if removed:
-            if not reconfigure:
-                raise CommandError("--removed needs --reconfigure.", returncode=2)
-            gone, more = read(_removed(removed))
-            faults += more
         if force:
-            names = [address.name for address in addresses]
-            self._force(force, names, states, faults, deployment, timeout)
-            return
-        self._refuse(faults + _twins([*states, *gone]), after=wait if clock() >= until else 0.0)
-        if reconfigure:
-            self._refuse(_too_soon(states, deployment) + _not_closed([*states, *gone], deployment))
-            # Close all masters first: no lock may be acquired under the new values on one master
-            # while another one is still under the old values.
-            self._close([*states, *gone], deployment, timeout)
-            self._declare(states, deployment, timeout, "reconfigure")
-            return
-        known = known_fingerprint(states, deployment)
-        other = [s for s in states if s.fingerprint not in ("", known)]
-        self._refuse(
-            [
-                f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, but this one is "
-                f"{known!r}. After a planned change, use --reconfigure."
-                for s in other
-            ]
-        )
-        if all(s.trusted for s in states):
-            self.stdout.write(f"All {len(states)} masters are already trusted.")
-            return
-        new = [s for s in states if not s.trusted]
-        self._refuse([f"{s.address.name} is not new: it stores {s.key!r}" for s in new if s.key])
-        for shard in shards:
-            of_shard = [s for s in states if s.address in shard.addresses]
-            self._trust_new(of_shard, deployment, timeout)
+            self._force(masters, force)
+        elif reconfigure:
+            self._reconfigure(masters, _addresses_of(removed))
+        else:
+            self._declare_new(masters)
 
     def _declare_store(self, using: str, wait: float) -> None:
         """Declare servers new that are not masters, as soon as they answer."""
@@ -165,7 +148,7 @@ class Command(BaseCommand):
                 break
             except StoreUnavailable as error:
                 if clock() >= until:
-                    self._refuse([str(error)], after=wait)
+                    _refuse([str(error)], after=wait)
                 time.sleep(0.1)  # an error may come at once
         if was_new is None:
             raise CommandError(
@@ -176,14 +159,34 @@ class Command(BaseCommand):
         for name in locks[using].backend.names:
             self.stdout.write(f"{name}: {'trusted now' if was_new else 'already trusted'}")
 
-    def _trust_new(self, states: list[MasterState], deployment: Deployment, timeout: float) -> None:
-        """Declare the masters of one group trusted that are not: now, or after RESTART_DELAY."""
+    def _declare_new(self, masters: Masters) -> None:
+        """Declare the new masters trusted, unless one of them is not new."""
+        states = masters.read()
+        known = known_fingerprint(states, masters.deployment)
+        standings = [(_standing(state, known), state) for state in states]
+        _refuse(
+            [
+                NOT_NEW[standing].format(
+                    name=s.address.name, key=s.key, fingerprint=s.fingerprint, known=known
+                )
+                for standing, s in standings
+                if standing in NOT_NEW
+            ]
+        )
+        if all(standing is Standing.TRUSTED for standing, _ in standings):
+            self.stdout.write(f"All {len(states)} masters are already trusted.")
+            return
+        for shard in masters.shards:
+            self._trust_new_of(masters, [s for s in states if s.address in shard.addresses])
+
+    def _trust_new_of(self, masters: Masters, states: list[MasterState]) -> None:
+        """Declare the new masters of one group trusted: now, or after RESTART_DELAY."""
         trusted = [s for s in states if s.trusted]
         new = [s for s in states if not s.trusted]
         # Each lock leaves a fence on a majority, for longer than any lock is held.
         used = next((s for s in trusted if s.key), None)
         if not trusted or (used is None and len(new) < quorum(len(states))):
-            self._declare(new, deployment, timeout, "trust")
+            self._declare(masters, new, "trust")
             return
         if used is not None:
             why = f"{used.address.name} stores {used.key!r}"
@@ -193,30 +196,13 @@ class Command(BaseCommand):
             f"{why}, so locks have been acquired that the new masters may have forgotten. They are "
             "trusted when all such locks have expired. If they are certain to be new, use --force."
         )
-        self._declare(new, deployment, timeout, "mark")
+        self._declare(masters, new, "mark")
 
-    def _force(
-        self,
-        wanted_names: list[str],
-        names: list[str],
-        states: list[MasterState],
-        faults: list[str],
-        deployment: Deployment,
-        timeout: float,
-    ) -> None:
-        chosen = []
-        for name in wanted_names:
-            by_number = names[int(name) - 1 : int(name)] if name.isdigit() else ()
-            wanted = (*by_number, name)
-            found = [s for s in states if s.address.name in wanted]
-            if not found:
-                self._refuse(
-                    [fault for fault in faults if fault.split(" ", 1)[0] in wanted]
-                    or [f"There is no master {name!r}. The masters are: {', '.join(names)}."]
-                )
-            chosen += found
+    def _force(self, masters: Masters, wanted: list[str]) -> None:
+        """Declare the named masters trusted now, after a confirmation of each."""
+        chosen = masters.chosen(wanted)
         if not sys.stdin.isatty():
-            self._refuse(["--force needs a confirmation, but stdin is not a terminal"])
+            _refuse(["--force needs a confirmation, but stdin is not a terminal"])
         for state in chosen:
             self.stderr.write(f"{state.address.name} will be trusted at once. {RISK}")
             self.stderr.write("Type 'yes' to continue: ", ending="")
@@ -224,45 +210,115 @@ class Command(BaseCommand):
             if input() != "yes":
                 raise CommandError("Nothing was changed.", returncode=2)
             logger.warning("redlock master %s: trusted by force", state.address.name)
-        self._declare(chosen, deployment, timeout, "trust")
+        self._declare(masters, chosen, "trust")
 
-    def _declare(
-        self, states: list[MasterState], deployment: Deployment, timeout: float, how: Any
-    ) -> None:
-        for state in states:
+    def _reconfigure(self, masters: Masters, removed: list[Address]) -> None:
+        """Store the new values on all masters, which are trusted when older locks have expired."""
+        names = {address.name for address in masters.addresses}
+        _refuse(
+            [
+                f"--removed: {address.name} is still in MASTERS. Name only masters that left it."
+                for address in removed
+                if address.name in names
+            ]
+        )
+        every = masters.read(removed)
+        states = every[: len(masters.addresses)]
+        deployment = masters.deployment
+        _refuse(_too_soon(states, deployment) + _not_closed(every, deployment))
+        # Close all masters first: no lock may be acquired under the new values on one master
+        # while another one is still under the old values.
+        for state in every:
             try:
-                wait = declare(state, deployment, timeout, how, after=states)
-            except Unfit as error:
-                raise CommandError(f"{state.address.name} {error}", returncode=2) from None
-            when = "now" if wait <= 0 else f"in {wait:.1f} s"
-            self.stdout.write(f"{state.address.name}: trusted {when}")
-
-    def _close(self, states: list[MasterState], deployment: Deployment, timeout: float) -> None:
-        for state in states:
-            try:
-                close(state, deployment, timeout)
+                close(state, deployment, masters.timeout)
             except Unfit as error:
                 raise CommandError(
                     f"{state.address.name} {error}\nNo client counts the masters before it in "
                     "MASTERS until this command is run again.",
                     returncode=2,
                 ) from None
+        self._declare(masters, states, "reconfigure")
 
-    def _refuse(self, reasons: list[str], after: float = 0.0) -> None:
-        if reasons:
-            waited = f" after {after:g} s" if after else ""
-            reason = "\n  ".join((f"Nothing was changed{waited}:", *reasons))
-            raise CommandError(reason, returncode=2)
+    def _declare(self, masters: Masters, states: list[MasterState], how: Any) -> None:
+        """Write the markers of masters, and print when each of them is trusted."""
+        for state in states:
+            try:
+                wait = declare(state, masters.deployment, masters.timeout, how, after=states)
+            except Unfit as error:
+                raise CommandError(f"{state.address.name} {error}", returncode=2) from None
+            when = "now" if wait <= 0 else f"in {wait:.1f} s"
+            self.stdout.write(f"{state.address.name}: trusted {when}")
 
 
-def _removed(urls: list[str]) -> list[Address]:
-    addresses = []
+class Masters:
+    """The masters of an alias, whose states are read for up to `wait` seconds."""
+
+    def __init__(self, shards: tuple[RedlockSettings, ...], wait: float) -> None:
+        self.shards = shards
+        self.addresses = [address for shard in shards for address in shard.addresses]
+        # All shards have the same numbers and differ in the names of their masters only.
+        self.deployment = shards[0].deployment
+        self.timeout = shards[0].connect_timeout
+        self._wait = wait
+        self._until = clock() + wait
+
+    def read(self, removed: list[Address] | None = None) -> list[MasterState]:
+        """Return the states of all masters, then those of `removed`; refuse if one has a fault."""
+        states, faults = self._read([*self.addresses, *(removed or ())])
+        after = self._wait if clock() >= self._until else 0.0
+        _refuse(faults + _twins(states), after=after)
+        return states
+
+    def chosen(self, wanted: list[str]) -> list[MasterState]:
+        """Return the states of masters that are named, or numbered from 1; others may be down."""
+        states, faults = self._read(self.addresses)
+        by_name = {state.address.name: state for state in states}
+        names = [address.name for address in self.addresses]
+        chosen = []
+        for name in wanted:
+            by_number = names[int(name) - 1 : int(name)] if name.isdigit() else ()
+            known = (*by_number, name)
+            found = [by_name[each] for each in known if each in by_name]
+            if not found:
+                _refuse(
+                    [fault for fault in faults if fault.split(" ", 1)[0] in known]
+                    or [f"There is no master {name!r}. The masters are: {', '.join(names)}."]
+                )
+            chosen += found
+        return chosen
+
+    def _read(self, addresses: list[Address]) -> tuple[list[MasterState], list[str]]:
+        tolerate = self.shards[0].tolerate
+        return read_states(addresses, self.deployment, tolerate, self.timeout, self._until)
+
+
+def _standing(state: MasterState, known: str) -> Standing:
+    """Return what a master is to clients whose deployment fingerprint is `known`."""
+    if state.fingerprint not in ("", known):
+        return Standing.FOREIGN
+    if state.trusted:
+        return Standing.TRUSTED
+    return Standing.USED if state.key else Standing.NEW
+
+
+def _refuse(reasons: list[str], after: float = 0.0) -> None:
+    """Raise CommandError if there are reasons to change nothing."""
+    if reasons:
+        waited = f" after {after:g} s" if after else ""
+        reason = "\n  ".join((f"Nothing was changed{waited}:", *reasons))
+        raise CommandError(reason, returncode=2)
+
+
+def _addresses_of(urls: list[str]) -> list[Address]:
+    """Return the addresses of --removed, each once: they are counted."""
+    addresses: dict[str, Address] = {}
     for number, url in enumerate(urls, 1):
         try:
-            addresses.append(Address.from_url(url))
+            address = Address.from_url(url)
         except ValueError as error:
             raise CommandError(f"--removed: URL {number}: {error}", returncode=2) from None
-    return addresses
+        addresses[address.name] = address
+    return list(addresses.values())
 
 
 def _not_closed(states: list[MasterState], deployment: Deployment) -> list[str]:
