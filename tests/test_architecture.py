@@ -414,16 +414,13 @@ CONTRACTS = {
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
     "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
     "locking.renewal_schedule.Schedule": "when leases are extended, for threads and for loops",
+    "locking.lock.Lock": "a lock, of which `@idempotent` holds one while a request runs",
     "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",
     "engine.errors.RedlockError": "an error that users catch",
     "engine.errors.BadResource": "an error that users catch",
     "exceptions.InvalidRedlock": "an error that users catch",
 }
-# A lock is still one class in three files. To be removed as soon as it is composed of parts.
-CONTINUED = {
-    "locking.parameters.LockParameters", "locking.lock_state.LockState", "locking.lock.Lock",
-}  # fmt: skip
 
 
 def test_a_class_is_not_continued_in_another_file() -> None:
@@ -433,8 +430,8 @@ def test_a_class_is_not_continued_in_another_file() -> None:
         for module, name in parents
         if module != inherits[0]
     }
-    assert {base: by for base, by in used.items() if base not in {*CONTRACTS, *CONTINUED}} == {}
-    assert {*CONTRACTS, *CONTINUED} <= {*used}, "remove what is no base any more"
+    assert {base: by for base, by in used.items() if base not in CONTRACTS} == {}
+    assert {*CONTRACTS} <= {*used}, "remove what is no base any more"
 
 
 def test_classes_inherit_in_at_most_two_steps() -> None:
@@ -444,7 +441,7 @@ def test_classes_inherit_in_at_most_two_steps() -> None:
         return max((1 + steps(parent) for parent in bases()[of]), default=0)
 
     deep = {name: steps((module, name)) for module, name in bases() if steps((module, name)) > 2}
-    assert deep == {"QuorumUnreachable": 3, "InFlightLock": 3}  # InFlightLock: see CONTINUED
+    assert deep == {"QuorumUnreachable": 3}
 
 
 # Names that Django finds a class by.

@@ -207,7 +207,7 @@ class Wire:
         self.owner = owner
         self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
         # So few that masters are often behind, although rounds are far fewer than in reality.
-        self.lateness = Lateness(master_timeout, give_up, most_behind=4)
+        self.lateness = Lateness(master_timeout, max(give_up, 6 * master_timeout), 4)
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = deployment
         self.membership = membership

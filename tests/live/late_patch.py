@@ -105,7 +105,7 @@ def fork(report: Callable[[], str]) -> int:
         sys.stdout.write(report())
         sys.stdout.flush()
         code = 0
-    except BaseException:  # noqa: BLE001 - printed, before the child ends without cleaning up
+    except BaseException:  # noqa: BLE001 - printed, as the process ends without
         traceback.print_exc()
     finally:
         os._exit(code)

@@ -43,6 +43,7 @@ from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import (
     HOLDER,
     PATIENT,
+    SOON,
     VARIANTS,
     Variant,
     joined,
@@ -425,7 +426,7 @@ def test_a_release_travels_after_its_acquire(name: str, masters: list[LocalMaste
 def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(
     name: str, masters: list[LocalMaster], back_first: bool
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as variant:
+    with joined(name, masters[:3], **SOON) as variant:
         masters[2].pause()
         lease = variant.acquire("order:1", wait=60.0)
         if back_first:
@@ -532,7 +533,7 @@ def test_the_number_of_kept_releases_is_limited(name: str, monkeypatch: pytest.M
 
 @both
 def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as variant:
+    with joined(name, masters[:3], **SOON) as variant:
         masters[0].pause()
         variant.release(variant.acquire("order:1"))
         variant.wait_gone(0)

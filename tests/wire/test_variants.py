@@ -13,7 +13,7 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
+from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -204,7 +204,7 @@ def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n:
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
-    with scenario_over(name, masters[:n], master_timeout=0.5) as scenario:
+    with scenario_over(name, masters[:n], **SOON) as scenario:
         for master in masters[:down]:
             master.pause()
         run_life(scenario)
@@ -321,7 +321,7 @@ def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n:
 def test_a_majority_hangs_unnoticed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
-    with scenario_over(name, masters[:n], master_timeout=0.3) as scenario:
+    with scenario_over(name, masters[:n], **SOON) as scenario:
         for master in masters[:down]:
             master.pause()
         scenario.acquire("A", "order:1")

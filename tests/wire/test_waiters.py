@@ -248,7 +248,7 @@ def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMast
 @pytest.mark.usefixtures("no_fallback", "long_turns")
 def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(2) as pool:
-        variant.acquire("order:1", ttl=3.0)
+        variant.acquire("order:1", ttl=1.0, wait=60.0)
         queue = Queue(variant, pool)
         queue.join("A")
         # On a busy machine the lock may expire before A or B is in the queues.

@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 VARIANTS = ("threads", "loop")
 HOLDER = '{"app":"tests"}'
 
+SOON: dict[str, Any] = {"master_timeout": 0.5, "give_up": 1.25}
+"""For tests in which the link of a master that hangs is given up."""
+
 PATIENT: dict[str, Any] = {"master_timeout": 3.0, "connect_timeout": 5.0}
 """For tests in which no master is late, however long a busy machine stops a server or thread."""
 
@@ -46,6 +49,7 @@ def make_backend(
     connect_timeout: float = 1.0,
     tolerate: frozenset[str] = frozenset(),
     members: str = "",
+    give_up: float | None = None,
 ) -> RedisBackend:
     """Return a backend over the masters at `urls`, with times short enough for tests.
 
@@ -65,6 +69,7 @@ def make_backend(
             tolerate=tolerate,
             members=members,
         ),
+        give_up=give_up,
     )
 
 

@@ -24,10 +24,21 @@ INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an in
 
 
 class RedisBackend(RedlockBackend):
-    """One driver and its links for the threads of the process, and one for each running loop."""
+    """One driver and its links for the threads of the process, and one for each running loop.
 
-    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+    `give_up` is for how many seconds the link of a late master may be silent (see `Lateness`).
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        settings: RedlockSettings,
+        notice: Notice = ignore,
+        *,
+        give_up: float | None = None,
+    ) -> None:
         super().__init__(alias, settings, notice)
+        self._give_up = give_up
         self._threads: ThreadDriver | None = None
         self._closed = False
         self._making = threading.RLock()  # a signal handler may interrupt its own thread
@@ -179,6 +190,7 @@ class RedisBackend(RedlockBackend):
             tolerate=self.settings.tolerate,
             notice=self.notice,
             membership=self.membership,
+            give_up=self._give_up,
         )
 
     def forked(self) -> None:

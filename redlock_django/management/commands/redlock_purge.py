@@ -52,7 +52,7 @@ class Purge:
 
 
 @dataclass(frozen=True)
-class Kind:
+class RowKind:
     """A kind of rows.
 
     `find` returns the purge of an alias of REDLOCK and of an age, or raises NotUsed; it changes
@@ -123,10 +123,10 @@ def _releases(using: str, age: timedelta) -> Purge:
     return Purge(database, count, run)
 
 
-KINDS: Mapping[str, Kind] = {
-    "records": Kind(_records, ("deleted", "emptied"), days=None),
-    "locks": Kind(_locks, ("deleted",), days=30),
-    "releases": Kind(_releases, ("deleted",), days=365),
+KINDS: Mapping[str, RowKind] = {
+    "records": RowKind(_records, ("deleted", "emptied"), days=None),
+    "locks": RowKind(_locks, ("deleted",), days=30),
+    "releases": RowKind(_releases, ("deleted",), days=365),
 }
 
 

@@ -43,7 +43,7 @@ from redlock_django.engine.quorum import quorum
 GIVE_UP = 3.0
 """The seconds after which a link is given up, or six times MASTER_TIMEOUT if that is longer.
 
-That is more than the age at which a master is late."""
+It is the default of `Lateness`. That is more than the age at which a master is late."""
 
 MOST_LATE = 2  # how many times longer a link is kept while most masters are late
 USUAL = 8  # how many times longer than usual a reply may take
@@ -60,14 +60,20 @@ MOST_OWED = 20_000  # more than the releases that are kept for one master and se
 
 
 class Lateness:
-    """The rule for one MASTER_TIMEOUT; all ages are in seconds."""
+    """The rule for one MASTER_TIMEOUT; all ages are in seconds.
+
+    A `give_up` of None is the default: see `GIVE_UP`.
+    """
 
     def __init__(
-        self, master_timeout: float, give_up: float = GIVE_UP, most_behind: int = MOST_BEHIND
+        self,
+        master_timeout: float,
+        give_up: float | None = None,
+        most_behind: int = MOST_BEHIND,
     ) -> None:
         self.master_timeout = master_timeout
         self.most_behind = most_behind
-        self.give_up = max(give_up, 6 * master_timeout)
+        self.give_up = max(GIVE_UP, 6 * master_timeout) if give_up is None else give_up
 
     def patience(self, usual: float) -> float:
         """Return the age at which a reply costs its vote, if replies usually take `usual`."""

@@ -44,7 +44,8 @@ class Links:
     """The links of one process or one loop to all masters of an alias.
 
     A driver owns them. They own the masters' state and the parts that send, receive and connect,
-    each of which is given what it needs of the others.
+    each of which is given what it needs of the others. `give_up` is for how many seconds the link
+    of a late master may be silent, None for the default (see `Lateness`).
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Links:
         tolerate: frozenset[str] = frozenset(),
         notice: Notice = ignore,
         membership: Membership | None = None,
+        give_up: float | None = None,
     ) -> None:
         self.deployment = deployment
         self.membership = membership or Membership([deployment])
@@ -66,8 +68,9 @@ class Links:
         plan = Plan()
         self.masters = [Master(i, address, plan) for i, address in enumerate(addresses)]
         self.lateness = LateWatch(
-            self.masters, Lateness(master_timeout), self.read, self._lose_late, self._late_changed
-        )
+            self.masters, Lateness(master_timeout, give_up), self.read, self._lose_late,
+            self._late_changed,
+        )  # fmt: skip
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.waiters = Waiters(deployment, resume=self._resume)
         self.planner = Planner(self.masters, plan, deployment, self.membership, self.lateness)
