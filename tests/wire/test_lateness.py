@@ -320,3 +320,12 @@ def test_a_master_whose_answer_is_unread_is_not_behind() -> None:
         links.ends[3].say(resp([link.owed[0].number, 1, links.time.wall, 7]))
         _settle(links)
         assert _first_attempt(links).tally.asked == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(("master_timeout", "silent"), [(0.25, 3.0), (1.0, 6.0)])
+def test_by_default_a_link_is_given_up_after_six_timeouts_or_three_seconds(
+    master_timeout: float, silent: float
+) -> None:
+    rule = Lateness(master_timeout)
+    assert rule.longest_silence(1, 3) == silent
+    assert rule.longest_silence(2, 3) == 2 * silent
