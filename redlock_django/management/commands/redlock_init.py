@@ -38,7 +38,7 @@ RISK = (
 
 
 class Standing(Enum):
-    """What a master is to clients with the settings of an alias."""
+    """The standing of a master with clients that have the settings of an alias."""
 
     TRUSTED = "trusted"
     NEW = "new"
