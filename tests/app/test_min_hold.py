@@ -164,7 +164,9 @@ def _queued(name: str) -> bool:
     backend = locks["default"].backend
     stores = getattr(backend, "shards", [backend])
     return any(
-        master.queue(store.deployment.queue(name)) for store in stores for master in store.masters
+        master.keyspace.sorted_set(store.deployment.queue(name))
+        for store in stores
+        for master in store.masters
     )
 
 
