@@ -129,7 +129,7 @@ def check_installed() -> None:
 
 
 def check_installed_if_ready() -> None:
-    """Do so once Django has started: 'manage.py check' imports the URLconf then."""
+    """Call `check_installed` if Django has started: 'manage.py check' imports the URLconf then."""
     if apps.ready:
         check_installed()
 

@@ -13,6 +13,7 @@ from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from redlock_django.conf.arguments import hint_for_unknown, is_option_of_other_locks
+from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
@@ -87,6 +88,7 @@ class LockResourceMixin(View):
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Any:  # noqa: N805
         """Return the view function, for which Django opens no transaction."""
+        check_installed_if_ready()
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
             if hasattr(view, "lock_options"):

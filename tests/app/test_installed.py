@@ -9,8 +9,9 @@ import pytest
 from django.apps import apps
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from django.views.generic import View
 
-from redlock_django import idempotent, lock, lock_resource
+from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
@@ -58,6 +59,21 @@ def test_a_view_that_is_imported_before_django_has_started_is_refused_at_its_fir
         decorated = decorator(view)
     with pytest.raises(InvalidRedlock, match=MISSING):
         decorated(RequestFactory().post("/"))
+
+
+class Templated(LockResourceMixin, View):
+    lock_key = "order"
+
+
+class Computed(LockResourceMixin, View):
+    def get_lock_key(self) -> str:
+        return "order"
+
+
+@pytest.mark.parametrize("mixed", [Templated, Computed])
+def test_a_view_with_the_mixin_is_refused_in_the_urlconf(mixed: type[View]) -> None:
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        mixed.as_view()
 
 
 def test_a_script_may_lock_without_the_app() -> None:
