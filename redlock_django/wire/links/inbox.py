@@ -44,7 +44,7 @@ from redlock_django.wire.waiting.waiters import Waiters
 logger = logging.getLogger("redlock_django")
 
 Grant = tuple[int, tuple[int, ...]]
-"""What a grant has: the master's clock in µs (0 without a clock), and the fences."""
+"""The master's clock in µs (0 without a clock) and the fences, as a reply that grants has them."""
 RELEASED: Grant = (0, ())
 
 
