@@ -404,7 +404,7 @@ CONTRACTS = {
     "backends.base.BaseBackend": "a store",
     "backends.base.StoreSettings": "the settings of a store",
     "backends.redlock.backend.RedlockBackend": "a store on masters: Redis, memory",
-    "backends.redlock.backend.RedlockSettings": "the settings of a store on masters",
+    "backends.redlock.settings.RedlockSettings": "the settings of a store on masters",
     "backends.inspection.contract.Inspection": "what operators ask a store",
     "engine.validity.Lease": "a lease, which each store extends by what it must know",
     "engine.steps.Round": "what a driver carries out",

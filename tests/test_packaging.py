@@ -130,7 +130,8 @@ PLAIN = {
     "web.request_state", "web.streams",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
-    "admin", "admin.forced_releases", "admin.held_lock_filters", "admin.held_locks",
+    "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",
+    "admin.held_locks.pages",
     "admin.idempotency", "admin.idempotency_filters", "admin.idempotency_labels", "admin.labels",
     "engine.errors", "exceptions",
 }  # fmt: skip

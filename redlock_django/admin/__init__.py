@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from redlock_django.admin.forced_releases import ForcedReleaseAdmin
-from redlock_django.admin.held_locks import HeldLockAdmin
+from redlock_django.admin.held_locks.pages import HeldLockAdmin
 from redlock_django.admin.idempotency import IdempotencyRecordAdmin
 from redlock_django.models import ForcedRelease, HeldLock, IdempotencyRecord
 

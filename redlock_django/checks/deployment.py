@@ -15,8 +15,8 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
-from redlock_django.backends.redlock.backend import redlock_settings
 from redlock_django.backends.redlock.masters import host_of, hosts
+from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.backends.sharded.settings import places
 from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.settings import AliasSettings, load

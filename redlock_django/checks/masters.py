@@ -9,7 +9,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from redlock_django.backends.redlock.backend import redlock_settings
+from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock

@@ -8,8 +8,8 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from redlock_django.backends.redlock.backend import redlock_settings
 from redlock_django.backends.redlock.masters import caches_on, hosts
+from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock

@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import Section
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.redlock.backend import RedlockSettings, redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
 from redlock_django.backends.sharded.settings import split
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.locking.handler import locks

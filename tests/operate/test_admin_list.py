@@ -16,8 +16,8 @@ from django.core.exceptions import FieldError
 from django.core.management import call_command
 from django.db.models import Q
 
-from redlock_django.admin import queryset as asking
-from redlock_django.admin.queryset import HeldLockQuerySet
+from redlock_django.admin.held_locks import queryset as asking
+from redlock_django.admin.held_locks.queryset import HeldLockQuerySet
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.models import HeldLock

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.utils.translation import override
 
+from redlock_django.admin.held_locks.quorum_banner import ADVICE, QuorumBanner, quorum_banner
 from redlock_django.admin.labels import missing_text
-from redlock_django.admin.quorum_banner import ADVICE, QuorumBanner, quorum_banner
 from redlock_django.backends.inspection.results import HARMLESS, ServerHealth
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.holders import Sighting, merge

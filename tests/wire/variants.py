@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.backends.redlock.backend import TOLERABLE, RedlockSettings
+from redlock_django.backends.redlock.settings import TOLERABLE, RedlockSettings
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver

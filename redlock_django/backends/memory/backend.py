@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.memory.survey import MemorySurvey, reason
-from redlock_django.backends.redlock.backend import RedlockBackend, RedlockSettings
+from redlock_django.backends.redlock.backend import RedlockBackend
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed

@@ -1,1 +1,1 @@
-"""Redlock over N masters: what the Redis store and the memory store share."""
+"""Redlock over N masters: the Redis store, and what the memory store shares with it."""

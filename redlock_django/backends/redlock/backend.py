@@ -1,165 +1,38 @@
-"""Redlock over N independent masters: what the Redis and the memory backend share."""
+"""Redlock over N independent masters: what every such store shares, and the store on servers."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
-import re
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+import select
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from inspect import GEN_CREATED, getgeneratorstate
 
 from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
 from redlock_django.backends.redlock.inspection import MasterInspection
-from redlock_django.backends.redlock.masters import read_masters
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.backends.sharded.settings import ShardedSettings, split
-from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.membership import Membership
-from redlock_django.engine.protocol.shard_choice import identity
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.engine.waiting import Client
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.clock import wall_ns
-from redlock_django.wire.servers.address import Address, nearest
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.reentrancy import Interrupting
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.links.dialer import Driver
+from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.survey import Survey
 from redlock_django.wire.waiting.waiters import Waiter
 
-TOLERABLE = ("eviction", "replica")
-"""The server faults that TOLERATE turns from a refusal into a warning."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RedlockSettings(StoreSettings):
-    """The settings of one set of masters."""
-
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {
-        **StoreSettings.DEFAULTS,
-        "MASTERS": (),
-        "OPTIONS": {},
-        "MASTER_TIMEOUT": 0.25,
-        "CONNECT_TIMEOUT": 1.0,
-        "MAX_CLOCK_SKEW": 0.5,
-        "RESTART_DELAY": "auto",
-        "KEY_PREFIX": "redlock",
-        "FENCE_TTL": 600,
-        "TOLERATE": (),
-    }
-    needs_masters: ClassVar[bool] = True
-
-    addresses: tuple[Address, ...]
-    master_timeout: float = 0.25
-    connect_timeout: float = 1.0
-    max_clock_skew: float = 0.5
-    restart_delay: float
-    key_prefix: str = "redlock"
-    fence_ttl: float = 600.0
-
-    @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
-        addresses = read_masters(section["MASTERS"], mapping(section, "OPTIONS"), label)
-        if cls.needs_masters and not addresses:
-            raise ValueError(
-                "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
-            )
-        max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
-        skew = seconds(section, "MAX_CLOCK_SKEW")
-        # For how long a lock that a master forgot may still be held: clocks run at rates up
-        # to 1 % apart and may step. 50 ms more for the way to the master.
-        forgotten = 1.02 * max_ttl + 5 * skew
-        if section["RESTART_DELAY"] == "auto":
-            restart_delay = forgotten + 0.05 if len(addresses) >= 3 else 0.0
-        elif isinstance(section["RESTART_DELAY"], str):
-            raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
-        else:
-            restart_delay = seconds(section, "RESTART_DELAY", least=0)
-            if 0 < restart_delay < forgotten - 1e-6:  # as exact as floats are
-                raise ValueError(
-                    "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
-                    f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {restart_delay:g}: after a "
-                    "shorter delay a master that forgot a lock would grant it again while it is "
-                    "held"
-                )
-        fence_ttl = seconds(section, "FENCE_TTL")
-        if fence_ttl < forgotten:
-            raise ValueError(
-                "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = "
-                f"{forgotten:g} s, got {fence_ttl:g}"
-            )
-        return cls(
-            max_ttl=max_ttl,
-            label=label,
-            addresses=addresses,
-            master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
-            connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
-            max_clock_skew=skew,
-            restart_delay=restart_delay,
-            key_prefix=_prefix(section),
-            fence_ttl=fence_ttl,
-            tolerate=_tolerate(section),
-        )
-
-    def check_ttl(self, ttl: float, name: str) -> None:
-        if self.master_timeout * 2 < ttl <= self.max_ttl:
-            return
-        super().check_ttl(ttl, name)
-        raise ValueError(
-            f"{name} ({ttl:g} s) must be more than twice MASTER_TIMEOUT ({self.master_timeout:g} s)"
-        )
-
-    @property
-    def deployment(self) -> Deployment:
-        """The numbers that all clients of these masters must share."""
-        return Deployment(
-            names=tuple(address.name for address in self.addresses),
-            prefix=self.key_prefix,
-            max_ttl=self.max_ttl,
-            max_clock_skew=self.max_clock_skew,
-            restart_delay=self.restart_delay,
-            fence_ttl=self.fence_ttl,
-            label=self.label,
-            members=self.members or self.identity,
-            groups=self.groups,
-        )
-
-    @property
-    def identity(self) -> str:
-        return identity(address.store for address in self.addresses)
-
-    @property
-    def servers(self) -> tuple[tuple[str, Hashable], ...]:
-        return tuple((address.name, address.endpoint) for address in self.addresses)
-
-
-def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
-    """Return the settings of each set of masters of a store; () if its servers are no masters."""
-    return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
-
-
-def _tolerate(section: Section) -> frozenset[str]:
-    faults = several(section, "TOLERATE")
-    for fault in faults:
-        if fault not in TOLERABLE:
-            raise ValueError(
-                f"TOLERATE may contain {', '.join(map(repr, TOLERABLE))}, "
-                f"got {fault!r}{nearest(fault, TOLERABLE)}"
-            )
-    return frozenset(faults)
-
-
-def _prefix(section: Section) -> str:
-    prefix = section["KEY_PREFIX"]
-    if not isinstance(prefix, str) or not prefix:
-        raise ValueError("KEY_PREFIX must be a string that is not empty")
-    if not prefix.isprintable() or re.search(r"[\s{}*?\[\]\\^]", prefix):
-        raise ValueError(
-            "KEY_PREFIX must contain no space, control character, brace or glob character, "
-            f"got {prefix!r}"
-        )
-    return prefix
+INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
 
 
 class RedlockBackend(BaseBackend):
@@ -264,6 +137,208 @@ class RedlockBackend(BaseBackend):
             awaited=awaited,
             bury=bury,
             held_for=lease.earliest_end and lease.held_for(self.clock),
+        )
+
+
+class RedisBackend(RedlockBackend):
+    """One driver and its links for the threads of the process, and one for each running loop.
+
+    `give_up` is for how many seconds the link of a late master may be silent (see `Lateness`).
+    """
+
+    def __init__(
+        self,
+        alias: str,
+        settings: RedlockSettings,
+        notice: Notice = ignore,
+        *,
+        give_up: float | None = None,
+    ) -> None:
+        super().__init__(alias, settings, notice)
+        self._give_up = give_up
+        self._threads: ThreadDriver | None = None
+        self._closed = False
+        self._making = threading.RLock()  # a signal handler may interrupt its own thread
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDriver] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> RedlockLease:
+        driver = self.thread_driver()
+        waiter = driver.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            return driver.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> RedlockLease:
+        driver = self.loop_driver()
+        waiter = driver.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            return await driver.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
+
+    # A renewal does not wait for a connection: the next one follows soon, and the renewals of
+    # other leases must not be held up.
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
+        return self._home_threads(lease).run(protocol, wait_for_links=False)
+
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        results: dict[int, tuple[LeaseState, Lease] | Exception] = {}
+        homes: dict[ThreadDriver, list[int]] = {}
+        for index, (lease, _) in enumerate(asked):
+            homes.setdefault(self._home_threads(lease), []).append(index)
+        for driver, indexes in homes.items():
+            extended = driver.run_all([self._extend(*asked[index]) for index in indexes])
+            results.update(zip(indexes, extended, strict=True))
+        return [results[index] for index in range(len(asked))]
+
+    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
+        return await self.loop_driver().run(protocol, wait_for_links=False)
+
+    # A release is sent after its acquire, on the same links. A caller that cannot use those
+    # links, such as another loop, posts it to them.
+
+    def release(self, lease: Lease) -> bool | None:
+        home = lease.home
+        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+            protocol = self._release(lease)
+            try:
+                return home.run(protocol, wait_for_links=False)
+            except Interrupting:
+                if getgeneratorstate(protocol) != GEN_CREATED:
+                    raise  # that of a signal handler, which has interrupted this release
+        self.post_release(lease)
+        return None
+
+    async def arelease(self, lease: Lease) -> bool | None:
+        if lease.home is self._loops.get(asyncio.get_running_loop()):
+            return await self.loop_driver().run(self._release(lease), wait_for_links=False)
+        self.post_release(lease)
+        return None
+
+    def post_release(self, lease: Lease) -> None:
+        protocol = self._release(lease, awaited=False)
+        if isinstance(lease.home, LoopDriver) and lease.home.post(protocol):
+            return
+        # The links that acquired it are gone, and the acquire that they sent may still arrive.
+        bury = self._release(lease, awaited=False, bury=True)
+        driver = self._home_threads(lease)
+        driver.post(protocol if driver is lease.home else bury)
+
+    def connect(self) -> None:
+        self.thread_driver().start()
+
+    async def aconnect(self) -> None:
+        await self.loop_driver().start()
+
+    def survey(self) -> Survey:
+        timeout = min(INSPECTION_TIMEOUT, self.settings.connect_timeout)
+        return Survey(self.addresses, self.deployment, timeout)
+
+    def voided(self, lease: Lease) -> bool:
+        # The links of a loop that has ended notice nothing: see `Lock.detach`.
+        home, ours = lease.home, self._threads
+        if ours is not None and ours.links.steps.void(lease):
+            return True
+        if home is ours or not isinstance(home, ThreadDriver | LoopDriver):
+            return False
+        return home.links.steps.void(lease)
+
+    # Drivers.
+
+    def thread_driver(self) -> ThreadDriver:
+        """Return the driver that the threads of this process share."""
+        if self._threads is None:
+            _check_poll(self.alias)
+            with self._making:
+                if self._threads is None:
+                    driver = self._threads = ThreadDriver(self._links)
+                    if self._closed:  # by another thread, since the caller has this backend
+                        driver.close()
+        return self._threads
+
+    def loop_driver(self) -> LoopDriver:
+        """Return the driver of the running loop."""
+        loop = asyncio.get_running_loop()
+        driver = self._loops.get(loop)
+        if driver is None or driver.links.closed.is_set():
+            with self._making:
+                self._forget_closed_loops()
+                driver = self._loops[loop] = LoopDriver(self._links)
+        return driver
+
+    def _forget_closed_loops(self) -> None:
+        """Close the links of loops that were closed while tasks waited, which keep such a loop."""
+        # A list that is made in one step: other threads remove their loops meanwhile.
+        for loop in [reference() for reference in self._loops.keyrefs()]:
+            if loop is not None and loop.is_closed() and (driver := self._loops.pop(loop, None)):
+                driver.abandon()
+
+    def _home_threads(self, lease: Lease) -> ThreadDriver:
+        home = lease.home
+        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+            return home
+        return self.thread_driver()
+
+    def _links(self, driver: Driver) -> Links:
+        return Links(
+            self.addresses,
+            self.deployment,
+            driver,
+            master_timeout=self.settings.master_timeout,
+            connect_timeout=self.settings.connect_timeout,
+            tolerate=self.settings.tolerate,
+            notice=self.notice,
+            membership=self.membership,
+            give_up=self._give_up,
+        )
+
+    def forked(self) -> None:
+        inherited: list[ThreadDriver | LoopDriver] = [*self._loops.values()]
+        if self._threads is not None:
+            inherited.append(self._threads)
+        self._making = threading.RLock()
+        self._threads = None
+        self._loops = weakref.WeakKeyDictionary()
+        for driver in inherited:
+            driver.forked()
+
+    def close(self) -> None:
+        # The driver is kept: a lock that outlives its backend fails and does not reconnect.
+        with self._making:
+            self._closed, driver = True, self._threads
+        if driver is not None:
+            driver.close()
+
+    async def aclose(self) -> None:
+        driver = self._loops.pop(asyncio.get_running_loop(), None)
+        if driver is not None:
+            await driver.aclose()
+
+
+def _check_poll(alias: str) -> None:
+    """Raise InvalidRedlock where threads cannot wait for several connections at once."""
+    if not hasattr(select, "poll"):
+        raise InvalidRedlock(
+            f"REDLOCK[{alias!r}]: this process has no select.poll(), on which threads wait for the "
+            "masters. eventlet.monkey_patch() removes it: use gevent, threads or asyncio instead."
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.backends.redlock.backend import RedlockSettings, redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
 from redlock_django.admin.forced_releases import releases_url
-from redlock_django.admin.held_lock_filters import (
+from redlock_django.admin.held_locks.filters import (
     PAGE,
     AliasFilter,
     HolderFilter,
@@ -36,7 +36,7 @@ from redlock_django.exceptions import BadResource
 from redlock_django.models import HeldLock, moment
 
 if TYPE_CHECKING:
-    from redlock_django.admin.changelist import HeldLockChangeList
+    from redlock_django.admin.held_locks.changelist import HeldLockChangeList
 
     _ModelAdmin = admin.ModelAdmin[HeldLock]
 else:
@@ -128,13 +128,13 @@ class HeldLockAdmin(_ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Return a lazy queryset of the held locks of the first alias."""
-        from redlock_django.admin.queryset import HeldLockQuerySet
+        from redlock_django.admin.held_locks.queryset import HeldLockQuerySet
 
         return HeldLockQuerySet(HeldLock).of_alias(next(iter(aliases()), "default"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
         """Return the change list class that queries the masters."""
-        from redlock_django.admin.changelist import HeldLockChangeList
+        from redlock_django.admin.held_locks.changelist import HeldLockChangeList
 
         return HeldLockChangeList
 
@@ -180,9 +180,9 @@ class HeldLockAdmin(_ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """Show one lock and its state on each master."""
-        from redlock_django.admin.masters import bars
-        from redlock_django.admin.queryset import led_by
-        from redlock_django.admin.release_action import replacement_text, rival_locks
+        from redlock_django.admin.held_locks.masters import bars
+        from redlock_django.admin.held_locks.queryset import led_by
+        from redlock_django.admin.held_locks.release_action import replacement_text, rival_locks
         from redlock_django.locking.handler import locks
         from redlock_django.operate.inspection import who_holds
 
@@ -231,7 +231,7 @@ class HeldLockAdmin(_ModelAdmin):
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, then release the locks that were shown."""
-        from redlock_django.admin.release_action import add_messages, release_locks
+        from redlock_django.admin.held_locks.release_action import add_messages, release_locks
 
         if not self.has_release_permission(request):
             raise PermissionDenied
@@ -245,7 +245,7 @@ class HeldLockAdmin(_ModelAdmin):
         return self._back(request)
 
     def _confirm(self, request: HttpRequest, ids: list[str]) -> HttpResponse:
-        from redlock_django.admin.release_action import selected_locks
+        from redlock_django.admin.held_locks.release_action import selected_locks
 
         every = selected_locks(ids)
         if not every:

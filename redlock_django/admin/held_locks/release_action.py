@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from redlock_django.admin.held_locks.queryset import led_by, now_held
 from redlock_django.admin.labels import age, duration, holder_cell, holder_process, masters_of
-from redlock_django.admin.queryset import led_by, now_held
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource

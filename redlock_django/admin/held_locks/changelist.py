@@ -12,11 +12,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from redlock_django.admin.held_lock_filters import PAGE
+from redlock_django.admin.held_locks.filters import PAGE
+from redlock_django.admin.held_locks.masters import MasterRow, master_rows
+from redlock_django.admin.held_locks.queryset import HeldLockQuerySet
+from redlock_django.admin.held_locks.quorum_banner import QuorumBanner, quorum_banner
 from redlock_django.admin.labels import badge
-from redlock_django.admin.masters import MasterRow, master_rows
-from redlock_django.admin.queryset import HeldLockQuerySet
-from redlock_django.admin.quorum_banner import QuorumBanner, quorum_banner
 from redlock_django.backends.inspection.results import HARMLESS
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock

@@ -10,7 +10,7 @@ from typing import Any, Self
 from django.core.exceptions import FieldError
 from django.db import models
 
-from redlock_django.admin.held_lock_filters import PAGE
+from redlock_django.admin.held_locks.filters import PAGE
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource

@@ -1,0 +1,148 @@
+"""The settings of one set of masters, of which a majority decides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from redlock_django.backends.base import Section, StoreSettings
+from redlock_django.backends.redlock.masters import read_masters
+from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.shard_choice import identity
+from redlock_django.wire.servers.address import Address, nearest
+
+TOLERABLE = ("eviction", "replica")
+"""The server faults that TOLERATE turns from a refusal into a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedlockSettings(StoreSettings):
+    """The settings of one set of masters."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **StoreSettings.DEFAULTS,
+        "MASTERS": (),
+        "OPTIONS": {},
+        "MASTER_TIMEOUT": 0.25,
+        "CONNECT_TIMEOUT": 1.0,
+        "MAX_CLOCK_SKEW": 0.5,
+        "RESTART_DELAY": "auto",
+        "KEY_PREFIX": "redlock",
+        "FENCE_TTL": 600,
+        "TOLERATE": (),
+    }
+    needs_masters: ClassVar[bool] = True
+
+    addresses: tuple[Address, ...]
+    master_timeout: float = 0.25
+    connect_timeout: float = 1.0
+    max_clock_skew: float = 0.5
+    restart_delay: float
+    key_prefix: str = "redlock"
+    fence_ttl: float = 600.0
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        addresses = read_masters(section["MASTERS"], mapping(section, "OPTIONS"), label)
+        if cls.needs_masters and not addresses:
+            raise ValueError(
+                "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
+            )
+        max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
+        skew = seconds(section, "MAX_CLOCK_SKEW")
+        # For how long a lock that a master forgot may still be held: clocks run at rates up
+        # to 1 % apart and may step. 50 ms more for the way to the master.
+        forgotten = 1.02 * max_ttl + 5 * skew
+        if section["RESTART_DELAY"] == "auto":
+            restart_delay = forgotten + 0.05 if len(addresses) >= 3 else 0.0
+        elif isinstance(section["RESTART_DELAY"], str):
+            raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
+        else:
+            restart_delay = seconds(section, "RESTART_DELAY", least=0)
+            if 0 < restart_delay < forgotten - 1e-6:  # as exact as floats are
+                raise ValueError(
+                    "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
+                    f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {restart_delay:g}: after a "
+                    "shorter delay a master that forgot a lock would grant it again while it is "
+                    "held"
+                )
+        fence_ttl = seconds(section, "FENCE_TTL")
+        if fence_ttl < forgotten:
+            raise ValueError(
+                "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = "
+                f"{forgotten:g} s, got {fence_ttl:g}"
+            )
+        return cls(
+            max_ttl=max_ttl,
+            label=label,
+            addresses=addresses,
+            master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
+            connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
+            max_clock_skew=skew,
+            restart_delay=restart_delay,
+            key_prefix=_prefix(section),
+            fence_ttl=fence_ttl,
+            tolerate=_tolerate(section),
+        )
+
+    def check_ttl(self, ttl: float, name: str) -> None:
+        if self.master_timeout * 2 < ttl <= self.max_ttl:
+            return
+        super().check_ttl(ttl, name)
+        raise ValueError(
+            f"{name} ({ttl:g} s) must be more than twice MASTER_TIMEOUT ({self.master_timeout:g} s)"
+        )
+
+    @property
+    def deployment(self) -> Deployment:
+        """The numbers that all clients of these masters must share."""
+        return Deployment(
+            names=tuple(address.name for address in self.addresses),
+            prefix=self.key_prefix,
+            max_ttl=self.max_ttl,
+            max_clock_skew=self.max_clock_skew,
+            restart_delay=self.restart_delay,
+            fence_ttl=self.fence_ttl,
+            label=self.label,
+            members=self.members or self.identity,
+            groups=self.groups,
+        )
+
+    @property
+    def identity(self) -> str:
+        return identity(address.store for address in self.addresses)
+
+    @property
+    def servers(self) -> tuple[tuple[str, Hashable], ...]:
+        return tuple((address.name, address.endpoint) for address in self.addresses)
+
+
+def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
+    """Return the settings of each set of masters of a store; () if its servers are no masters."""
+    return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
+
+
+def _tolerate(section: Section) -> frozenset[str]:
+    faults = several(section, "TOLERATE")
+    for fault in faults:
+        if fault not in TOLERABLE:
+            raise ValueError(
+                f"TOLERATE may contain {', '.join(map(repr, TOLERABLE))}, "
+                f"got {fault!r}{nearest(fault, TOLERABLE)}"
+            )
+    return frozenset(faults)
+
+
+def _prefix(section: Section) -> str:
+    prefix = section["KEY_PREFIX"]
+    if not isinstance(prefix, str) or not prefix:
+        raise ValueError("KEY_PREFIX must be a string that is not empty")
+    if not prefix.isprintable() or re.search(r"[\s{}*?\[\]\\^]", prefix):
+        raise ValueError(
+            "KEY_PREFIX must contain no space, control character, brace or glob character, "
+            f"got {prefix!r}"
+        )
+    return prefix
