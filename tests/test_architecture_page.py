@@ -39,7 +39,7 @@ def test_a_question_is_answered_by_a_path(question: str) -> None:
     assert re.search(r"`[\w./]+\.py(::[\w.]+)?`", QUESTIONS[question])
 
 
-def test_what_it_names_exists() -> None:
+def test_files_and_symbols_of_the_page_exist() -> None:
     for path, symbol in NAMES:
         found = [ROOT / base / path for base in BASES if (ROOT / base / path).exists()]
         assert found, path

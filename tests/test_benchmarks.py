@@ -57,7 +57,7 @@ def test_one_command_measures_the_project_beside_the_floor_and_reports(tmp_path:
     ET.parse(tmp_path / "benchmarks.svg")
 
 
-def test_what_is_unknown_is_said_before_anything_is_measured() -> None:
+def test_unknown_arguments_are_reported_before_any_measurement() -> None:
     command = [sys.executable, "-m", "benchmarks", "--workloads", "pears"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
@@ -191,7 +191,9 @@ def test_programs_of_this_run_are_not_others() -> None:
     ("others", "said"),
     [(0.02, "on a quiet machine (load 1.50 before"), (0.4, "**The machine was busy")],
 )
-def test_the_page_begins_with_the_date_and_how_quiet_it_was(others: float, said: str) -> None:
+def test_the_page_begins_with_the_date_and_the_load_of_the_machine(
+    others: float, said: str
+) -> None:
     about = {"date": "2026-11-23", "cores": 2, "load at the start": "1.50 2 3"}
     row = Row("pairs", "pin", "one", "ours", 0, {"p50_us": 3.0, "others": others})
     first = markdown(Results(about, [row])).splitlines()[2]
@@ -200,7 +202,7 @@ def test_the_page_begins_with_the_date_and_how_quiet_it_was(others: float, said:
     assert f"other programs used {others / 2:.1%}" in first
 
 
-def test_a_run_that_is_interrupted_writes_what_it_has(
+def test_an_interrupted_run_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(asked: object, results: Results) -> None:

@@ -26,7 +26,7 @@ def test_every_command_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ROWS.keys() - {"with_lock"}))
-def test_its_statuses_are_those_of_its_docstring(name: str) -> None:
+def test_the_statuses_of_a_command_are_those_of_its_docstring(name: str) -> None:
     summary = (type(load_command_class("redlock_django", name)).__doc__ or "").splitlines()[0]
     everywhere = {"2", "130"}
     assert set(re.findall(r"\b\d+\b", summary)) - everywhere == ROWS[name]

@@ -187,18 +187,18 @@ def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
     assert other_client == (201, b'{"paid": 7, "payments": 3}', "false")
 
 
-def test_it_is_short() -> None:
+def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 120
     prose = re.sub(r"```.*?```|^    .*$|\]\([^)]*\)", "", README, flags=re.DOTALL | re.MULTILINE)
     assert len(prose.split()) <= 600
 
 
-def test_its_picture_is_small() -> None:
+def test_the_picture_of_the_readme_is_small() -> None:
     [picture] = re.findall(r"!\[[^\]]+\]\((\S+)\)", README)
     assert (ROOT / picture).stat().st_size < 150_000
 
 
-def test_its_examples_run() -> None:
+def test_the_examples_of_the_readme_run() -> None:
     with memory_masters():
         names: dict[str, Any] = {}
         exec(code(README, "## Examples"), names)

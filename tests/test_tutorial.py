@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_every_step_shows_what_the_page_says(
+def test_every_step_shows_the_output_of_the_page(
     tmp_path: Path, environment: dict[str, str], whole: bool
 ) -> None:
     """By day, follow the page as far as its first request to the server."""

@@ -302,7 +302,7 @@ def test_an_async_template_of_a_sync_view(urls: Urls) -> None:
         ({"options": "-c statement_timeout=9"}, True),
     ],
 )
-def test_which_transactions_see_what_others_commit(options: dict[str, Any], sees: bool) -> None:
+def test_transactions_that_see_commits_of_others(options: dict[str, Any], sees: bool) -> None:
     from django.db.backends.postgresql.base import DatabaseWrapper
 
     connection = DatabaseWrapper({"OPTIONS": options}, "postgres")

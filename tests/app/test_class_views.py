@@ -108,7 +108,7 @@ def test_base_classes_before_the_mixin_run_before_the_lock(
 
 @WRITES
 @pytest.mark.parametrize("place", ["below", "above", "outside", "mixin"])
-def test_what_the_user_excluded_stays_excluded(
+def test_fields_that_the_user_excluded_stay_excluded(
     urls: Urls, client: Client, happened: list[str], place: str
 ) -> None:
     excluded = method_decorator(transaction.non_atomic_requests, name="dispatch")
@@ -132,7 +132,7 @@ def test_what_the_user_excluded_stays_excluded(
     assert happened == ["lock", "release"]
 
 
-def test_what_as_view_gives_keeps_what_it_is() -> None:
+def test_a_locked_as_view_keeps_its_attributes() -> None:
     plain: Any = csrf_exempt(Plain.as_view())
     view: Any = locked(plain)
     assert view.view_class is Plain

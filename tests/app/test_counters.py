@@ -176,7 +176,7 @@ def test_lost_and_released_late(advance_clock: Callable[[float], None]) -> None:
     assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6, "released_late": 1}
 
 
-def test_released_after_another_client_freed_it(backend: MemoryBackend) -> None:
+def test_a_release_after_another_client_freed_the_lock_is_counted(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     for master in backend.masters:
         master.keyspace.strings.pop(backend.deployment.lock(R))
@@ -196,7 +196,7 @@ def test_locks_released_by_force() -> None:
     assert held.release() is False
 
 
-def test_threads_count_every_one() -> None:
+def test_threads_count_every_lock() -> None:
     def work() -> None:
         for _ in range(200):
             counters.count("default", "acquired")
@@ -211,13 +211,13 @@ def test_threads_count_every_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["count", "count_end", "count_wait"])
-def test_nothing_comes_between_reading_a_number_and_writing_it(name: str) -> None:
+def test_a_counter_is_read_and_written_without_an_interruption(name: str) -> None:
     """A call or a loop would let another thread, a signal handler or a finalizer count."""
     steps = {step.opname for step in dis.get_instructions(getattr(Counters, name))}
     assert {step for step in steps if step.startswith(("CALL", "JUMP", "FOR", "SEND"))} == set()
 
 
-def test_a_snapshot_stays_as_it_is() -> None:
+def test_a_snapshot_does_not_change() -> None:
     before = counters["default"]
     with lock(R):
         pass

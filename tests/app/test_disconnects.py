@@ -167,7 +167,7 @@ async def test_the_lock_is_held_until_a_thread_has_finished(
     assert is_free("order:7")
 
 
-async def test_a_client_that_leaves_while_it_waits_for_the_lock_is_cancelled_at_once(
+async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
     urls: Urls, is_free: IsFree
 ) -> None:
     visit = Visit()
@@ -367,7 +367,7 @@ def test_a_sync_caller_is_answered(urls: Urls) -> None:
     assert async_to_sync(view)(HttpRequest()).content == b"done"
 
 
-def test_a_value_that_it_does_not_have_is_refused(settings: Settings) -> None:
+def test_an_unknown_value_of_on_disconnect_is_refused(settings: Settings) -> None:
     with pytest.raises(InvalidRedlock, match="on_disconnect must be one of 'finish', 'cancel'"):
         lock_resource("order:7", on_disconnect="stop")
     with pytest.raises(InvalidRedlock, match="on_disconnect must be one of"):

@@ -245,7 +245,9 @@ def test_a_handler_without_a_lock_has_its_transaction(client: Client) -> None:
 
 @WRITES
 @pytest.mark.parametrize(("method", "state"), [("get", "free"), ("post", "locked")])
-def test_what_the_user_excluded_stays_excluded(client: Client, method: str, state: str) -> None:
+def test_fields_that_the_user_excluded_stay_excluded(
+    client: Client, method: str, state: str
+) -> None:
     getattr(client, method)("/excluded/7/")
     assert seen[2] == f"handler: {state}"
 
@@ -290,7 +292,7 @@ def test_errors_of_the_body_roll_back_and_free(client: Client, sees_commits: Non
 
 
 @WRITES
-def test_a_lost_lock_rolls_back_what_was_rendered(
+def test_a_lost_lock_rolls_back_the_rendering(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(self: Lock) -> None:
@@ -334,7 +336,7 @@ def test_an_action_of_a_view_set(client: Client) -> None:
 
 
 @WRITES
-def test_without_the_mixin_it_is_as_in_any_view(client: Client) -> None:
+def test_without_the_mixin_a_refusal_is_as_in_any_view(client: Client) -> None:
     connection.settings_dict["ATOMIC_REQUESTS"] = False
     try:
         assert client.post("/plain/7/pay/").status_code == 200
@@ -367,7 +369,7 @@ def test_the_exception_handler_alone_answers_errors_of_bodies(
     assert response["Retry-After"]
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_are_unchanged() -> None:
     error = ValueError("mine")
     assert as_api_exception(error) is error
     unreachable = as_api_exception(QuorumUnreachable("redis://secret@host is down"), status=409)

@@ -148,7 +148,7 @@ def test_a_late_holder_without_a_successor_may_still_write(account: Account, lat
     assert rows(account).fenced(late).update(balance=70) == 1
 
 
-def test_of_two_holders_with_one_fence_the_first_writer_stays(account: Account) -> None:
+def test_the_first_of_two_writers_with_one_fence_stays(account: Account) -> None:
     with lock("account:1") as held:
         rows(account).update(fence=held.fence, fence_owner="another client")
         with pytest.raises(LockLost):
@@ -157,7 +157,7 @@ def test_of_two_holders_with_one_fence_the_first_writer_stays(account: Account) 
         assert rows(account).fenced(held).update(balance=1) == 1
 
 
-def test_all_rows_or_none(account: Account, late: Lock) -> None:
+def test_an_update_changes_all_rows_or_none(account: Account, late: Lock) -> None:
     other = Account.objects.create(owner="Bob")
     both = Account.objects.filter(pk__in=[account.pk, other.pk])
     with lock("account:1") as held:
@@ -177,7 +177,7 @@ def test_no_rows_do_not_raise_lock_lost(account: Account) -> None:
         assert rows(account).filter(owner="Bob").fenced(held).update(balance=0) == 0
 
 
-def test_an_update_may_change_what_it_is_filtered_by(account: Account) -> None:
+def test_an_update_may_change_the_field_of_its_filter(account: Account) -> None:
     with lock("account:1") as held:
         assert rows(account).filter(owner="Ann").fenced(held).update(owner="Eve") == 1
 
@@ -224,7 +224,7 @@ def test_save_with_a_lock(account: Account, late: Lock) -> None:
     assert stale.fence == 0
 
 
-def test_save_of_a_new_row_and_of_one_that_was_not_read(late: Lock) -> None:
+def test_save_of_a_new_row_and_of_a_row_that_was_not_read(late: Lock) -> None:
     with lock("account:1") as held:
         account = Account(pk=5, owner="Ann")
         account.save(held=held)

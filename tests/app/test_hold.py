@@ -87,7 +87,7 @@ def test_the_lock_is_held_while_the_function_runs() -> None:
     assert list(inspect.signature(report).parameters) == ["customer", "year"]
 
 
-async def test_a_coroutine_function_stays_one() -> None:
+async def test_a_coroutine_function_stays_a_coroutine_function() -> None:
     @hold("report:<customer>")
     async def report(customer: str) -> str:
         assert is_locked("report:acme")
@@ -188,7 +188,7 @@ def test_the_body_can_reach_its_lock() -> None:
     assert not is_locked("nightly")
 
 
-def test_acquiring_it_twice_raises_or_nests() -> None:
+def test_acquiring_a_lock_twice_raises_or_nests() -> None:
     @hold("nightly")
     def plain() -> str:
         return "ran"

@@ -260,7 +260,7 @@ async def test_aextend_needs_a_lock() -> None:
         await lock(R).aextend()
 
 
-def test_refused_while_another_client_holds_it(backend: MemoryBackend) -> None:
+def test_a_lock_that_another_client_holds_is_refused(backend: MemoryBackend) -> None:
     steal(backend, 3)
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
@@ -395,7 +395,7 @@ def test_a_minority_that_is_down_changes_nothing(backend: MemoryBackend) -> None
         assert len(keys(backend)) == 3
 
 
-def test_waits_until_it_is_free(backend: MemoryBackend, clock: Time) -> None:
+def test_a_waiter_waits_until_the_lock_is_free(backend: MemoryBackend, clock: Time) -> None:
     began = clock.now
     outer = lock(R, ttl=2).acquire()
 
@@ -531,7 +531,7 @@ def test_acquiring_again_suggests_reentrant(
     assert names(sent_signals) == ["acquired", "released"]
 
 
-def test_acquiring_again_with_the_same_object_keeps_it(backend: MemoryBackend) -> None:
+def test_acquiring_again_with_the_same_object_keeps_the_lock(backend: MemoryBackend) -> None:
     held = lock(R, reentrant=True).acquire()
     before = keys(backend)
     with pytest.raises(AlreadyHeld, match="this Lock object holds it"):
@@ -555,7 +555,7 @@ def test_reentrant_is_counted(backend: MemoryBackend, sent_signals: SentSignals)
     assert names(sent_signals) == ["acquired", "released"]
 
 
-def test_reentrant_over_an_outer_one_that_is_not(backend: MemoryBackend) -> None:
+def test_a_reentrant_lock_nests_in_a_lock_that_is_not(backend: MemoryBackend) -> None:
     outer = lock(R).acquire()
     inner = lock(R, reentrant=True).acquire()
     assert outer.release() is False, "the inner lock still holds it"
@@ -564,7 +564,7 @@ def test_reentrant_over_an_outer_one_that_is_not(backend: MemoryBackend) -> None
     assert inner.release() is True
 
 
-def test_a_forgotten_inner_lock_does_not_keep_the_outer_one(backend: MemoryBackend) -> None:
+def test_a_forgotten_inner_lock_does_not_keep_the_outer_lock(backend: MemoryBackend) -> None:
     with lock(R) as outer:
         lock(R, reentrant=True).acquire()
         gc.collect()
@@ -573,7 +573,7 @@ def test_a_forgotten_inner_lock_does_not_keep_the_outer_one(backend: MemoryBacke
     assert keys(backend) == []
 
 
-def test_an_outer_lock_that_is_forgotten_leaves_the_inner_one(backend: MemoryBackend) -> None:
+def test_an_outer_lock_that_is_forgotten_leaves_the_inner_lock(backend: MemoryBackend) -> None:
     outer: Lock | None = lock(R).acquire()
     inner = lock(R, reentrant=True).acquire()
     assert outer is not None
@@ -935,7 +935,9 @@ async def test_aextend_of_a_lock_that_another_client_acquired(backend: MemoryBac
     )
 
 
-def test_extend_without_quorum_keeps_what_is_left(backend: MemoryBackend, clock: Time) -> None:
+def test_extend_without_quorum_keeps_the_remaining_time(
+    backend: MemoryBackend, clock: Time
+) -> None:
     held = lock(R).acquire()
     backend.down = [True] * 3 + [False] * 2
     clock.advance(4)
@@ -1223,7 +1225,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def test_the_spy_sees_what_is_sent(sent: list[str]) -> None:
+def test_the_spy_sees_the_commands_sent(sent: list[str]) -> None:
     with lock(R):
         pass
     assert sent == ["acquire"] * 5 + ["release"] * 5

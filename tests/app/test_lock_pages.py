@@ -109,7 +109,7 @@ def test_every_error_of_a_lock_is_listed_with_its_answer() -> None:
         assert rows[name] == (str(answer["status"]), answer["code"]), name
 
 
-def test_the_example_of_an_answer_is_one() -> None:
+def test_the_example_of_an_answer_is_a_real_answer() -> None:
     [example] = re.findall(r"```json\n(.*?)```", ERRORS, re.DOTALL)
     assert json.loads(example) == problem_of(ResourceLocked("held"))
 

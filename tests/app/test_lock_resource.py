@@ -154,7 +154,7 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
 
 @WRITES
 @pytest.mark.parametrize("place", ["inside", "outside"])
-def test_what_the_user_excluded_stays_excluded(happened: list[str], place: str) -> None:
+def test_fields_that_the_user_excluded_stay_excluded(happened: list[str], place: str) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         happened.append("view" + (" in a block" if connection.in_atomic_block else ""))
         return HttpResponse()
@@ -352,7 +352,7 @@ class InATestCase(TestCase):
 
 
 @pytest.mark.django_db
-def test_inside_a_block_of_the_site_it_raises_and_names_the_fix(happened: list[str]) -> None:
+def test_a_view_inside_a_block_of_the_site_raises_and_names_the_fix(happened: list[str]) -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         happened.append("view")
@@ -513,7 +513,7 @@ def test_locking_get_locks_head() -> None:
 # Async views.
 
 
-async def test_an_async_view_stays_one_and_is_locked() -> None:
+async def test_an_async_view_stays_async_and_is_locked() -> None:
     @lock_resource("order:<int:pk>")
     async def view(request: HttpRequest, pk: int) -> HttpResponse:
         inner = await again(request, pk=pk)
@@ -696,7 +696,7 @@ def test_a_decorator_without_parentheses_is_an_error() -> None:
             view(factory.get("/"), **kwargs)
 
 
-def test_it_can_be_imported_before_there_are_settings() -> None:
+def test_the_decorator_can_be_imported_before_there_are_settings() -> None:
     code = "from redlock_django import *; import redlock_django.middleware; print(lock_resource)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False

@@ -191,7 +191,7 @@ def test_threads_are_called_in_the_order_of_arrival(backend: MemoryBackend) -> N
 
 
 @pytest.mark.usefixtures("no_fallback")
-async def test_tasks_are_called_and_one_that_was_cancelled_is_not(backend: MemoryBackend) -> None:
+async def test_tasks_are_called_but_a_cancelled_task_is_not(backend: MemoryBackend) -> None:
     held, order = await lock(R).aacquire(), []
 
     async def work(number: int) -> None:
@@ -336,7 +336,7 @@ def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
     assert holders(backend) == [b"by hand"] * 3 + [None] * 2
 
 
-def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
+def test_the_index_lists_held_locks(backend: MemoryBackend) -> None:
     with lock("a", "b"):
         assert indexes(backend) == [{b"a", b"b"}] * 5
     assert indexes(backend) == [set()] * 5

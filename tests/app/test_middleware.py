@@ -123,7 +123,7 @@ def test_a_bad_name_of_the_site_is_no_answer_to_the_client(
 
 
 @pytest.mark.django_db
-def test_other_errors_are_none_of_its_business(urls: Urls, client: Client) -> None:
+def test_the_middleware_leaves_other_errors(urls: Urls, client: Client) -> None:
     urls(path("", raising(PermissionDenied())))
     assert client.get("/").status_code == 403
 
@@ -133,7 +133,7 @@ def test_other_errors_are_none_of_its_business(urls: Urls, client: Client) -> No
     [(respond, range(5, 13)), (locked(respond), range(50, 111))],
     ids=["not touched", "locked"],
 )
-def test_what_a_request_costs(
+def test_a_request_calls_few_functions(
     rf: RequestFactory, plain: None, view: Callable[..., HttpResponse], calls: range
 ) -> None:
     middleware: Any = LockMiddleware(lambda request: view(request, pk=7))
@@ -164,7 +164,7 @@ async def test_an_async_view_is_answered_too(urls: Urls, plain: None) -> None:
     assert (response.status_code, response["Retry-After"]) == (423, "4")
 
 
-async def test_it_is_what_its_surroundings_are(urls: Urls) -> None:
+async def test_the_middleware_is_async_where_its_neighbour_is(urls: Urls) -> None:
     async def respond(request: HttpRequest) -> HttpResponse:
         return HttpResponse(str(threading.get_ident()))
 
@@ -327,7 +327,7 @@ def test_where_reads_may_be_older_than_the_lock_dispatch_is_named(
 
 
 @WRITES
-def test_without_the_middleware_it_refuses_and_never_releases_early(
+def test_without_the_middleware_a_view_refuses_and_never_releases_early(
     settings: Settings, urls: Urls, client: Client, happened: list[str], sees_commits: None
 ) -> None:
     settings.MIDDLEWARE = []
@@ -487,7 +487,7 @@ async def test_cancelled_async_work_frees_at_once(
     assert is_free("nightly")
 
 
-async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
+async def test_a_cancelled_task_waits_for_its_thread_before_its_release(
     is_free: Callable[[str], bool],
 ) -> None:
     begun, go_on, freed = threading.Event(), threading.Event(), threading.Event()

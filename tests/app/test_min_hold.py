@@ -136,7 +136,7 @@ def test_an_extended_lock_keeps_its_end() -> None:
 
 
 @pytest.mark.django_db
-def test_an_operator_may_release_it_earlier() -> None:
+def test_an_operator_may_release_a_lock_before_min_hold() -> None:
     with lock("nightly", min_hold=5) as held:
         fingerprint = held.fingerprint
     freed = force_release("nightly", by="ops", fingerprint=fingerprint)
@@ -188,7 +188,7 @@ def test_an_inner_lock_does_not_end_that_of_the_outer_lock() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("sees_commits")
-def test_a_transaction_does_not_shorten_it() -> None:
+def test_a_transaction_does_not_shorten_min_hold() -> None:
     with transaction.atomic():
         job = lock("nightly", min_hold=5)
         with job:
@@ -206,7 +206,7 @@ def test_a_transaction_does_not_shorten_it() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("sees_commits")
-def test_in_a_transaction_the_lock_can_be_acquired_again_when_it_is_over() -> None:
+def test_in_a_transaction_the_lock_can_be_acquired_again_after_min_hold() -> None:
     with transaction.atomic():
         with lock("nightly", min_hold=2):
             pass
@@ -318,7 +318,7 @@ def test_a_ttl_of_the_same_length_is_long_enough() -> None:
     assert_locked("nightly")
 
 
-def test_a_store_that_cannot_keep_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_min_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks["default"].backend, "keeps_min_hold", False)
     with pytest.raises(InvalidRedlock, match="its BACKEND cannot hold a lock after its release"):
         lock("nightly", min_hold=5)

@@ -55,7 +55,7 @@ TIMEOUT = "'timeout'. Use wait for how long to wait for the lock, and ttl for ho
         ("colour", "'colour'"),
     ],
 )
-def test_an_unknown_argument_is_named_with_the_one_that_is_meant(
+def test_an_unknown_argument_is_named_with_the_nearest_argument(
     function: Any, name: str, says: str
 ) -> None:
     with pytest.raises(TypeError) as caught:
@@ -99,7 +99,7 @@ def test_an_unknown_attribute_of_the_mixin(name: str) -> None:
         type("Pay", (LockResourceMixin, View), attributes)
 
 
-def test_an_attribute_of_the_site_may_begin_like_ours() -> None:
+def test_an_attribute_of_the_site_may_begin_with_lock() -> None:
     assert type("Pay", (LockResourceMixin, View), {"lock_key": "order:7", "lock_color": "red"})
 
 
@@ -126,7 +126,7 @@ def test_a_placeholder_in_braces(write: Callable[[str], Any]) -> None:
         write("order:{pk}")
 
 
-def test_a_bare_decorator_is_refused_where_it_is_written() -> None:
+def test_a_bare_decorator_is_refused_at_its_line() -> None:
     with pytest.raises(InvalidRedlock, match=BARE):
 
         @bare

@@ -29,7 +29,7 @@ anything = st.text(st.characters(exclude_categories=["Cs"]))
         "é" * (MAX_BYTES // 2),
     ],
 )
-def test_a_good_name_stays_as_it_is(name: str) -> None:
+def test_a_good_name_is_unchanged(name: str) -> None:
     assert check_resource(name) == name
 
 
@@ -126,7 +126,7 @@ def test_an_encoded_value_is_a_name_without_separators(value: str) -> None:
 
 
 @given(anything)
-def test_a_name_is_accepted_exactly_if_the_encoder_would_leave_it(name: str) -> None:
+def test_a_name_is_accepted_exactly_if_the_encoder_leaves_it_unchanged(name: str) -> None:
     structure_aside = re.sub("[:~]|%[0-9A-F]{2}", "", unicodedata.normalize("NFC", name))
     left_alone = encode(structure_aside) == structure_aside
     try:

@@ -91,7 +91,7 @@ def test_a_block_that_is_opened_under_the_lock_counts_too(is_free: IsFree) -> No
     assert is_free("order:1")
 
 
-def test_it_is_free_after_the_hooks_of_the_commit(is_free: IsFree) -> None:
+def test_a_lock_is_free_after_the_hooks_of_the_commit(is_free: IsFree) -> None:
     seen = []
 
     def hook() -> None:
@@ -107,7 +107,7 @@ def test_it_is_free_after_the_hooks_of_the_commit(is_free: IsFree) -> None:
 
 
 @pytest.mark.parametrize("failing", ["hook", "commit"])
-def test_it_is_free_after_an_end_that_fails(
+def test_a_lock_is_free_after_an_end_that_fails(
     is_free: IsFree, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail() -> None:
@@ -126,7 +126,7 @@ def test_it_is_free_after_an_end_that_fails(
 
 
 @pytest.mark.parametrize("lost", ["in the block", "before COMMIT"])
-def test_what_was_written_under_a_lost_lock_is_rolled_back(
+def test_writes_under_a_lost_lock_are_rolled_back(
     is_free: IsFree, lose_locks: Callable[[], None], lost: str
 ) -> None:
     seen: list[str] = []

@@ -103,13 +103,13 @@ def test_a_second_run_has_nothing_to_do(site: list[LocalMaster]) -> None:
     assert markers(site) == before
 
 
-def test_one_master_that_is_down_stops_it(site: list[LocalMaster]) -> None:
+def test_a_master_that_is_down_stops_the_declaration(site: list[LocalMaster]) -> None:
     site[3].kill()
     assert f"127.0.0.1:{site[3].port} refused the connection" in refused()
     assert markers([site[0], site[1]]) == [None, None]
 
 
-def test_it_waits_for_masters_that_are_being_started(
+def test_the_command_waits_for_masters_that_are_being_started(
     site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = [site[1], site[3]]
@@ -152,7 +152,9 @@ def test_a_fault_that_does_not_pass_is_not_waited_for(
 
 
 @pytest.mark.parametrize("key", ["redlock:lock:order:1", "redlock:fence:order:1"])
-def test_a_lock_or_a_fence_on_any_master_stops_it(site: list[LocalMaster], key: str) -> None:
+def test_a_lock_or_a_fence_on_any_master_stops_the_declaration(
+    site: list[LocalMaster], key: str
+) -> None:
     with site[4].client() as client:
         client.set(key, "1")
     assert key in refused()
@@ -234,7 +236,7 @@ def test_added_masters_are_not_trusted_before_old_locks_expire(
         assert init("--reconfigure").count("trusted in 63.") == 5
 
 
-def test_one_server_under_two_names_stops_it(masters: list[LocalMaster]) -> None:
+def test_one_server_under_two_names_stops_the_declaration(masters: list[LocalMaster]) -> None:
     urls = [masters[0].url, masters[0].unix_url, masters[1].url]
     with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
         assert "is the same server as" in refused()

@@ -129,7 +129,7 @@ def world(make: Callable[..., World]) -> World:
     return make()
 
 
-def test_a_backend_with_another_clock_does_not_keep_it_waiting(
+def test_a_backend_with_another_clock_does_not_delay_a_renewal(
     world: World, settings: Settings
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": {"BACKEND": MEMORY, "MASTERS": FIVE}}
@@ -568,7 +568,7 @@ def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(
     assert world.lost == []
 
 
-def test_max_hold_ends_it(make: Callable[..., World]) -> None:
+def test_max_hold_ends_the_renewal(make: Callable[..., World]) -> None:
     world = make(MAX_HOLD=20)
     with lock(R) as held:
         world.idle()
@@ -665,7 +665,7 @@ def test_the_checks_of_released_locks_do_not_pile_up(
     world.until(lambda: len(world.lost) == 10)
 
 
-def test_an_extension_that_ends_late_does_not_lose_what_another_one_renewed(world: World) -> None:
+def test_an_extension_that_ends_late_does_not_lose_a_later_extension(world: World) -> None:
     with lock(R) as held:
         lease = held._held_lease
         assert lease is not None

@@ -196,7 +196,7 @@ async def test_an_async_client_is_refused_and_answered_alike(
 
 
 @pytest.mark.parametrize("row", ["REST view, camel case", "ninja camel"])
-def test_what_a_parser_of_the_site_returns_is_locked(
+def test_the_result_of_a_parser_of_the_site_is_locked(
     urls: Urls, settings: Settings, locked: list[str], row: str
 ) -> None:
     client = serve(row, "json", urls, settings)
@@ -207,7 +207,7 @@ def test_what_a_parser_of_the_site_returns_is_locked(
         locked.clear()
 
 
-def test_a_rule_around_django_ninja_locks_what_its_parser_returns(
+def test_a_rule_around_django_ninja_locks_the_result_of_its_parser(
     urls: Urls, settings: Settings, locked: list[str]
 ) -> None:
     api = ninja.NinjaAPI(urls_namespace="ruled", parser=CamelCaseApi())

@@ -104,7 +104,7 @@ def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
         ("j:<int:json:a>", post_json('{"a": 5}'), "j:5"),
     ],
 )
-def test_other_sources(template: str, made: HttpRequest, name: str) -> None:
+def test_each_source_of_a_value_makes_its_name(template: str, made: HttpRequest, name: str) -> None:
     assert Template(template).render(made, {}) == name
     (placeholder,) = re.findall("<(?:int:|uuid:)?(.+)>", template)
     plain = {"u:7": 7, "t:acme%20inc": "acme inc", "j:x%3Ay": "x:y"}.get(name, name[2:])
@@ -184,7 +184,7 @@ async def test_a_callable() -> None:
     assert Template(later).is_async
 
 
-def test_what_a_callable_gives_is_checked() -> None:
+def test_the_result_of_a_callable_is_checked() -> None:
     with pytest.raises(InvalidRedlock, match="U\\+0020"):
         Template(lambda made: "a b").render(request(), {})
     with pytest.raises(InvalidRedlock, match="must return str, got NoneType"):
@@ -295,7 +295,7 @@ def test_a_bad_value_is_the_clients_fault(
         ("a:<user.pk>", request(), {}, "needs AuthenticationMiddleware"),
     ],
 )
-def test_what_the_view_cannot_give_is_the_developers_fault(
+def test_a_value_that_the_view_cannot_give_is_the_developers_fault(
     template: str, made: HttpRequest, kwargs: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidRedlock) as caught:
@@ -390,7 +390,7 @@ def test_moving_the_border_between_two_values_changes_the_name(
 
 
 @given(st.text("ab:~%", min_size=1, max_size=400))
-def test_no_value_can_pass_for_a_hashed_one(value: str) -> None:
+def test_no_value_can_pass_for_a_hashed_value(value: str) -> None:
     hashed = resource("<a>", a="x" * 1000)
     assert resource("<a>", a=hashed) != hashed
     assert resource("<a>", a=value) != hashed

@@ -94,7 +94,7 @@ def test_only_the_database_of_the_revisions_counts(
     del connections["archive"]
 
 
-def test_what_the_check_says_keeps_lock_transaction_and_revision_in_order(
+def test_the_advice_of_the_check_keeps_lock_transaction_and_revision_in_order(
     versions: Callable[[], int],
     settings: Settings,
     urls: Callable[..., None],

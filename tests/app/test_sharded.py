@@ -96,7 +96,7 @@ def test_a_lock_is_stored_only_in_the_group_of_its_resource() -> None:
             assert not any(keys[1 - index])
 
 
-def test_a_lock_over_both_groups_excludes_those_over_one() -> None:
+def test_a_lock_over_both_groups_excludes_locks_over_one() -> None:
     here, there = of_group(0), of_group(1)
     with lock(there, here) as both:
         assert list(both.fences) == [there, here]
@@ -147,7 +147,7 @@ def test_a_lock_over_groups_is_lost_with_its_first_part() -> None:
     assert taken.release() is False
 
 
-def test_it_is_valid_as_long_as_the_part_that_ends_first() -> None:
+def test_a_lock_is_valid_until_its_first_part_ends() -> None:
     stop_clocks()
     taken = lock(of_group(0), of_group(1)).acquire()
     MemoryBackend.advance(4)

@@ -159,7 +159,7 @@ def test_every_part_stays_held_until_the_end_of_the_minimum_hold(site: Site) -> 
     ("of_parts", "whole"),
     [((True, False), False), ((None, False), False), ((True, None), None), ((True, True), True)],
 )
-def test_a_release_says_what_is_known_of_all_parts(
+def test_a_release_reports_the_outcome_of_all_parts(
     site: Site, of_parts: tuple[bool | None, bool | None], whole: bool | None
 ) -> None:
     lease = site.acquire()
@@ -183,7 +183,7 @@ def test_an_extension_of_which_a_part_fails_fails(site: Site) -> None:
     assert site.store.extend_all([(lease, 10)]) == [site.second.error]
 
 
-def test_a_store_promises_what_all_shards_promise() -> None:
+def test_a_store_has_the_abilities_of_all_shards() -> None:
     clock, asked = Clock(), list[str]()
     shards = [Shard("a", clock, asked), Shard("b", clock, asked)]
     shards[0].is_fair = True

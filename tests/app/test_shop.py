@@ -79,7 +79,7 @@ def test_nothing_can_be_done_without_masters(client: Client, name: str) -> None:
     assert client.get("/tour/none/").status_code == 404
 
 
-def test_nobody_is_logged_in_without_debug(client: Client) -> None:
+def test_no_user_is_logged_in_without_debug(client: Client) -> None:
     with demo_masters([]):
         assert client.post(reverse("shop:login")).status_code == 404
 

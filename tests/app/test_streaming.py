@@ -87,7 +87,7 @@ def file(request: HttpRequest) -> FileResponse:
 
 
 @pytest.mark.parametrize("view", [stream, file])
-def test_it_is_held_until_closed_and_released_once(
+def test_a_stream_holds_its_lock_until_closed_and_releases_once(
     urls: Urls,
     middleware: None,
     is_free: IsFree,
@@ -110,7 +110,7 @@ def test_a_file_keeps_its_headers() -> None:
     response.close()
 
 
-def test_it_is_renewed_meanwhile(urls: Urls, middleware: None, is_free: IsFree) -> None:
+def test_the_lock_of_a_stream_is_renewed(urls: Urls, middleware: None, is_free: IsFree) -> None:
     urls(path("", stream))
     response: Any = Client().get("/")
     pass_two_ttls()
@@ -148,7 +148,7 @@ def test_an_async_stream_under_wsgi_outlives_its_loop(
     assert is_free("nightly")
 
 
-def test_a_client_that_goes_away_frees_it(is_free: IsFree) -> None:
+def test_a_client_that_goes_away_frees_the_lock_of_its_stream(is_free: IsFree) -> None:
     response = stream(factory.get("/"))
     content = iter(response)
     assert next(content) == b"a"

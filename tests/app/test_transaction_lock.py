@@ -50,7 +50,7 @@ def is_free(file: Path) -> bool:
         return True
 
 
-def test_it_is_the_write_lock_of_the_database(file: Path) -> None:
+def test_the_lock_of_sqlite_is_the_write_lock_of_the_database(file: Path) -> None:
     with transaction_lock("order:1", database="file"):
         assert not is_free(file)
         with transaction_lock("order:2", database="file"):
@@ -112,7 +112,7 @@ def test_sqlite_without_autocommit_is_refused(file: Path) -> None:
 class Tests(TestCase):
     """A test of a site, whose transaction is around everything."""
 
-    def test_it_works_in_the_transaction_of_a_test(self) -> None:
+    def test_a_lock_works_in_the_transaction_of_a_test(self) -> None:
         with transaction_lock("order:1"):
             row = Order.objects.create(number="A-1", total=1)
         with transaction_lock(row):

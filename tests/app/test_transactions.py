@@ -44,7 +44,7 @@ def test_on_commit_hooks_run_before_the_release(ask: Ask, happened: list[str]) -
     assert happened == [*LOCKED, "guard", "COMMIT", "hook", "release"]
 
 
-def test_a_hook_that_fails_frees_the_lock_and_keeps_what_is_committed(
+def test_a_hook_that_fails_frees_the_lock_and_keeps_the_commit(
     ask: Ask, happened: list[str]
 ) -> None:
     def view(request: HttpRequest) -> HttpResponse:
@@ -131,7 +131,7 @@ def test_commits_of_other_blocks_stay_when_the_lock_is_lost(
     assert Order.objects.count() == 0
 
 
-def test_a_view_without_a_transaction_commits_as_it_goes(
+def test_a_view_without_a_transaction_keeps_its_commits(
     ask: Ask, happened: list[str], lose_locks: Callable[[], None]
 ) -> None:
     @transaction.non_atomic_requests

@@ -225,7 +225,7 @@ def test_waiting_requests_leave_the_connections_of_the_pool_to_others(
 @pytest.mark.live
 @pytest.mark.postgres
 @pytest.mark.parametrize("kind", [*SYNC, *ASYNC])
-async def test_waiting_requests_of_an_async_server_leave_them_too(
+async def test_waiting_requests_of_an_async_server_leave_slots_too(
     serve: Callable[..., None], kind: str
 ) -> None:
     serve(kind)

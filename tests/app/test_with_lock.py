@@ -162,7 +162,7 @@ def exits_once_exists(file: Path, status: int) -> list[str]:
     return ["sh", "-c", f"touch {file.with_name('ready')}; {look}"]
 
 
-def test_it_is_renewed(memory: MemoryBackend, tmp_path: Path) -> None:
+def test_the_lock_is_renewed_while_the_command_runs(memory: MemoryBackend, tmp_path: Path) -> None:
     renewed = tmp_path / "renewed"
     extend = memory.extend
 

@@ -114,7 +114,7 @@ def states(page: str, picture: int = -1) -> list[str]:
     return [every[start : start + 5] for start in range(0, len(every), 5)][picture]
 
 
-def test_a_browser_that_asks_for_an_icon_gets_the_one_of_the_shop(site: str) -> None:
+def test_a_browser_that_asks_for_an_icon_gets_the_icon_of_the_shop(site: str) -> None:
     """Pages of the admin name none; a headless shell does not ask, all other browsers do."""
     with urlopen(f"{site}favicon.ico", timeout=60) as answer:
         assert answer.headers["Content-Type"] == "image/svg+xml"

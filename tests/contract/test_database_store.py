@@ -303,7 +303,7 @@ for _ in range(10):
     assert fences == sorted(set(fences))
 
 
-def test_other_processes_are_excluded_and_a_killed_one_is_outlived(
+def test_other_processes_are_excluded_and_a_killed_process_is_outlived(
     sqlite: Store, tmp_path: Path
 ) -> None:
     script = f"""
@@ -585,7 +585,7 @@ def test_a_server_that_another_process_has_recognized_is_not_trusted_either(
 
 
 @pytest.mark.postgres
-def test_aliases_of_one_database_distrust_it_for_the_longest_of_their_locks(
+def test_aliases_of_one_database_distrust_the_database_for_the_longest_of_their_locks(
     postgres_store: Store, settings: Settings
 ) -> None:
     section = {"BACKEND": DATABASE, "DATABASE": "pg"}
@@ -835,7 +835,7 @@ def test_bad_settings_are_refused(
     assert message in str(refused.value)
 
 
-def test_deploy_says_what_sqlite_does_not_promise(sqlite: Store) -> None:
+def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Store) -> None:
     assert "W045" not in found()
     assert "exclude the processes of this machine only" in found(deploy=True)["W045"]
 

@@ -56,7 +56,7 @@ def test_names_that_hardly_differ_are_different_resources(caller: SyncCaller) ->
     assert caller.acquire(*names).resources == names
 
 
-def test_of_many_clients_one_wins(caller: SyncCaller) -> None:
+def test_many_clients_have_one_winner(caller: SyncCaller) -> None:
     calls = [caller.start("order:1", wait=0) for _ in range(8)]
     until(lambda: all(call.done for call in calls), what="all calls have ended")
     granted = 0
@@ -96,7 +96,7 @@ def test_all_resources_are_held(caller: SyncCaller) -> None:
     assert acquired(caller, "b:2")
 
 
-def test_none_is_kept_where_one_is_refused(caller: SyncCaller) -> None:
+def test_no_resource_is_kept_if_another_is_refused(caller: SyncCaller) -> None:
     caller.acquire("b:2")
     with pytest.raises(ResourceLocked) as refused:
         caller.acquire("a:1", "b:2")
@@ -242,13 +242,13 @@ def test_posting_a_release_again_raises_nothing(store: Store, caller: SyncCaller
     assert acquired(caller, "order:1")
 
 
-def test_a_thread_releases_what_another_caller_acquired(store: Store, caller: SyncCaller) -> None:
+def test_a_thread_releases_the_lease_of_another_caller(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
     assert store.backend.release(lease) in (True, None)
     until(lambda: acquired(caller, "order:1"), what="the lock is free")
 
 
-def test_a_loop_releases_what_a_thread_acquired(store: Store) -> None:
+def test_a_loop_releases_the_lease_of_a_thread(store: Store) -> None:
     lease = store.backend.acquire(("order:1",), 30, 0, HOLDER)
 
     async def release() -> bool | None:
@@ -298,7 +298,7 @@ def test_waiting_ends_when_its_time_is_over(caller: SyncCaller) -> None:
     assert refused.value.waited > 0
 
 
-def test_what_is_free_is_granted_without_waiting(caller: SyncCaller) -> None:
+def test_a_free_resource_is_granted_without_waiting(caller: SyncCaller) -> None:
     assert caller.acquire("order:1", wait=20).waited == 0.0
 
 

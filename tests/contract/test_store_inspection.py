@@ -121,7 +121,7 @@ def test_a_forced_release_spares_the_next_holder(store: Store, caller: SyncCalle
     assert caller.extend(now, 30)[0] is LeaseState.RENEWED
 
 
-def test_what_is_free_cannot_be_released_by_force(store: Store) -> None:
+def test_a_free_resource_cannot_be_released_by_force(store: Store) -> None:
     assert store.backend.free("order:1").outcome is ReleaseOutcome.NOT_HELD
 
 

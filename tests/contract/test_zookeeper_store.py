@@ -357,7 +357,7 @@ def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: 
     assert run.stdout == "child keeps: 0\nparent: 0 True\nclosed: 0\n", run.stderr
 
 
-def test_what_ends_the_process_frees_its_locks(store: Store, settings: Settings) -> None:
+def test_the_end_of_a_process_frees_its_locks(store: Store, settings: Settings) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}}
     backend_of().acquire(("order:1",), 60, 0, HOLDER)
     locks.close()  # waits for the end of the session, on a busy machine not long enough
@@ -378,7 +378,7 @@ def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
     assert backend_of().release(lease) is True
 
 
-def test_no_server_is_an_error_that_names_it(settings: Settings) -> None:
+def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Settings) -> None:
     port = free_port()
     settings.REDLOCK = {
         "default": {

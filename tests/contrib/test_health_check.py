@@ -90,7 +90,7 @@ async def test_a_public_page_names_no_master(caplog: pytest.LogCaptureFixture, w
     assert "b:6379 refused the connection" in caplog.text
 
 
-async def test_another_alias(settings: Settings) -> None:
+async def test_each_alias_has_its_own_health(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTERS": ["redis://a"]}, "jobs": {"MASTERS": ["redis://b"]}}
     with memory_masters(using="jobs") as backend:
         backend.refuse(0)

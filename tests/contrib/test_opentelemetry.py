@@ -54,7 +54,7 @@ def test_a_reader_collects_all_counters() -> None:
     assert "order:1" not in data.to_json()
 
 
-def test_without_an_sdk_it_does_nothing() -> None:
+def test_without_an_sdk_metrics_do_nothing() -> None:
     observe()
     with memory_masters(), lock("order:1"):
         pass

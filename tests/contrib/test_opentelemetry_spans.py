@@ -187,7 +187,7 @@ def test_a_second_call_replaces_the_first(traced: Traced) -> None:
     assert events.observers == []
 
 
-def test_without_an_sdk_it_does_nothing() -> None:
+def test_without_an_sdk_spans_do_nothing() -> None:
     trace()
     try:
         with lock("order:1"):

@@ -123,7 +123,7 @@ async def test_a_retry_is_answered_the_same(site: Site, client: AsyncClient, nam
     assert (await post(client, None)).status_code == 201
 
 
-def test_it_stays_a_coroutine_function() -> None:
+def test_an_async_view_stays_a_coroutine_function() -> None:
     assert iscoroutinefunction(idempotent(amake_order))
     assert not hasattr(idempotent(amake_order), "_non_atomic_requests")
 
@@ -139,7 +139,9 @@ async def test_djangos_own_error_about_atomic_requests_stays(
 
 
 @STORES
-async def test_several_at_once_are_one(site: Site, client: AsyncClient, store: str) -> None:
+async def test_requests_at_once_run_the_view_once(
+    site: Site, client: AsyncClient, store: str
+) -> None:
     going = asyncio.Event()
     running = asyncio.Event()
 
@@ -160,7 +162,7 @@ async def test_several_at_once_are_one(site: Site, client: AsyncClient, store: s
 
 
 @STORES
-async def test_one_that_waits_is_given_the_same_answer(
+async def test_a_request_that_waits_is_given_the_same_answer(
     site: Site, client: AsyncClient, store: str
 ) -> None:
     running = asyncio.Event()
@@ -269,7 +271,7 @@ async def test_a_client_that_goes_while_the_record_is_written_leaves_a_replay(
 
 
 @STORES
-async def test_a_client_that_goes_while_it_waits_for_a_resource_leaves_nothing(
+async def test_a_client_that_leaves_during_its_wait_for_a_resource_leaves_nothing(
     site: Site, client: AsyncClient, store: str
 ) -> None:
     site.serve(idempotent(store=store)(lock_resource("order:7", wait=30)(amake_order)))
@@ -362,7 +364,7 @@ async def test_a_stream_without_a_client_is_closed(
     assert (await post(client)).json()["code"] == "idempotency-result-unavailable"
 
 
-async def test_what_a_view_sets_in_its_context_reaches_middleware(
+async def test_a_context_variable_set_by_a_view_reaches_middleware(
     site: Site, client: AsyncClient
 ) -> None:
     gates = Gates(client)
@@ -438,7 +440,7 @@ class _no_block:  # noqa: N801 - stands where atomic() does
         return None
 
 
-async def test_what_is_completed_by_hand_is_committed_with_its_effects(
+async def test_a_record_completed_by_hand_is_committed_with_its_effects(
     site: Site, client: AsyncClient
 ) -> None:
     async def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -452,7 +454,7 @@ async def test_what_is_completed_by_hand_is_committed_with_its_effects(
     assert await Order.objects.acount() == 1
 
 
-async def test_what_was_completed_by_hand_and_rolled_back_runs_again(
+async def test_a_record_completed_by_hand_and_rolled_back_runs_again(
     site: Site, client: AsyncClient
 ) -> None:
     fails = iter([True, False])
@@ -488,7 +490,7 @@ async def test_completing_by_hand_counts_as_the_answer_of_a_view(
     assert (len(runs), await Order.objects.acount()) == (ran, made)
 
 
-async def test_completing_by_hand_where_it_means_nothing_is_an_error(
+async def test_completing_by_hand_without_a_record_is_an_error(
     site: Site, client: AsyncClient
 ) -> None:
     errors: list[Exception] = []

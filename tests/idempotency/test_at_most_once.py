@@ -107,7 +107,7 @@ def test_without_a_transaction_the_effects_are_never_repeated(
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("store", ["database", "cache"])
-def test_in_a_transaction_only_what_is_undone_runs_again(
+def test_in_a_transaction_only_an_undone_view_runs_again(
     site: Site, monkeypatch: pytest.MonkeyPatch, sees_commits: None, store: str, end: str
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)

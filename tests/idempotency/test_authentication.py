@@ -389,7 +389,7 @@ INSIDE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("where", INSIDE)
-def test_what_a_view_authenticates_itself_is_not_replayed(
+def test_a_request_that_the_view_authenticates_is_not_replayed(
     urls: Callable[..., None], caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     """The stored response of a client with a token was sent to one without."""
@@ -414,7 +414,7 @@ def test_what_a_view_authenticates_itself_is_not_replayed(
     ],
     ids=["above", "replay_check"],
 )
-def test_where_every_replay_is_authenticated_it_is_sent(
+def test_a_replay_that_is_always_authenticated_is_sent(
     urls: Callable[..., None], caplog: pytest.LogCaptureFixture, view: Any
 ) -> None:
     urls(path("pay/", view))

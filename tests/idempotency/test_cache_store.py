@@ -73,7 +73,7 @@ def test_a_retry_is_answered_the_same(
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_it_is_recorded_only_after_commit(site: Site, happened: list[str]) -> None:
+def test_a_response_is_recorded_only_after_commit(site: Site, happened: list[str]) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         happened.append(f"view: {states()}")
         transaction.on_commit(lambda: happened.append(f"hook: {states()}"))
@@ -182,7 +182,9 @@ def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(
     assert orders() == 1
 
 
-def test_one_of_two_commits_is_uncertain(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_between_two_commits_is_uncertain(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = SeparateRecorder(
         store_of(settings_of("default")),
         Claim(hashes=(RequestHashes("k", "f"),)),
@@ -212,7 +214,7 @@ def test_a_process_that_died_in_the_view_is_uncertain(site: Site) -> None:
     assert states() == ["uncertain"]
 
 
-def test_while_it_runs_other_requests_are_refused(site: Site, autocommit: None) -> None:
+def test_while_a_request_runs_others_with_its_key_are_refused(site: Site, autocommit: None) -> None:
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -227,7 +229,9 @@ def test_while_it_runs_other_requests_are_refused(site: Site, autocommit: None) 
     assert code(answers[0]) == "idempotency-key-in-flight"
 
 
-def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autocommit: None) -> None:
+def test_a_late_view_that_was_doubted_still_completes_its_record(
+    site: Site, autocommit: None
+) -> None:
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -241,7 +245,7 @@ def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autoco
     assert site.post().content == b"late"
 
 
-def test_a_view_that_completes_while_it_is_doubted_keeps_its_response(
+def test_a_doubted_view_that_completes_keeps_its_response(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The view completes between the retry's look at the record and its mark."""
@@ -263,7 +267,7 @@ def test_a_view_that_completes_while_it_is_doubted_keeps_its_response(
     assert found.status.state == "completed"
 
 
-def test_a_record_is_replaced_only_if_it_is_still_the_expired_one(site: Site) -> None:
+def test_a_record_is_replaced_only_if_it_has_not_changed_since_it_expired(site: Site) -> None:
     store = store_of(settings_of("default"))
     old, newer, late = (Claim(hashes=(RequestHashes("k", "f"),)) for _ in range(3))
     store.begin(old)
@@ -380,7 +384,7 @@ def test_a_cache_that_fails_after_the_view(
 
 
 @pytest.mark.parametrize(("applied", "then"), [(True, 409), (False, 201)])
-def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> None:
+def test_an_uncertain_record_is_resolved(site: Site, applied: bool, then: int) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         raise KeyboardInterrupt
 

@@ -203,14 +203,14 @@ def test_a_lost_resource_lock_rolls_the_record_back_too(
     ],
     ids=["function", "handler", "dispatch", "setup", "decorated", "mixin", "mixin and handler"],
 )
-def test_what_would_run_without_the_lock_is_refused_at_import(view: Callable[[], Any]) -> None:
+def test_code_that_would_run_without_the_lock_is_refused_at_import(view: Callable[[], Any]) -> None:
     """Between a lock and @idempotent below it, because the lock is acquired by the latter."""
     with pytest.raises(InvalidRedlock, match="@idempotent directly below"):
         view()
 
 
 @pytest.mark.parametrize("key", [KEY, None])
-def test_what_would_run_without_the_lock_is_refused_at_the_first_request(
+def test_code_that_would_run_without_the_lock_is_refused_at_the_first_request(
     site: Site, happened: list[str], key: str | None
 ) -> None:
     @method_decorator(locked, name="dispatch")
@@ -478,7 +478,7 @@ def test_a_view_without_a_transaction_is_an_error(site: Site) -> None:
         view(request)
 
 
-def test_two_of_them_are_refused() -> None:
+def test_the_same_decorator_twice_is_refused() -> None:
     with pytest.raises(InvalidRedlock, match="@idempotent twice"):
         idempotent(idempotent(make_order))
     with pytest.raises(InvalidRedlock, match="two lock decorators"):

@@ -65,7 +65,7 @@ def answering(body: bytes, encoding: str, status: int = 200) -> Any:
         *("empty", "deflate", "gzip twice", "br, gzip", "zstd", "br", "identity"),
     ],
 )
-def test_what_cannot_be_unpacked_is_replayed_as_it_is(
+def test_a_body_that_cannot_be_decompressed_is_replayed_unchanged(
     site: Site, body: bytes, encoding: str
 ) -> None:
     """A response that is marked gzip and is not gzip was a 500, and was rolled back."""

@@ -47,7 +47,7 @@ def test_each_kind_of_repetition_is_counted(site: Site) -> None:
     assert counted()["uncertain"] == 2
 
 
-def test_prometheus_shows_them(site: Site) -> None:
+def test_prometheus_shows_the_counts(site: Site) -> None:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(RedlockCollector())
     site.serve(idempotent(make_order))

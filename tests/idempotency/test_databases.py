@@ -84,7 +84,7 @@ def ask(view: Callable[..., Any], user: int = 1, key: str = "k", url: str = "/")
 
 
 @pytest.mark.parametrize("in_flight", ["conflict", "wait"])
-def test_many_at_once_are_one(database: None, in_flight: str) -> None:
+def test_requests_at_once_run_the_view_once(database: None, in_flight: str) -> None:
     start = threading.Barrier(12)
 
     def asked() -> Any:
@@ -259,7 +259,7 @@ def test_a_retry_does_not_wait_for_a_hung_async_view(database: None) -> None:
     assert ask(asked)["Idempotent-Replayed"] == "true"
 
 
-def test_if_the_lock_fails_and_the_first_one_too_the_second_one_runs(
+def test_if_the_lock_and_the_first_request_fail_the_second_request_runs(
     database: None, second_insert: threading.Event
 ) -> None:
     second: list[InThread] = []

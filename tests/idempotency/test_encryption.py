@@ -131,7 +131,9 @@ def test_a_response_that_was_copied_to_another_record_is_not_replayed(site: Site
     [b"", b"gAAAA", b"\xff", Fernet(OLD).encrypt(b"7"), Fernet(OLD).encrypt(b"not JSON")],
     ids=["empty", "cut", "no text", "another type", "no JSON"],
 )
-def test_what_is_no_encrypted_response_is_refused_and_not_replayed(site: Site, body: bytes) -> None:
+def test_a_record_that_is_not_encrypted_is_refused_and_not_replayed(
+    site: Site, body: bytes
+) -> None:
     encrypted = EncryptedSite(site, "database")
     encrypted.use(OLD)
     encrypted.post()

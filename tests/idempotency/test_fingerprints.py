@@ -46,13 +46,13 @@ def post(body: Any = b"{}", path: str = "/a/", content_type: str = "application/
         factory.post("/a/"),
     ],
 )
-def test_another_request(other: Any) -> None:
+def test_another_request_has_another_fingerprint(other: Any) -> None:
     assert of(post()) == of(post())
     assert of(post()) != of(other)
 
 
 @given(st.lists(st.text("ab/?", max_size=3), min_size=3, max_size=3, unique=True))
-def test_nothing_moves_from_one_part_to_the_next(parts: list[str]) -> None:
+def test_bytes_do_not_move_from_one_part_to_the_next(parts: list[str]) -> None:
     path, query, body = parts
     one = post(body.encode(), f"/{path}?q={query}")
     two = post((query + body).encode(), f"/{path}?q=")
@@ -71,7 +71,7 @@ def test_nothing_moves_from_one_part_to_the_next(parts: list[str]) -> None:
         ('application/json; a="1; b=2"', "application/json; a=1; b=2", False),
     ],
 )
-def test_what_says_how_to_read_the_body_counts(one: str, other: str, same: bool) -> None:
+def test_the_media_type_of_the_body_counts(one: str, other: str, same: bool) -> None:
     """The same bytes in another charset, or for another version of an API, have another meaning."""
     assert (of(post(content_type=one)) == of(post(content_type=other))) is same
 
@@ -125,7 +125,7 @@ def test_parts_of_json_that_do_not_count() -> None:
 
 
 @writes
-def test_the_decorator_has_it_as_an_option(site: Site) -> None:
+def test_the_fingerprint_is_an_option_of_the_decorator(site: Site) -> None:
     def send(body: str) -> Any:
         headers = {"Idempotency-Key": KEY}
         return site.client.post("/", body, content_type="application/json", headers=headers)
@@ -253,7 +253,7 @@ def test_uploads_after_csrf_middleware(site: Site, settings: Settings, size: int
 
 
 @writes
-def test_without_the_token_it_is_refused_before_anything(site: Site) -> None:
+def test_a_form_without_its_token_is_refused_first(site: Site) -> None:
     site.serve(idempotent(make_order))
     client = Client(enforce_csrf_checks=True)
     client.cookies = site.client.cookies

@@ -177,7 +177,7 @@ def test_a_form_that_is_corrected_is_another_submission(site: Site, browser: Cli
     assert orders() == 1
 
 
-def test_a_page_that_was_changed_after_it_was_sent_is_refused(site: Site, browser: Client) -> None:
+def test_a_form_that_was_changed_after_submission_is_refused(site: Site, browser: Client) -> None:
     site.serve(ByClass.as_view())
     sent = {**fields_of(browser.get("/")), "number": "A-1", "total": "5"}
     browser.post("/", sent)

@@ -41,14 +41,14 @@ def test_every_refusal_is_in_the_table_as_it_is_answered() -> None:
 
 
 @pytest.mark.django_db
-def test_the_permissions_it_names_are_there() -> None:
+def test_the_permissions_of_the_page_exist() -> None:
     for name in ("view_idempotency_body", "resolve_idempotencyrecord"):
         assert f"`{name}`" in section("Operating")
         assert Permission.objects.filter(codename=name).exists()
 
 
 @pytest.mark.parametrize("command", re.findall(r"manage\.py (\w+)", section("Operating")))
-def test_the_commands_it_names_are_there(command: str) -> None:
+def test_the_commands_of_the_page_exist(command: str) -> None:
     from django.core.management import get_commands
 
     assert get_commands()[command] == "redlock_django"

@@ -53,7 +53,7 @@ def test_no_secret_is_shown(configure: Configure, wrong: dict[str, Any]) -> None
     assert "canary" not in shown + str(caught.value)
 
 
-def test_they_are_read_again_when_settings_change(configure: Configure) -> None:
+def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
     assert configure(RETENTION=timedelta(hours=1)).retention == 3600
     assert configure(RETENTION=5).retention == 5
     assert settings_of("default") is settings_of("default")

@@ -235,7 +235,7 @@ def test_refusals_go_through_the_sites_own_handler(
     assert post(api, key=None).json() == {"own": "idempotency-key-missing"}
 
 
-def test_another_renderer_writes_a_refusal_its_own_way(
+def test_each_renderer_writes_a_refusal_in_its_format(
     api: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Text(renderers.BaseRenderer):
@@ -359,7 +359,7 @@ def test_a_replay_needs_the_object_permission(api: Site) -> None:
     assert post(api, url=f"/objects/{order.pk}/repay/").status_code == 404
 
 
-def test_a_handler_without_it_has_its_transaction_still(api: Site) -> None:
+def test_a_handler_without_a_key_still_has_its_transaction(api: Site) -> None:
     answer = api.client.put("/orders/", headers={"Authorization": "ann-1"})
     assert answer.json() == {"block": True}
 

@@ -41,7 +41,7 @@ writes = pytest.mark.django_db(transaction=True)
         ("k" * 255, "k" * 255),
     ],
 )
-def test_what_a_key_may_look_like(text: str, key: str) -> None:
+def test_the_syntax_of_a_key(text: str, key: str) -> None:
     assert parse_key(text) == key
 
 
@@ -111,7 +111,7 @@ def test_whatever_is_sent_there_is_a_key_or_an_error(text: str) -> None:
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255))
-def test_every_structured_string_is_read_as_it_was_meant(key: str) -> None:
+def test_every_structured_string_is_decoded(key: str) -> None:
     if key.strip():
         quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
         assert parse_key(quoted) == key
@@ -148,9 +148,7 @@ def test_a_new_session_is_the_same_user(site: Site) -> None:
 
 
 @writes
-def test_a_key_that_belongs_to_nobody_is_refused(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_key_without_an_owner_is_refused(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.serve(idempotent(make_order))
     site.client.logout()
     answer = site.post()

@@ -50,7 +50,7 @@ def test_only_the_same_request_is_given_a_response_that_is_there() -> None:
         assert replays == (known == RecordStatus(RecordState.COMPLETED))
 
 
-def test_once_the_lock_was_tried_it_is_not_asked_for_again() -> None:
+def test_a_lock_that_was_tried_is_not_asked_for_again() -> None:
     for known, lock, rerun in CASES:
         asks = decide(known, lock, rerun_expired=rerun) is Action.LOCK
         running = known is not None and known.same and known.state is RecordState.RUNNING
@@ -98,7 +98,7 @@ VIEWS: list[Any] = list(
 )
 
 
-def test_what_is_not_undone_never_runs_again() -> None:
+def test_a_view_that_is_not_undone_never_runs_again() -> None:
     for status, undone, storable, keep_5xx in VIEWS:
         outcome = view_outcome(status, undone=undone, storable=storable, keep_5xx=keep_5xx)
         if outcome is ViewOutcome.NO_EFFECT:

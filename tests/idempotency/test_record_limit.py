@@ -92,7 +92,9 @@ def test_a_refused_request_does_not_try_to_lock_the_resource(limited: Site) -> N
         refused(limited.post("third"))
 
 
-def test_what_is_rolled_back_is_not_counted_in_a_database(site: Site, clock: Clock) -> None:
+def test_a_record_that_is_rolled_back_is_not_counted_in_a_database(
+    site: Site, clock: Clock
+) -> None:
     site.configure(MAX_RECORDS=1)
     statuses = iter([500, 500, 201])
     site.serve(idempotent(lambda request, **_: HttpResponse(status=next(statuses))))

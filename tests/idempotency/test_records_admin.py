@@ -122,7 +122,7 @@ def record_of(path: str) -> IdempotencyRecord:
     ],
 )
 @pytest.mark.parametrize("permissions", [(SEE,), (SEE, BODY)])
-def test_the_list_cannot_be_filtered_by_what_was_answered(
+def test_the_list_cannot_be_filtered_by_the_response(
     orders_site: Site, staff: Callable[..., Client], query: str, permissions: tuple[str, ...]
 ) -> None:
     orders_site.post()
@@ -210,7 +210,7 @@ def test_the_list_can_be_filtered_by_its_columns(
         assert "POST /orders/" in reader.get(f"{LIST}?{query}").content.decode(), query
 
 
-def test_what_was_answered_is_only_for_those_who_may_see_it(
+def test_a_response_is_shown_to_users_with_its_permission_only(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     orders_site.post()
@@ -235,7 +235,7 @@ def test_a_body_is_shown_as_text_and_never_as_a_page(staff: Callable[..., Client
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", long)
 
 
-def test_its_lock_distinguishes_running_from_interrupted(
+def test_the_lock_of_a_record_distinguishes_running_from_interrupted(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     client = staff(SEE, RESOLVE)
@@ -291,7 +291,7 @@ def test_an_uncertain_request_is_resolved_after_a_question(
     assert orders() == happened
 
 
-def test_what_is_resolved_is_the_record_that_was_shown(
+def test_the_record_that_was_shown_is_resolved(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     client = staff(SEE, RESOLVE)

@@ -96,7 +96,7 @@ def test_an_interrupted_purge_reports_its_progress(
 
 
 @pytest.mark.parametrize("arguments", [["--batch", "0"], ["--batch", "x"], ["--using", "nope"]])
-def test_what_cannot_be_purged(site: Site, arguments: list[str]) -> None:
+def test_arguments_that_purge_refuses(site: Site, arguments: list[str]) -> None:
     make_old_ones()
     assert run(*PURGE, *arguments).status != 0
     assert IdempotencyRecord.objects.count() == 9
@@ -126,7 +126,7 @@ def interrupt(site: Site) -> str:
     return record().key_hash
 
 
-def test_without_a_verdict_it_shows_what_is_unsettled_and_changes_nothing(site: Site) -> None:
+def test_without_a_verdict_resolve_shows_unsettled_records_and_changes_nothing(site: Site) -> None:
     key_hash = interrupt(site)
     running, dead = make("running"), make("running")
     make("completed")
@@ -207,7 +207,9 @@ def test_a_running_record_is_resolved_only_if_its_lock_is_free(site: Site) -> No
 
 
 @pytest.mark.parametrize("deciding", [0, 1])
-def test_only_the_masters_of_its_lock_decide_whether_it_runs(site: Site, deciding: int) -> None:
+def test_only_the_masters_of_its_lock_decide_whether_a_request_runs(
+    site: Site, deciding: int
+) -> None:
     groups = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
     site.settings.REDLOCK = {"default": {**site.settings.REDLOCK["default"], "MASTERS": groups}}
     backend = locks["default"].backend
@@ -282,7 +284,7 @@ def test_a_database_that_fails_is_a_status_and_no_traceback(
     assert ran.said == r"records: no such table\x1b[2J"
 
 
-def test_so_is_one_that_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_an_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*args: Any) -> Any:
         raise IdempotencyUnavailable
 

@@ -325,7 +325,7 @@ def test_a_template_is_rendered_before_commit(site: Site) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streaming", "too large"])
-def test_what_cannot_be_kept_leaves_a_tombstone(site: Site, kind: str) -> None:
+def test_a_response_that_cannot_be_stored_leaves_a_tombstone(site: Site, kind: str) -> None:
     def view(request: HttpRequest, **_: Any) -> Any:
         make_order(request)
         return (

@@ -71,7 +71,7 @@ def test_an_expired_key_runs_again_if_the_site_allows_it(
     assert orders() == 2
 
 
-def test_what_is_rolled_back_leaves_the_expired_record(site: Site, later: Later) -> None:
+def test_a_rollback_leaves_the_expired_record(site: Site, later: Later) -> None:
     site.serve(idempotent(make_order))
     site.post()
     later(timedelta(days=2))
@@ -136,7 +136,7 @@ def test_an_uncertain_record_in_a_cache_ends_too(site: Site) -> None:
         assert 30.9 < (expires - time.time()) / 86400 < 31.1
 
 
-def test_purging_reads_no_record_that_it_does_not_change(site: Site) -> None:
+def test_purging_reads_by_index(site: Site) -> None:
     store = store_of(settings_of("default"))
     assert isinstance(store, DatabaseStore)
     found = store.purgeable(tombstone_retention=timedelta(days=30))
@@ -150,7 +150,7 @@ def record_of(place: int) -> int:
 
 
 @pytest.mark.parametrize(("applied", "then"), [(True, 409), (False, 201)])
-def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> None:
+def test_an_uncertain_record_is_resolved(site: Site, applied: bool, then: int) -> None:
     site.serve(idempotent(make_order))
     site.post()
     store = store_of(settings_of("default"))

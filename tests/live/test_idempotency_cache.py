@@ -112,7 +112,7 @@ def test_a_commit_that_fails_is_uncertain(shop: Shop) -> None:
 
 @opposites
 @pytest.mark.parametrize("do", ["raise", "500"])
-def test_a_view_that_fails_is_uncertain_unless_it_is_taken_back(shop: Shop, do: str) -> None:
+def test_a_view_that_fails_is_uncertain_unless_it_is_rolled_back(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("cached", order, key, do=do).status == 500
     again = client.pay("cached", order, key)
@@ -124,7 +124,7 @@ def test_a_view_that_fails_is_uncertain_unless_it_is_taken_back(shop: Shop, do: 
 
 
 @opposites
-def test_a_view_that_outlives_its_lease_is_doubted_until_it_is_done(shop: Shop) -> None:
+def test_a_view_that_outlives_its_lease_is_doubted_until_its_end(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "cached-forgotten", order, key) as first:
         until(lambda: not shop.locks("forgotten"), "the end of the lease")

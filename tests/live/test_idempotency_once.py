@@ -68,7 +68,7 @@ def two_shops(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> l
 
 
 @pytest.mark.parametrize("kind", ["function", "api", "wait"])
-def test_fifty_at_once_are_one(two_shops: list[Shop], kind: str) -> None:
+def test_fifty_requests_at_once_run_the_view_once(two_shops: list[Shop], kind: str) -> None:
     one, other = two_shops
     client, order, key = one.client(), new_order(), new_key()
     client.permit("yes")
@@ -81,7 +81,7 @@ def test_fifty_at_once_are_one(two_shops: list[Shop], kind: str) -> None:
 
 @plain
 @pytest.mark.parametrize("kind", ["async", "cached", "cached-async"])
-def test_fifty_at_once_are_one_around_the_view(shop: Shop, kind: str) -> None:
+def test_fifty_requests_at_once_run_once_around_the_view(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     one_is_done(all_at_once([client], kind, order, key, 50), waits=False)
     assert shop.books.payments(order) == 1
@@ -180,7 +180,7 @@ def payment(shop: Shop, order: int) -> int:
 
 @opposites
 @pytest.mark.parametrize("kind", ["function", "cached"])
-def test_a_client_that_goes_away_finds_what_was_done(shop: Shop, kind: str) -> None:
+def test_a_client_that_goes_away_finds_the_result(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     entered, opened = shop.gate(order)
     with client.asking(kind, order, key):
@@ -211,7 +211,7 @@ def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str)
 
 @opposites
 @pytest.mark.parametrize("do", ["fail at commit", "raise", "500", "503"])
-def test_what_comes_to_nothing_is_not_recorded(shop: Shop, do: str) -> None:
+def test_a_failure_that_changed_nothing_is_not_recorded(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     for _ in range(2):
         failed = client.pay("function", order, key, do=do)

@@ -34,7 +34,7 @@ def test_a_new_session_at_an_async_view(shop: Shop) -> None:
 
 @opposites
 @pytest.mark.parametrize("kind", ["permitted", "api"])
-def test_who_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
+def test_a_user_that_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
     client, order, key = shop.client("carl"), new_order(), new_key()
     client.permit("yes")
     first = client.pay(kind, order, key)
@@ -51,7 +51,7 @@ def test_who_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
 
 @opposites
 @pytest.mark.parametrize("kind", ["function", "api"])
-def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
+def test_other_users_with_the_same_key_have_their_own_record(shop: Shop, kind: str) -> None:
     order, key = new_order(), new_key()
     answers = []
     for name in ("ann", "bob"):

@@ -115,7 +115,7 @@ def test_an_outage_and_its_end_are_reported_once_each(
 
 
 @both
-def test_a_hung_master_is_down_until_it_goes_on(
+def test_a_hung_master_is_down_until_it_resumes(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
     with open_variant(name, configure(MASTER_TIMEOUT=0.5)) as variant:

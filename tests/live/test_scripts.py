@@ -61,7 +61,7 @@ def test_the_model_joins_as_the_script_does(masters: list[LocalMaster]) -> None:
 
 
 @pytest.mark.parametrize("many", [3, 400])
-def test_the_model_shows_what_the_scripts_show(masters: list[LocalMaster], many: int) -> None:
+def test_the_model_inspects_as_the_scripts_do(masters: list[LocalMaster], many: int) -> None:
     """Also where the index has grown out of the form in which a server gives it in one step."""
     rng = Random(many)
     with masters[0].client() as client:

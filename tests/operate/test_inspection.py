@@ -208,7 +208,7 @@ def test_with_all_masters_down_the_page_is_empty_and_all_are_silent(
     assert all("refused the connection" in reason for reason in page.silent.values())
 
 
-def test_who_holds_some_resources(masters: list[LocalMaster]) -> None:
+def test_holders_of_some_resources(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     assert [h.resource for h in who_holds("order:1", "order:2").locks] == ["order:1"]
     assert nearest_held("ordr:1") == ["order:1"]

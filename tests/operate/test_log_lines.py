@@ -67,7 +67,7 @@ def test_the_value_of_another_client(caplog: pytest.LogCaptureFixture) -> None:
         assert line.isprintable(), line
 
 
-def test_what_a_server_says() -> None:
+def test_the_words_of_a_server_are_made_printable() -> None:
     assert describe(ResponseError("\x1b[31mEVIL\x07 rest"), 1.0) == r"answered \x1b[31mEVIL\x07"
     info = read_info(b"redis_version:4.\x1b[2J\xff\r\nrole:master\r\nmaxmemory_policy:\x9b2J\r\n")
     assert all(text.isprintable() for _, text in faults(info))

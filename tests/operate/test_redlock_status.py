@@ -41,7 +41,7 @@ def codes(document: Any) -> list[list[str]]:
 
 
 @pytest.mark.live
-def test_all_is_well(site: list[LocalMaster]) -> None:
+def test_a_healthy_deployment_has_status_0(site: list[LocalMaster]) -> None:
     ran = run("redlock_status", "--format=json")
     assert (ran.status, ran.said) == (0, "")
     document = ran.json

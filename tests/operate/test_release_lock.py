@@ -266,7 +266,7 @@ def test_one_holder_of_a_split_vote_is_released(person: Callable[..., None]) -> 
 
 
 @pytest.mark.parametrize("problem", [DatabaseError, ImproperlyConfigured])
-def test_it_works_without_a_database(
+def test_the_command_works_without_a_database(
     site: Site,
     problem: type[Exception],
     monkeypatch: pytest.MonkeyPatch,

@@ -57,7 +57,7 @@ def test_setnx_then_expire_is_locked_for_ever_after_a_crash(redis: Redis) -> Non
     assert not redis.setnx(KEY, B)
 
 
-def test_ours_expires_wherever_its_holder_crashes(
+def test_a_lock_expires_wherever_its_holder_crashes(
     ours: None, masters: list[LocalMaster], other: Client
 ) -> None:
     other(lock(KEY, ttl=1.0, wait=60).acquire)
@@ -101,7 +101,7 @@ def test_getset_of_a_loser_overwrites_the_lock_of_the_winner(redis: Redis) -> No
     assert b.value != redis.get(KEY) == c.value, "the lock of b now ends when c wanted"
 
 
-def test_ours_does_not_read_the_clock_of_a_client(
+def test_a_lock_does_not_read_the_clock_of_a_client(
     ours: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with lock(KEY) as held:
@@ -125,7 +125,7 @@ def test_a_late_del_frees_the_lock_of_the_next_holder(redis: Redis) -> None:
     assert redis.set(KEY, C, nx=True, px=10_000), "B and C have it"
 
 
-def test_a_late_release_of_ours_frees_nothing(
+def test_a_late_release_frees_nothing(
     ours: None, masters: list[LocalMaster], other: Client
 ) -> None:
     late = other(lock(KEY, ttl=1.0, wait=60).acquire)
@@ -151,7 +151,7 @@ def test_a_failover_forgets_the_newest_locks(masters: list[LocalMaster]) -> None
         assert at_replica.set(KEY, B, nx=True, px=10_000), "A and B have it"
 
 
-def test_ours_outlives_a_master(ours: None, masters: list[LocalMaster]) -> None:
+def test_a_lock_outlives_a_master(ours: None, masters: list[LocalMaster]) -> None:
     with lock(KEY) as held:
         masters[0].kill()
         assert is_refused()
@@ -172,7 +172,7 @@ def test_an_old_list_of_servers_has_a_majority_of_its_own(masters: list[LocalMas
     assert majority(masters[2:], B), "the new machines, with the servers 3, 4, 5"
 
 
-def test_ours_notices_another_list_of_masters(
+def test_another_list_of_masters_is_refused(
     ours: None, masters: list[LocalMaster], settings: Settings
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "new": {**on(masters[2:]), "CONNECT_TIMEOUT": 0.2}}
@@ -197,7 +197,7 @@ def test_a_row_without_expiry_is_locked_for_ever_after_a_crash(sql: psycopg.Conn
         sql.execute("INSERT INTO held VALUES (%s, %s)", [KEY, B])
 
 
-def test_a_row_of_ours_expires(ours_in_postgres: None, other: Client) -> None:
+def test_a_row_expires(ours_in_postgres: None, other: Client) -> None:
     first = other(lock(KEY, ttl=2, wait=60).acquire)
     # The holder is killed here: it never releases the lock.
     with lock(KEY, wait=60) as second:

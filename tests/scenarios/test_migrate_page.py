@@ -127,7 +127,7 @@ def test_the_page_has_these_sources() -> None:
     assert len(BLOCKS) == 6
 
 
-def test_a_plain_key_of_redlock_py_and_ours_exclude_each_other(names: dict[str, Any]) -> None:
+def test_a_plain_key_of_redlock_py_and_a_lock_exclude_each_other(names: dict[str, Any]) -> None:
     exec(BLOCKS["redlock-py"], names)
     with names["old_lock"](f"redlock:lock:{RESOURCE}"):
         assert not enters(lambda: lock(RESOURCE))

@@ -94,19 +94,19 @@ def test_without_settings_there_is_one_master() -> None:
 
 
 @memory_masters()
-def test_it_decorates_functions() -> None:
+def test_the_kit_decorates_functions() -> None:
     assert isinstance(locks["default"].backend, MemoryBackend)
 
 
 @memory_masters()
-async def test_it_decorates_coroutine_functions() -> None:
+async def test_the_kit_decorates_coroutine_functions() -> None:
     async with lock(R):
         assert_locked(R)
 
 
 @memory_masters()
 class TestIt(unittest.TestCase):
-    def test_it_decorates_classes(self) -> None:
+    def test_the_kit_decorates_classes(self) -> None:
         assert_not_locked(R)
         lock(R).acquire()
 

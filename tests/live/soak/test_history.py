@@ -147,7 +147,7 @@ def searched(found: list[ObservedLease]) -> bool:
     return any(fits(order, 0, -math.inf) for order in permutations(found))
 
 
-def test_it_agrees_with_a_full_search() -> None:
+def test_the_check_agrees_with_a_full_search() -> None:
     rng = random.Random(7)
     correct = []
     for _ in range(3000):
@@ -193,7 +193,7 @@ def test_lost_updates() -> None:
     assert lost_updates(right[:2], wrote) == ["2"]
 
 
-def test_late_holders_and_those_that_met_a_newer_one() -> None:
+def test_late_holders_and_late_holders_that_met_a_newer_holder() -> None:
     text = (
         f"{A_STAYS} | b acquire 2 | b granted 12 fence=6 until=22"
         " | b release 13 | c acquire 0 resource=s | c granted 1 fence=5 until=11 resource=s"

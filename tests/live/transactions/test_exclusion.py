@@ -63,7 +63,7 @@ def waiters(holder: psycopg.Connection) -> int:
 # The lock.
 
 
-def test_it_is_held_until_commit(holder: psycopg.Connection) -> None:
+def test_a_lock_is_held_until_commit(holder: psycopg.Connection) -> None:
     with transaction_lock("order:1", database="pg"):
         order()
         assert not is_free(holder)
@@ -72,7 +72,7 @@ def test_it_is_held_until_commit(holder: psycopg.Connection) -> None:
     assert orders() == 1
 
 
-def test_it_may_be_entered_again_inside_itself(holder: psycopg.Connection) -> None:
+def test_a_lock_may_be_entered_again_inside_itself(holder: psycopg.Connection) -> None:
     block = transaction_lock("order:1", database="pg", wait=86_400)
     for _ in range(2):
         with block:
@@ -84,7 +84,9 @@ def test_it_may_be_entered_again_inside_itself(holder: psycopg.Connection) -> No
         delete_orders("pg")
 
 
-def test_in_an_outer_transaction_it_is_held_until_that_commits(holder: psycopg.Connection) -> None:
+def test_a_lock_in_an_outer_transaction_is_held_until_the_outer_commit(
+    holder: psycopg.Connection,
+) -> None:
     with transaction.atomic("pg"):
         with transaction_lock("order:1", database="pg"):
             order()
@@ -92,7 +94,7 @@ def test_in_an_outer_transaction_it_is_held_until_that_commits(holder: psycopg.C
     assert is_free(holder)
 
 
-def test_an_exception_rolls_back_what_it_protects(holder: psycopg.Connection) -> None:
+def test_an_exception_rolls_back_the_writes_under_the_lock(holder: psycopg.Connection) -> None:
     with transaction.atomic("pg"):
         with suppress(ZeroDivisionError), transaction_lock("order:1", database="pg"):
             order()
@@ -101,14 +103,16 @@ def test_an_exception_rolls_back_what_it_protects(holder: psycopg.Connection) ->
         assert orders() == 0
 
 
-def test_a_savepoint_that_is_rolled_back_inside_does_not_end_it(holder: psycopg.Connection) -> None:
+def test_a_savepoint_that_is_rolled_back_inside_does_not_end_the_lock(
+    holder: psycopg.Connection,
+) -> None:
     with transaction_lock("order:1", database="pg"):
         with suppress(ZeroDivisionError), transaction.atomic("pg"):
             raise ZeroDivisionError
         assert not is_free(holder)
 
 
-def test_another_transaction_has_it(holder: psycopg.Connection) -> None:
+def test_a_lock_of_another_transaction_is_refused(holder: psycopg.Connection) -> None:
     hold(holder)
     with (
         pytest.raises(ResourceLocked, match="order:1: another transaction of 'pg'") as refused,
@@ -132,7 +136,7 @@ def test_a_refusal_leaves_the_outer_transaction_as_it_was(holder: psycopg.Connec
     assert orders() == 1
 
 
-def test_a_waiter_sees_what_its_predecessor_committed(holder: psycopg.Connection) -> None:
+def test_a_waiter_sees_the_commit_of_its_predecessor(holder: psycopg.Connection) -> None:
     hold(holder)
     holder.execute("INSERT INTO shop_order (number, total, state) VALUES ('A-1', 1, 'open')")
 
@@ -146,7 +150,7 @@ def test_a_waiter_sees_what_its_predecessor_committed(holder: psycopg.Connection
     assert seen == [1]
 
 
-def test_waiting_is_limited_and_the_limit_ends_with_it(holder: psycopg.Connection) -> None:
+def test_waiting_is_limited_and_the_limit_ends_with_the_wait(holder: psycopg.Connection) -> None:
     hold(holder)
     with (
         pytest.raises(ResourceLocked) as refused,
@@ -170,7 +174,7 @@ def test_waiting_is_limited_and_the_limit_ends_with_it(holder: psycopg.Connectio
     assert seen == ["7s"]
 
 
-def test_several_are_locked_in_one_order(holder: psycopg.Connection) -> None:
+def test_several_resources_are_locked_in_one_order(holder: psycopg.Connection) -> None:
     hold(holder, "b:2")
     with (
         pytest.raises(ResourceLocked, match="a:1, b:2"),
@@ -216,7 +220,9 @@ def test_a_deadlock_with_other_locks_is_a_refusal(holder: psycopg.Connection) ->
     assert isinstance(end[0], ResourceLocked)
 
 
-def test_a_killed_client_frees_it_at_once_and_commits_nothing(holder: psycopg.Connection) -> None:
+def test_a_killed_client_frees_the_lock_at_once_and_commits_nothing(
+    holder: psycopg.Connection,
+) -> None:
     def kill_this_client() -> None:
         with connections["pg"].cursor() as cursor:
             cursor.execute("SELECT pg_backend_pid()")
@@ -335,7 +341,7 @@ def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_block
             transaction_lock("order:1", database="maria")
 
 
-def test_a_transaction_of_another_database_around_it_is_refused(
+def test_a_transaction_of_another_database_around_a_lock_is_refused(
     pg: str, postgres: dict[str, Any]
 ) -> None:
     with (

@@ -172,7 +172,7 @@ def orders() -> int:
 
 @pytest.mark.parametrize("is_atomic", [False, True], ids=["plain", "atomic"])
 @pytest.mark.parametrize("url", PATHS)
-def test_it_works(
+def test_a_view_is_refused_while_locked_and_runs_after(
     client: Client,
     holder: psycopg.Connection,
     atomic: Callable[..., None],
@@ -193,7 +193,7 @@ def test_it_works(
     assert orders() == 1
 
 
-def test_a_view_that_fails_changes_nothing_and_frees_it(
+def test_a_view_that_fails_changes_nothing_and_frees_the_lock(
     client: Client, holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(seen, "holder", None)  # work() fails after it has created the order
@@ -203,7 +203,7 @@ def test_a_view_that_fails_changes_nothing_and_frees_it(
     assert is_free(holder, "order:7")
 
 
-def test_the_request_waits_as_long_as_it_may(
+def test_a_request_waits_until_its_limit(
     client: Client, holder: psycopg.Connection, settings: Settings
 ) -> None:
     section = settings.REDLOCK["default"]
@@ -315,7 +315,7 @@ def request(rf: Any, key: str) -> HttpRequest:
 # What is refused.
 
 
-def test_what_is_produced_after_commit_is_refused(
+def test_a_response_produced_after_commit_is_refused(
     client: Client, settings: Settings, rf: Any
 ) -> None:
     @locked
