@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS, text
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

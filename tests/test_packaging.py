@@ -126,8 +126,8 @@ print("\\n".join(name for name in sys.modules if name.startswith({ours!r})))
 OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "cryptography", "kazoo")
 PLAIN = {
     "apps", "backends", "backends.database", "backends.database.dialects", "checks",
-    "engine", "engine.printable", "locking", "locking.first_use", "models", "web",
-    "web.request_state", "web.streams",
+    "engine", "engine.inspection", "engine.inspection.printable", "locking",
+    "locking.first_use", "models", "web", "web.request_state", "web.streams",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",

@@ -30,7 +30,7 @@ from redlock_django.admin.idempotency_labels import (
     badge,
     displayed_response,
 )
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 

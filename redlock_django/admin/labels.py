@@ -15,7 +15,7 @@ from django.utils.timesince import timesince
 from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 
 if TYPE_CHECKING:
     from redlock_django.engine.inspection.holders import Holding, HoldingState

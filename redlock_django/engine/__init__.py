@@ -5,8 +5,9 @@ Rules of this package, checked by `tests/test_architecture.py`:
 1. A module of this package performs no I/O, reads no clock, starts no thread and draws no random
    number. Times, tokens, proposals and delays are arguments, so that a driver or a simulator
    controls them.
-2. A module of this package imports nothing of redlock_django but this package; `quorum` and
-   `errors` import nothing of redlock_django at all.
+2. A module of this package imports nothing of redlock_django but this package, and its folders
+   import each other in one direction: `inspection/` imports modules beside it, and those import
+   `protocol/`. `quorum` imports only the votes that it counts, `errors` nothing of redlock_django.
 3. Only `quorum.Tally` compares counts of votes. No other code decides whether a round was won.
 4. Every way out of a round that was not won (lost, too late, cancelled, interrupted) yields the
    same release round, so a driver cannot forget to undo.

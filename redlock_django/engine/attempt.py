@@ -5,7 +5,8 @@ from __future__ import annotations
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
-from redlock_django.engine.quorum import WON, Ballot, Tally
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import valid_until
 

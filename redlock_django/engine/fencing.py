@@ -8,7 +8,8 @@ with that majority, and this master answers a higher number.
 
 from __future__ import annotations
 
-from redlock_django.engine.quorum import Ballot, Tally, Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Tally
 
 
 def highest(tally: Tally, resources: int) -> tuple[int, ...]:

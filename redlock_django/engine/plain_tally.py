@@ -13,16 +13,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from redlock_django.engine.quorum import (
-    PENDING,
-    WON,
-    Ballot,
-    Tally,
-    Verdict,
-    Vote,
-    granted,
-    quorum,
-)
+from redlock_django.engine.protocol.votes import Ballot, Vote, granted
+from redlock_django.engine.quorum import PENDING, WON, Tally, Verdict, quorum
 
 
 class Switch:

@@ -8,7 +8,8 @@ from typing import Protocol
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
+from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
+from redlock_django.engine.quorum import Tally
 
 REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from redlock_django.engine.printable import printable as printable
+from redlock_django.engine.inspection.printable import printable as printable
 from redlock_django.exceptions import BadResource
 
 MAX_BYTES = 512

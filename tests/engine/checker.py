@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from redlock_django.backends.memory.queue import LINGER
-from redlock_django.engine.quorum import Ballot, quorum
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 

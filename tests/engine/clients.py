@@ -12,7 +12,8 @@ from redlock_django.backends.redlock.backend import retry_delay
 from redlock_django.engine import renewal
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
-from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link.pending_replies import wake_none

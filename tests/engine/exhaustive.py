@@ -29,7 +29,8 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Vote, failed, granted
+from redlock_django.engine.quorum import Tally, Verdict
 
 NOW = 1000  # every master's clock, in µs
 LEFT = NOW + 3  # a fence that a crashed writer has left on some masters

@@ -27,6 +27,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import (
     attempt,
     fencing,
+    membership,
     quorum,
     refusal,
     renewal,
@@ -36,11 +37,10 @@ from redlock_django.engine import (
 )
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import RedlockError
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.plain_tally import FastTally
-from redlock_django.engine.protocol import membership
 from redlock_django.engine.protocol.commands import Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until

@@ -22,9 +22,9 @@ from redis.connection import Connection
 
 from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -36,7 +36,8 @@ from redlock_django.engine.protocol.statuses import (
     UNMARKED,
 )
 from redlock_django.engine.protocol.trust_marker import read_marker
-from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed
+from redlock_django.engine.quorum import Verdict, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_rule import Lateness

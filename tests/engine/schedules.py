@@ -18,7 +18,8 @@ from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachabl
 from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease

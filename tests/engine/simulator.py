@@ -20,8 +20,8 @@ from itertools import count
 from random import Random
 from statistics import median
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
 from redlock_django.engine.protocol.shard_choice import chosen, identity
 from redlock_django.engine.quorum import quorum
 from tests.engine.changes import CHANGES, ChangedList

@@ -30,7 +30,7 @@ from redlock_django.engine.protocol.statuses import (
     NOT_READY,
     REFUSED,
 )
-from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.protocol.votes import Ballot
 
 TOKEN = "0123456789abcdef" * 2
 VALUE = f'{TOKEN} {{"pid":1}}'

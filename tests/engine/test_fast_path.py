@@ -16,7 +16,8 @@ from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.plain_tally import FastTally, Switch
 from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Tally, Verdict, quorum
 from redlock_django.engine.steps import Round, Step
 from redlock_django.engine.waiting import Client
 from tests.engine import sweep

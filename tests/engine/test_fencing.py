@@ -6,7 +6,8 @@ import pytest
 
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Confirm
-from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from tests.engine.masters import Masters
 

@@ -15,7 +15,8 @@ from redlock_django.engine.inspection.holders import (
 )
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Ballot, Tally, Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Tally
 
 OURS = b"a" * 32 + b' {"host":"web1","pid":7,"at":1790000000.5}'
 OTHER = b"b" * 32 + b" {}"

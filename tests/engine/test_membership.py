@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from redlock_django.engine.membership import NEW as NEW_MASTER
+from redlock_django.engine.membership import RECENT, Membership
 from redlock_django.engine.protocol.deployment import Deployment, numbers_of
-from redlock_django.engine.protocol.membership import NEW as NEW_MASTER
-from redlock_django.engine.protocol.membership import RECENT, Membership
 from tests.engine.changes import CHANGES
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import Violation

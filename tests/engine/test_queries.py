@@ -12,7 +12,6 @@ from redlock_django.engine.inspection.queries import (
     FindHeld,
     ForceRelease,
     ListHeld,
-    Query,
     ReadFacts,
     ReadLocks,
     ScanKeys,
@@ -20,9 +19,10 @@ from redlock_django.engine.inspection.queries import (
 )
 from redlock_django.engine.protocol.commands import Release, script
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.query import Query
 from redlock_django.engine.protocol.statuses import ABSENT, GRANTED, MARKED, MISMATCH
 from redlock_django.engine.protocol.trust_marker import Join
-from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.protocol.votes import Ballot
 
 TIME = 1_760_000_000_000_000
 TOKEN = "0123456789abcdef" * 2

@@ -11,7 +11,8 @@ from redlock_django.backends.memory.queue import LATE, LINGER, NEWEST, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Release
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease

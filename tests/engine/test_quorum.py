@@ -7,7 +7,8 @@ from itertools import permutations, product
 
 import pytest
 
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Tally, Verdict, quorum
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
 

@@ -19,7 +19,8 @@ from redlock_django.engine.protocol.commands import (
     Heal,
     Release,
 )
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease

@@ -22,7 +22,8 @@ from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.statuses import NOT_READY
-from redlock_django.engine.quorum import Ballot, Tally
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator

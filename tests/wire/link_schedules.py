@@ -25,7 +25,8 @@ from redlock_django.engine.protocol.statuses import (
     NOT_READY,
     UNMARKED,
 )
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
-from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.wire.judging.late_rule import LONGEST
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.links.links import Links

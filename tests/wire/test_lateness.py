@@ -10,7 +10,8 @@ import pytest
 
 from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import Extend
-from redlock_django.engine.quorum import Ballot, Verdict, Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.quorum import Verdict
 from redlock_django.wire.judging.late_rule import (
     MOST_BEHIND,
     SHORTEST,

@@ -24,7 +24,7 @@ import pytest
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.protocol.commands import Release, script
-from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, threads

@@ -14,7 +14,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin.labels import LABELS
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 
 PAGE = 50
 """The number of locks on one page, and the most that one query requests."""

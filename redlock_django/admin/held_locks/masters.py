@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from redlock_django.admin.labels import duration
 from redlock_django.backends.inspection.results import ServerHealth
 from redlock_django.engine.inspection.holders import Holding
-from redlock_django.engine.protocol.membership import NEW
+from redlock_django.engine.membership import NEW
 
 
 @dataclass(frozen=True, kw_only=True)

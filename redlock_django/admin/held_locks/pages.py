@@ -31,7 +31,7 @@ from redlock_django.admin.held_locks.filters import (
     StateFilter,
     aliases,
 )
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import BadResource
 from redlock_django.models import HeldLock, moment
 

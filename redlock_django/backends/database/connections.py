@@ -22,7 +22,7 @@ from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock
 

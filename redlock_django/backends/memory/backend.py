@@ -18,7 +18,7 @@ from redlock_django.backends.redlock.backend import RedlockBackend
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.trust_marker import Join
-from redlock_django.engine.quorum import NOT_ASKED, failed
+from redlock_django.engine.protocol.votes import NOT_ASKED, failed
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState

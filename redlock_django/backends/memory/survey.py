@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Protocol
 
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.queries import Answer as QueryAnswer
-from redlock_django.engine.inspection.queries import Query, SendQuery
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.query import Answer as QueryAnswer
+from redlock_django.engine.protocol.query import Query, SendQuery
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.servers.survey import Answer, Survey
 

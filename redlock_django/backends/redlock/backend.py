@@ -18,7 +18,7 @@ from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.backends.sharded.settings import ShardedSettings, split
 from redlock_django.engine import rounds
-from redlock_django.engine.protocol.membership import Membership
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.engine.waiting import Client

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from redlock_django.backends.inspection.results import HARMLESS, ServerHealth, twin_fault
 from redlock_django.backends.redlock.masters import caches_on
 from redlock_django.engine.inspection.health import Health
+from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import NEW, Sight, same_servers
 from redlock_django.wire.servers.acl import LOCKS, WAITING
 from redlock_django.wire.servers.address import Address
 

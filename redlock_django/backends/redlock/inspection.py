@@ -22,11 +22,12 @@ from redlock_django.engine.inspection.queries import (
     ReadLocks,
     ScanKeys,
     Search,
-    SendQuery,
     StoredLock,
 )
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Ballot, Tally, failed, quorum
+from redlock_django.engine.protocol.query import SendQuery
+from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.quorum import Tally, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.survey import Survey

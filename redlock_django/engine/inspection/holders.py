@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import fingerprint_of
 

@@ -1,49 +1,18 @@
 """The queries of inspection that are sent to a master, and the meaning of each answer.
 
-A query is one Lua script of `lua/`, its KEYS, its ARGV, and a method that reads the reply. Queries
-travel on connections of their own, never on the links of locks.
+What they have in common is `protocol.query`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.inspection.holders import is_ours
 from redlock_django.engine.protocol.commands import Release
-from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Vote
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query(ABC, Generic[Answer]):
-    """One query to one master. `name` is its script."""
-
-    name: ClassVar[str]
-
-    deployment: Deployment
-
-    @abstractmethod
-    def keys(self) -> list[str]:
-        """Return the KEYS of the script."""
-
-    def arguments(self) -> list[str | int | bytes]:
-        """Return the ARGV of the script, without the round's number."""
-        return []
-
-    @abstractmethod
-    def read(self, reply: Sequence[Any]) -> Answer:
-        """Return the answer that a reply contains; `reply` begins with the status."""
-
-
-class SendQuery(Protocol):
-    """A function that sends a query to one master and returns its answer."""
-
-    def __call__(self, query: Query[Answer], /) -> Answer: ...
+from redlock_django.engine.protocol.query import Query
+from redlock_django.engine.protocol.votes import Vote
 
 
 class HeldPage(NamedTuple):

@@ -25,7 +25,7 @@ from redlock_django.engine.protocol.statuses import (
     STATUSES,
     UNCOUNTED,
 )
-from redlock_django.engine.quorum import Ballot, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 
 _LUA = files(__package__).joinpath("lua")
 # The files of `lua/` that a script includes, before its own code.

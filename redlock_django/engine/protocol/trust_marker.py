@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from redlock_django.engine.inspection.queries import Query
+from redlock_django.engine.protocol.query import Query
 
 _MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
 

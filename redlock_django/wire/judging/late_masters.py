@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import median
 
-from redlock_django.engine.quorum import failed, quorum
+from redlock_django.engine.protocol.votes import failed
+from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.host_load import load_average
 from redlock_django.wire.judging.late_rule import Lateness, RunningTime, late_reason

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from redlock_django.engine.protocol.commands import Release
-from redlock_django.engine.quorum import Vote
+from redlock_django.engine.protocol.votes import Vote
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Trust

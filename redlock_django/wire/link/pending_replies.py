@@ -8,7 +8,8 @@ from enum import Enum
 
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
-from redlock_django.engine.quorum import PENDING, Vote
+from redlock_django.engine.protocol.votes import Vote
+from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
-from redlock_django.engine.quorum import failed
+from redlock_django.engine.protocol.votes import failed
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.link import Link, pack, pack_parts

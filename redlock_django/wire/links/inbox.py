@@ -14,11 +14,12 @@ from typing import Any
 
 import hiredis
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script, unpack_grant
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
 from redlock_django.engine.protocol.statuses import GRANTED, NOT_READY
-from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
+from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import LateWatch

@@ -20,8 +20,8 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import LateWatch

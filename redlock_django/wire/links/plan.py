@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import Command
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Membership
-from redlock_django.engine.quorum import NOT_ASKED, Vote, failed, quorum
+from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
+from redlock_django.engine.quorum import quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import BEHIND, LateWatch

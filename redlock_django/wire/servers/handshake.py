@@ -17,10 +17,10 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
+from redlock_django.engine.membership import NEW, Membership
 from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import NEW, Membership
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.protocol.trust_marker import Join, JoinReply, read_marker
 from redlock_django.wire.clock import clock

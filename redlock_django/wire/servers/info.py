@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from redlock_django.engine.printable import printable
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.engine.refusal import REPLICA
 
 

@@ -16,10 +16,11 @@ from typing import Any, Self, TypeVar
 from redis.exceptions import RedisError
 
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.queries import Answer as QueryAnswer
-from redlock_django.engine.inspection.queries import Query, ReadFacts, SendQuery
+from redlock_django.engine.inspection.queries import ReadFacts
 from redlock_django.engine.protocol.commands import as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.query import Answer as QueryAnswer
+from redlock_django.engine.protocol.query import Query, SendQuery
 from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.acl import forbidden

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
+from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.membership import Sight, same_servers
 from redlock_django.engine.protocol.statuses import MISMATCH
 from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.quorum import quorum
