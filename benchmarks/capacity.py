@@ -99,7 +99,7 @@ def costs(masters: Sequence[LocalMaster], pairs: int, locks: int) -> Costs:
     from django.test import override_settings
 
     from redlock_django import lock
-    from redlock_django.locking.handler import locks as stores
+    from redlock_django.locking.services import locks as stores
 
     alias = {
         "MASTERS": [master.url for master in masters],

@@ -51,7 +51,7 @@ def main() -> None:
         finally:
             from django.db import connections
 
-            from redlock_django.locking.handler import locks
+            from redlock_django.locking.services import locks
 
             locks.close()
             connections["default"].close()
@@ -78,7 +78,7 @@ def _contenders(peers: list[str]) -> dict[str, Callable[[], object]]:
     from django.db import connection
 
     from redlock_django import lock
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     backend, cursor = locks["default"].backend, connection.cursor()
 
@@ -179,7 +179,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def report_wakes(wakes: int) -> None:
     """Print how long a waiter needs to hold a lock after its holder began to release it."""
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     backend = locks["default"].backend
     took: list[float] = []

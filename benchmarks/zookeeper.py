@@ -42,7 +42,7 @@ def _measure(hosts: list[str], given: argparse.Namespace) -> None:
     }
     django.setup()
     from redlock_django import lock
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     backend, client = locks["default"].backend, KazooClient(hosts=",".join(hosts))
     backend.declare_new()

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from redlock_django.idempotency.decorators import idempotent
     from redlock_django.idempotency.forms import IdempotentFormMixin
     from redlock_django.idempotency.views import IdempotentMixin
-    from redlock_django.locking.handler import locks
     from redlock_django.locking.lock import Lock, lock
-    from redlock_django.locking.transaction_lock import transaction_lock
+    from redlock_django.locking.services import locks
+    from redlock_django.locking.transactions.transaction_lock import transaction_lock
     from redlock_django.web.hold import hold
     from redlock_django.web.lock_resource import lock_resource
     from redlock_django.web.mixins import LockResourceMixin
-    from redlock_django.web.resources import resource
+    from redlock_django.web.name_templates import resource
 
 __all__ = [
     "AlreadyHeld",
@@ -66,9 +66,9 @@ _MODULES = {
     "idempotent": "idempotency.decorators",
     "lock": "locking.lock",
     "lock_resource": "web.lock_resource",
-    "locks": "locking.handler",
-    "resource": "web.resources",
-    "transaction_lock": "locking.transaction_lock",
+    "locks": "locking.services",
+    "resource": "web.name_templates",
+    "transaction_lock": "locking.transactions.transaction_lock",
 }
 
 

@@ -27,7 +27,7 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks and extensions, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.locking.first_use import call_at_first_use, register_extension
+        from redlock_django.locking.hooks import call_at_first_use, register_extension
         from redlock_django.web.request_state import register_attribute
 
         register_checks()

@@ -12,16 +12,17 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking.cancellation import call_after_threads
-from redlock_django.locking.handler import locks
-from redlock_django.locking.sync_threads import has_sync_caller
-from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
-from redlock_django.web.problems import has_problem
-from redlock_django.web.request_state import RequestState, request_attributes
-from redlock_django.web.responses import answer
+from redlock_django.locking.event_loops import call_after_threads, has_sync_caller
+from redlock_django.locking.services import locks
+from redlock_django.web.answers import answer, has_problem, judge_effects, was_rolled_back_by_django
+from redlock_django.web.request_state import (
+    PageInProgress,
+    RequestState,
+    call_on_close,
+    forbid_caching,
+    request_attributes,
+)
 from redlock_django.web.rules import rules
-from redlock_django.web.single_use_pages import PageInProgress, forbid_caching
-from redlock_django.web.streams import call_on_close
 
 
 class LockMiddleware:

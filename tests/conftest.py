@@ -21,7 +21,7 @@ from django.db import connections
 from hypothesis import HealthCheck, settings
 
 from redlock_django.backends.database.settings import _new_temporary_file
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.looking import looking_at

@@ -44,28 +44,22 @@ LAYERS = [
     backends.redlock.*
     backends.redis.* backends.memory.* backends.database.* backends.zookeeper.*
     conf.*
-    signals locking locking.names locking.cancellation locking.counters locking.first_use
-    locking.holder locking.thread_state
-    locking.signal_thread locking.running_loop locking.sync_threads locking.row_wait
+    signals locking locking.names locking.hooks locking.counters locking.thread_state
+    locking.event_loops
     locking.events
-    locking.handler locking.open_transactions
-    locking.transaction_databases
-    locking.transaction_lock
+    locking.services locking.transactions locking.transactions.open_transactions
+    locking.transactions.databases
+    locking.transactions.transaction_lock
     locking.held_lease locking.parameters
-    locking.outer_lease locking.registry locking.renewal_schedule
-    locking.renewal_service
+    locking.registry locking.renewal
     locking.lock
     locking.exit_stacks locking.unused_locks
     fenced operate.* models migrations.*
-    web web.body web.disconnects web.effects web.ninja web.problems web.rendering
-    web.request_user web.routes web.streams web.waiting_requests
+    web web.answers web.frameworks
     web.request_values
-    web.placeholders
-    web.transactions
-    web.resources
-    web.options web.responses web.hold
+    web.name_templates web.transactions
+    web.options web.hold
     web.request_state
-    web.single_use_pages
     web.call
     web.lock_resource
     web.mixins web.rules
@@ -416,7 +410,6 @@ CONTRACTS = {
     "wire.servers.survey.Survey": "questions to all masters: over connections, in memory",
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
     "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
-    "locking.renewal_schedule.Schedule": "when leases are extended, for threads and for loops",
     "locking.lock.Lock": "a lock, of which `@idempotent` holds one while a request runs",
     "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",

@@ -18,7 +18,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from redlock_django import lock
 from redlock_django.conf.settings import load
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import local_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.operate.commands import run

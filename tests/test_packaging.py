@@ -127,7 +127,7 @@ OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "crypt
 PLAIN = {
     "apps", "backends", "backends.database", "backends.database.dialects", "checks",
     "engine", "engine.inspection", "engine.inspection.printable", "locking",
-    "locking.first_use", "models", "web", "web.request_state", "web.streams",
+    "locking.hooks", "models", "web", "web.request_state",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",

@@ -17,7 +17,7 @@ from django.test import RequestFactory
 from django.utils import translation
 
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.web.responses import answer
+from redlock_django.web.answers import answer
 
 PACKAGE = Path(__file__).resolve().parents[1] / "redlock_django"
 LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir())

@@ -17,7 +17,7 @@ from django.core.management import call_command
 from redlock_django import LockLost, ResourceLocked, lock
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ def until(
 def hold_until_wanted(resource: str) -> None:
     """Hold a lock until a thread waits for it, release it, and let the thread have it."""
     from redlock_django import lock
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     def wait_for_it() -> None:
         with lock(resource, wait=60):

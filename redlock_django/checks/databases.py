@@ -12,7 +12,7 @@ from django.db import router
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import LockRow
 
 

@@ -22,10 +22,10 @@ from redlock_django.idempotency.placement import (
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import METHODS, settings_of
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.web.request_state import records_requests
-from redlock_django.web.request_user import Framework, authenticating_framework
-from redlock_django.web.routes import Route
+from redlock_django.web.request_values import Framework, authenticating_framework
+from redlock_django.web.rules import Route
 from redlock_django.web.transactions import view_name
 
 

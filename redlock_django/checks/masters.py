@@ -13,7 +13,7 @@ from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.health import (
     ServerHealth,
     counted,

@@ -13,7 +13,7 @@ from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.web.rules import plan
 
 _EXAMPLE = (

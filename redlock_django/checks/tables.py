@@ -14,7 +14,7 @@ from redlock_django.checks.databases import stores_in_databases
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord, LockRow, ServerRow, WaiterRow
 
 Model = type[models.Model]

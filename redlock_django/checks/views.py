@@ -18,11 +18,10 @@ from redlock_django.checks.lock_order import decorators_outside_transaction, log
 from redlock_django.checks.middleware import lock_middlewares, revision_databases
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
-from redlock_django.locking.open_transactions import READ_COMMITTED
+from redlock_django.locking.services import locks
+from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
 from redlock_django.web.options import LockOptions
-from redlock_django.web.routes import Route, routes
-from redlock_django.web.rules import Locked, plan
+from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
 
 
@@ -117,7 +116,7 @@ def atomic_aliases(view: Any) -> list[str]:
 
 
 def sees_commits(connection: BaseDatabaseWrapper, databases: Collection[str] = ()) -> bool:
-    """Return what `locking.open_transactions.sees_commits` will find, as far as is known.
+    """Return what `sees_commits` of `locking.transactions` will find, as far as is known.
 
     Only a database among `databases` is connected to. A level that the role or the server sets
     instead of OPTIONS is otherwise found where the lock is acquired.

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage
 
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:  # it needs kazoo
     from redlock_django.backends.zookeeper.settings import ZooKeeperSettings

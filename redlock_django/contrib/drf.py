@@ -12,9 +12,8 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import classonlymethod
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
-from redlock_django.locking.open_transactions import open_blocks
-from redlock_django.web.effects import judge_effects
-from redlock_django.web.problems import has_problem, problem_of, retry_after
+from redlock_django.locking.transactions.open_transactions import open_blocks
+from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
     call_in_transactions,

@@ -17,7 +17,7 @@ from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.engine.validity import Lease, RedlockLease
 from redlock_django.locking import events
 from redlock_django.locking.counters import MasterCounts, counter_types, counters
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 try:
     from opentelemetry import context

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from redlock_django.locking.counters import Counts, counter_types, counters
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric

@@ -46,13 +46,13 @@ from redlock_django.idempotency.recorders import (
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
-from redlock_django.locking.open_transactions import open_blocks
-from redlock_django.web.single_use_pages import PageInProgress, forbid_caching
-from redlock_django.web.waiting_requests import (
+from redlock_django.locking.transactions.open_transactions import open_blocks
+from redlock_django.web.options import (
     has_pools,
     return_pooled_connections,
     waiting_thread,
 )
+from redlock_django.web.request_state import PageInProgress, forbid_caching
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.http import HttpRequest
 
-from redlock_django.web.request_user import request_user
+from redlock_django.web.request_values import request_user
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from redlock_django.idempotency.placement import check_placement
 from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import Claim
-from redlock_django.web.body import check_body_is_complete
+from redlock_django.web.request_values import check_body_is_complete
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:

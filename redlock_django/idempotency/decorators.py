@@ -30,7 +30,7 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import CHOICES, METHODS
 from redlock_django.web.call import Call, call_of
-from redlock_django.web.ninja import resolve_annotations
+from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import is_async_class, records_requests
 from redlock_django.web.transactions import transaction_marker, view_name

@@ -30,12 +30,11 @@ from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
-from redlock_django.web.call import Call
-from redlock_django.web.disconnects import finish_without_client
+from redlock_django.web.answers import aanswer, answer
+from redlock_django.web.call import Call, finish_without_client
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import RequestState, opens_transaction
-from redlock_django.web.request_user import arequest_user, request_user
-from redlock_django.web.responses import aanswer, answer
+from redlock_django.web.request_values import arequest_user, request_user
 from redlock_django.web.transactions import two_locks_error, view_name
 
 

@@ -18,7 +18,7 @@ from django.http.request import RawPostDataException
 from django.utils.datastructures import MultiValueDict
 
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.web.body import check_body_is_complete, declared_length
+from redlock_django.web.request_values import check_body_is_complete, declared_length
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """Media types whose bodies are compared part by part, because boundaries differ in each retry."""

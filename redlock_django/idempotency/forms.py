@@ -16,7 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.web.single_use_pages import mark_single_use
+from redlock_django.web.request_state import mark_single_use
 
 if TYPE_CHECKING:
     _Form = forms.BaseForm

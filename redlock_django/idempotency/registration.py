@@ -26,8 +26,8 @@ from redlock_django.exceptions import (
     TooManyWaiters,
 )
 from redlock_django.locking.counters import CounterType, register_counters
-from redlock_django.web.problems import Problem, register_problem
-from redlock_django.web.problems import gettext_noop as _
+from redlock_django.web.answers import Problem, register_problem
+from redlock_django.web.answers import gettext_noop as _
 
 register_counters(
     {

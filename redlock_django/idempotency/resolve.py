@@ -17,8 +17,8 @@ from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.exit_stacks import enter_in_stack
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
 
 logger = logging.getLogger("redlock_django")

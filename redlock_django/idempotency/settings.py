@@ -26,8 +26,8 @@ from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
-from redlock_django.locking.handler import locks
-from redlock_django.web.problems import PROBLEM_BASE
+from redlock_django.locking.services import locks
+from redlock_django.web.answers import PROBLEM_BASE
 from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600

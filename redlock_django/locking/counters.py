@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from redlock_django.locking.first_use import load_extensions
+from redlock_django.locking.hooks import load_extensions
 
 
 class CounterType(NamedTuple):

@@ -15,7 +15,7 @@ from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking import events
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 logger = logging.getLogger("redlock_django")
 

@@ -18,21 +18,28 @@ from redlock_django.conf.arguments import refuse_unknown
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import LockLost, NotAcquired, NotHeld, StoreUnavailable
 from redlock_django.locking import events, registry
-from redlock_django.locking.cancellation import call_after_threads
-from redlock_django.locking.handler import LockService, locks
+from redlock_django.locking.event_loops import (
+    USE_ASYNC,
+    call_after_threads,
+    refuse_in_loop,
+    running_loop,
+)
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.locking.holder import holder_json
-from redlock_django.locking.open_transactions import (
+from redlock_django.locking.parameters import (
+    LockParameters,
+    has_parameters_of,
+    holder_json,
+    parameters_of,
+)
+from redlock_django.locking.renewal import renewal_service
+from redlock_django.locking.services import LockService, locks
+from redlock_django.locking.transactions.open_transactions import (
     KeptLocks,
     check,
     keep,
     may_be_open,
     open_transactions,
 )
-from redlock_django.locking.outer_lease import lease_to_share, refuse_own, refuse_to_retake
-from redlock_django.locking.parameters import LockParameters, has_parameters_of, parameters_of
-from redlock_django.locking.renewal_service import renewal_service
-from redlock_django.locking.running_loop import USE_ASYNC, refuse_in_loop, running_loop
 
 
 class Lock:
@@ -129,17 +136,16 @@ class Lock:
         """
         if self.kept_by is not None:
             if self._held_lease is not None:
-                refuse_to_retake(self._held_lease, self._parameters)
+                registry.refuse_to_retake(self._held_lease, self._parameters)
             self.kept_by.remove(self)
             if self.locked:
                 return True
         if self._held_lease is not None:
-            refuse_own(self._held_lease, self._parameters)
+            registry.refuse_own(self._held_lease, self._parameters)
             self._held_lease.remove_lock(self)
             self._held_lease = None
         self._unlocked = False
-        found = registry.leases_of_caller(service.backend, self.resources)
-        if not found or (outer := lease_to_share(found, self._parameters)) is None:
+        if (outer := registry.lease_to_share(service.backend, self._parameters)) is None:
             return False
         outer.add_lock(self)
         self._held_lease = outer
@@ -149,9 +155,7 @@ class Lock:
         """Report a refusal; return True to continue without a lock, if ON_UNAVAILABLE allows it."""
         if self.is_repeated:
             return False
-        error.resource = (
-            error.resource or self._parameters.names
-        )  # a store that failed may not name it
+        error.resource = error.resource or self._parameters.names  # a failed store names none
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
         elif error.asked:
@@ -224,9 +228,8 @@ class Lock:
 
     def _require_lease(self) -> HeldLease:
         if self._held_lease is None:
-            raise NotHeld(
-                f"{self._parameters.names}: this lock is not held", resource=self._parameters.names
-            )
+            names = self._parameters.names
+            raise NotHeld(f"{names}: this lock is not held", resource=names)
         return self._held_lease
 
     @async_unsafe(USE_ASYNC)

@@ -1,18 +1,24 @@
-"""The parameters of `lock()` and `Lock`, stated once and checked."""
+"""The parameters of `lock()` and `Lock`, stated once and checked; the description of the holder."""
 
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import socket
+import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import cache
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redlock_django.backends.values import flag, minimum_hold
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
-from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
+from redlock_django.locking.services import LockService, locks
 from redlock_django.locking.thread_state import follow_patches
+from redlock_django.wire.clock import wall_ns
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -139,3 +145,33 @@ def has_parameters_of(
         return declared  # type: ignore[no-any-return]
 
     return declare
+
+
+_HOST = socket.gethostname()[:64]
+_APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@cache
+def _process_json() -> str:
+    """Return the JSON about this process, which is the same for all its locks, without the "}"."""
+    return _encode({"host": _HOST, "pid": os.getpid(), "app": _APP})[:-1]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process_json.cache_clear)
+
+
+def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
+    """Return compact JSON about this process, the time in seconds since 1970, and `extra`.
+
+    `min_hold` is the minimum hold in seconds, if there is one. Values of `extra` are cut to 200
+    characters.
+    """
+    about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
+    if min_hold:
+        about += f',"min_hold":{min_hold:.3f}'
+    # JSON allows a name twice, and readers take the last: `extra` may replace what is above.
+    for key, value in extra.items():
+        about += f",{_encode(key)}:{_encode(str(value)[:200])}"
+    return about + "}"

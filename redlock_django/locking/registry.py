@@ -7,6 +7,9 @@ A thread may serve many tasks, one call after the other: asgiref runs the sync c
 in one thread. So a lease that a thread acquired belongs to the caller only if it was acquired in
 the caller's context (`contextvars`), and in a call of `sync_to_async` that still waits for it.
 The context alone does not suffice, because a new task begins with a copy of its parent's.
+
+A lock that is acquired inside an outer lock of its owner shares the lease of that lock, or is
+refused (`lease_to_share`).
 """
 
 from __future__ import annotations
@@ -23,10 +26,15 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking.cancellation import finish_despite_cancellation, first_caller
-from redlock_django.locking.handler import locks
-from redlock_django.locking.running_loop import running_loop
+from redlock_django.exceptions import AlreadyHeld, LockLost, ResourceLocked
+from redlock_django.locking.event_loops import (
+    finish_despite_cancellation,
+    first_caller,
+    running_loop,
+)
+from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.parameters import LockParameters
+from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
     from redlock_django.backends.base import BaseBackend
@@ -248,3 +256,81 @@ def _awaits(awaited: object, call: object) -> bool:
         else:
             awaited = getattr(awaited, "cr_await", None)
     return False
+
+
+def refuse_to_retake(held_lease: HeldLease, parameters: LockParameters) -> None:
+    """Raise LockLost or AlreadyHeld if what a transaction keeps may not be acquired again."""
+    _refuse_lost(held_lease, parameters.names)
+    if not held_lease.inherited:
+        _refuse_in_min_hold(held_lease, parameters, parameters.names)
+
+
+def refuse_own(held_lease: HeldLease, parameters: LockParameters) -> None:
+    """Raise AlreadyHeld if the Lock object that is to be acquired holds its lease already."""
+    if held_lease.seconds_left():
+        raise AlreadyHeld(
+            f"{parameters.names}: this Lock object holds it already; make another one, with "
+            "reentrant=True if it is meant to be nested",
+            resource=parameters.names,
+        )
+
+
+def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLease | None:
+    """Return the lease of the caller that its next lock shares; None if it holds none.
+
+    Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
+    LockLost if the lease to share was lost.
+    """
+    found = leases_of_caller(backend, parameters.resources)
+    if not found or not (outer := _unlost(found, parameters)):
+        return None
+    names = ", ".join(outer)
+    held_lease, *others = set(outer.values())
+    _refuse_in_min_hold(held_lease, parameters, names)
+    is_kept = held_lease.is_kept
+    shares = parameters.reentrant or is_kept
+    if not shares or others or set(parameters.resources) - {*held_lease.lease.resources}:
+        raise AlreadyHeld(
+            f"{names}: this task or thread holds it already"
+            f"{', until the open transaction has ended' if is_kept else ''}; "
+            "lock(..., reentrant=True) nests in one outer lock that holds all the same "
+            "resources",
+            resource=names,
+        )
+    return held_lease
+
+
+def _unlost(found: dict[str, HeldLease], parameters: LockParameters) -> dict[str, HeldLease]:
+    """Return the leases that are held; raise LockLost if one was lost that was to be shared."""
+    outer = {}
+    for resource, held_lease in found.items():
+        if held_lease.seconds_left():
+            outer[resource] = held_lease
+        elif held_lease.lock_objects() and (parameters.reentrant or held_lease.is_kept):
+            _refuse_lost(held_lease, resource)
+    return outer
+
+
+def _refuse_lost(held_lease: HeldLease, names: str) -> None:
+    """Raise LockLost if a lease was lost that the caller has not released.
+
+    A lock instead of it would not protect what was done under the lost one.
+    """
+    held_lease.seconds_left()  # notices that the lease has expired
+    if held_lease.loss_reason:
+        why = f"the lock was lost: {held_lease.loss_reason}"
+        raise LockLost(f"{names}: {why}", resource=names)
+
+
+def _refuse_in_min_hold(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:
+    """Raise AlreadyHeld if sharing this lease would break a promise of `min_hold`."""
+    lease = held_lease.lease
+    if parameters.min_hold:
+        why = "pass min_hold to the outer lock: an inner lock does not prolong it"
+    elif held_lease.is_kept and (left := lease.held_for(held_lease.backend.clock)):
+        why = f"it was released, and min_hold is over in {left:.3g} s"
+    else:
+        return
+    raise AlreadyHeld(
+        f"{names}: this task or thread holds it already; {why}", resource=parameters.names
+    )

@@ -12,8 +12,8 @@ from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
 from redlock_django.locking import registry
 from redlock_django.locking.counters import counters
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource, printable
+from redlock_django.locking.services import locks
 from redlock_django.models import ForcedRelease
 from redlock_django.operate.inspection import inspection_of
 from redlock_django.signals import lock_force_released, send

@@ -6,7 +6,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 
 __all__ = ["QuorumHealth", "ServerHealth", "counted", "master_status", "quorums", "server_word"]

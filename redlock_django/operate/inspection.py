@@ -15,8 +15,8 @@ from django.utils.asyncio import async_unsafe
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED, ORDERS, PageQuery
 from redlock_django.backends.inspection.results import HeldLocks
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
+from redlock_django.locking.services import locks
 
 __all__ = [
     "MAX_LISTED",

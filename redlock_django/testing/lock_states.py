@@ -6,9 +6,9 @@ from types import TracebackType
 
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.validity import Lease
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.registry import held_leases
+from redlock_django.locking.services import locks
 
 _OTHER_HOLDER = '{"host":"elsewhere","app":"held_elsewhere"}'
 

@@ -15,7 +15,7 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
 from redlock_django.backends.sharded.settings import split
 from redlock_django.conf.settings import DEFAULTS
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.servers.trust_declaration import declare, read_state
 
 if TYPE_CHECKING:

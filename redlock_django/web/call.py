@@ -1,26 +1,40 @@
-"""One call of a view under its lock, for sync and async."""
+"""One call of a view under its lock, for sync and async.
+
+Django cancels an async view when the client disconnects. That stops neither a thread of
+`asyncio.to_thread` nor a query, so the lock would be free before their work is committed, and the
+effects of a request with an idempotency key would be unknown. So the view is finished first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.http import HttpRequest
+from django.utils.module_loading import import_string
 
 from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
-from redlock_django.locking.open_transactions import guard_commits, open_blocks
-from redlock_django.web.body import read_body
-from redlock_django.web.disconnects import finish_without_client
-from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
-from redlock_django.web.problems import has_problem
-from redlock_django.web.rendering import changes_templates
+from redlock_django.locking.event_loops import finish_despite_cancellation
+from redlock_django.locking.transactions.open_transactions import guard_commits, open_blocks
+from redlock_django.web.answers import (
+    aanswer,
+    answer,
+    has_problem,
+    judge_effects,
+    was_rolled_back_by_django,
+)
 from redlock_django.web.request_state import RequestState, is_recording_wrapper, records_requests
-from redlock_django.web.responses import aanswer, answer
+from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
     TransactionMarker,
     call_in_transactions,
@@ -36,7 +50,7 @@ from redlock_django.web.transactions import (
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
-    from redlock_django.locking.transaction_lock import TransactionLock
+    from redlock_django.locking.transactions.transaction_lock import TransactionLock
     from redlock_django.web.options import LockOptions
     from redlock_django.web.request_state import Recorder
 
@@ -275,3 +289,51 @@ def call_of(
         f"{view_name(view)} was called without a request: it must be the first argument of a "
         "function, or the first after self of a method"
     )
+
+
+logger = logging.getLogger("redlock_django")
+
+
+async def finish_without_client(
+    view: Coroutine[Any, Any, Any], has_begun: Callable[[], bool]
+) -> Any:
+    """Return the response of a view. If the client leaves, finish the view first if it has begun.
+
+    Its response is then closed, and its error is logged.
+    """
+    return await finish_despite_cancellation(view, has_begun, _discard)
+
+
+async def _discard(task: asyncio.Task[Any]) -> None:
+    """Log the error of a view without a client, or close its response."""
+    error = task.exception()
+    if error is not None:
+        logger.error("redlock: a view failed after its client had left", exc_info=error)
+        return
+    response = task.result()
+    if getattr(response, "streaming", False):
+        await sync_to_async(response.close)()  # releases the lock that is kept for the stream
+
+
+@cache
+def changes_templates() -> bool:
+    """Return whether a middleware of the site has `process_template_response`.
+
+    Django calls it after the view, so a response that was rendered in the view ignores it.
+    """
+    for path in settings.MIDDLEWARE:
+        try:
+            middleware = import_string(path)
+        except (ImportError, ImproperlyConfigured):
+            continue
+        if hasattr(middleware, "process_template_response"):
+            return True
+    return False
+
+
+def _settings_changed(*, setting: str, **_: Any) -> None:
+    if setting == "MIDDLEWARE":
+        changes_templates.cache_clear()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.web.call")

@@ -17,7 +17,7 @@ from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock, lock
-from redlock_django.web.resources import Template
+from redlock_django.web.name_templates import Template
 
 logger = logging.getLogger("redlock_django")
 

@@ -25,7 +25,8 @@ from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
-from redlock_django.web.ninja import resolve_annotations
+from redlock_django.web.frameworks import resolve_annotations
+from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, OnLocked
 from redlock_django.web.request_state import (
     is_async_class,
@@ -33,7 +34,6 @@ from redlock_django.web.request_state import (
     opens_transaction,
     records_requests,
 )
-from redlock_django.web.resources import Computed, Template, template_of
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,

@@ -17,8 +17,8 @@ from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
-from redlock_django.web.resources import Computed, template_of
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,

@@ -1,4 +1,4 @@
-"""The state that the package keeps with one request.
+"""The state that the package keeps with one request: locks that outlive its view, and its page.
 
 It is used by the decorators of a view, which may have other decorators between them, and by
 `LockMiddleware`, which releases the locks that outlive their view. An extension that records
@@ -9,18 +9,26 @@ requests, such as `@idempotent`, uses it in this order:
    With anything in between, which would run without the lock, it raises an error.
 2. The wrapper puts a `Recorder` into `recorder`. The next locked call of a view takes it, and
    calls it inside the transaction of the view.
+
+A page may have a value for one visit, such as an idempotency key. Django's caches do not store such
+a page, and its header is `Cache-Control: private, no-cache`. With `no-store`, a browser would load
+the page again when its user goes back after submitting a form; with a new key, a second click would
+be a second submission.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar, Token
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.utils.cache import patch_cache_control
 from django.utils.functional import SimpleLazyObject
-
-from redlock_django.web.streams import call_on_close, guard_stream
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
@@ -171,3 +179,109 @@ def register_attribute(name: str, make: Callable[[], object]) -> None:
     `make` returns its value, which all requests share. It is called when it is first used.
     """
     request_attributes[name] = SimpleLazyObject(make)
+
+
+def call_on_close(response: Any, request: Any, function: Callable[[], object]) -> None:
+    """Call a function when a response is closed, after its content is closed.
+
+    A middleware may send another response instead, such as a 304, and then this one is never
+    closed. Django closes the request together with the response that it sends, so the function is
+    called then in any case; it may be called twice.
+    """
+    response._resource_closers.append(function)
+    request = getattr(request, "_request", request)
+    close = request.close
+
+    def close_and_call() -> None:
+        close()
+        function()
+
+    request.close = close_and_call
+
+
+def guard_stream(response: StreamingHttpResponse, lock: Lock) -> None:
+    """Make a stream raise LockLost at its next chunk once its lock is lost."""
+    if response.is_async:
+        response.streaming_content = _AsyncStream(response._iterator, lock)  # type: ignore[attr-defined]
+    else:
+        response.streaming_content = _guarded(response.streaming_content, lock)
+
+
+def _guarded(content: Any, lock: Lock) -> Any:
+    for chunk in content:
+        lock.ensure_held()
+        yield chunk
+
+
+class _AsyncStream:
+    """An asynchronous stream that is closed together with its response.
+
+    An async generator in its place would be closed only when the loop finalizes it.
+    """
+
+    def __init__(self, content: Any, lock: Lock) -> None:
+        self._content = content
+        self._lock = lock
+
+    def __aiter__(self) -> _AsyncStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await anext(self._content)
+        self._lock.ensure_held()
+        return chunk
+
+    def close(self) -> None:
+        """Close the content while the lock is still held. `response.close()` calls this."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            async_to_sync(self._aclose)()
+        # Only test clients close a response inside a loop, when the content is exhausted.
+
+    async def _aclose(self) -> None:
+        if hasattr(self._content, "aclose"):
+            await self._content.aclose()
+
+
+current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
+"""The request whose page is being made."""
+
+
+class PageInProgress:
+    """Make `mark_single_use` know the request whose page is made in this block.
+
+    It is a class, because most requests need no more of this package, and a generator costs more.
+    """
+
+    __slots__ = ("_request", "_token")
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        self._token = current_page.set(self._request)
+
+    def __exit__(self, *exception: object) -> None:
+        outer = self._token.old_value
+        # Not reset(): a task may be closed in another context.
+        current_page.set(None if outer is Token.MISSING else outer)
+
+
+def mark_single_use() -> None:
+    """Mark the page that is being made; does nothing outside of a request."""
+    request = current_page.get()
+    if request is not None:
+        RequestState.of(request).single_use = True
+        # UpdateCacheMiddleware and @cache_page read it after the view.
+        request._cache_update_cache = False  # type: ignore[attr-defined]
+
+
+def forbid_caching(state: RequestState, response: Any) -> None:
+    """Set the header of a page that was marked; a response that is not rendered yet, later."""
+    if not isinstance(response, HttpResponseBase):
+        return
+    if getattr(response, "is_rendered", True) is False:
+        response.add_post_render_callback(lambda rendered: forbid_caching(state, rendered))  # type: ignore[attr-defined]
+    elif state.single_use:
+        patch_cache_control(response, private=True, no_cache=True)

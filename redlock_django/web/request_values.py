@@ -1,8 +1,12 @@
-"""The values of a request that name a resource: read as the view's framework reads them.
+"""The values, the body and the user of a request, for a lock: read as its view reads them.
 
 If a client made the lock read one value and the view another, the view would change data without a
 lock. So a value is taken from the data that the framework has parsed for the view, and a request
 that could be read in two ways is refused.
+
+`request.user` is the authority on the user, because everything that authenticates a request sets
+it: Django's `login()` and `alogin()`, middleware for tokens or impersonation, REST framework.
+Django's `request.auser()` reads the session and does not notice that `request.user` was replaced.
 """
 
 from __future__ import annotations
@@ -10,14 +14,18 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
-from redlock_django.exceptions import BadResource
-from redlock_django.web.body import declared_length
+from redlock_django.exceptions import BadResource, IncompleteBody, InvalidRedlock
+from redlock_django.web.frameworks import operation_of
 
 SOURCES = ("header", "get", "post", "json")
 """Where `RequestValues.read` finds values."""
@@ -189,3 +197,111 @@ def _operations(cell: Any) -> Iterable[Any]:
         return getattr(cell.cell_contents, "operations", ())
     except ValueError:  # an empty cell
         return ()
+
+
+_DJANGO = "django.contrib.auth.middleware"
+
+
+def request_user(request: Any) -> Any:
+    """Return `request.user`, or None if nothing has set it."""
+    return getattr(request, "user", None)
+
+
+async def arequest_user(request: Any) -> Any:
+    """Return the user of an async view's request, or None if nothing has set it.
+
+    Raises InvalidRedlock if a middleware has replaced `request.auser` and not `request.user`.
+    """
+    # In a thread, because the first use of request.user may query the database.
+    user = await sync_to_async(_loaded_user)(request)
+    auser = getattr(request, "auser", None)
+    if auser is None or _reads_session(auser):
+        return user
+    replaced = await auser()
+    if user is not None and _identity(user) != _identity(replaced):
+        raise InvalidRedlock(
+            "request.user and request.auser() are different users. A middleware that sets "
+            "request.auser must set request.user to the same user"
+        )
+    return replaced
+
+
+class Framework(Enum):
+    """A framework that authenticates the user inside of its views."""
+
+    REST_FRAMEWORK = "REST framework"
+    NINJA = "django-ninja"
+
+
+def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
+    """Return the framework that authenticates the user inside of a view, or None.
+
+    `owner` is the instance whose method the view is, or None.
+    """
+    view_class = getattr(view, "cls", None) or getattr(view, "view_class", None) or type(owner)
+    if hasattr(view_class, "initialize_request"):
+        return Framework.REST_FRAMEWORK
+    return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
+
+
+def _loaded_user(request: Any) -> Any:
+    user = request_user(request)
+    getattr(user, "is_authenticated", None)  # loads a lazy user
+    return user
+
+
+def _reads_session(auser: Any) -> bool:
+    """Return whether `request.auser` is the one that AuthenticationMiddleware has set."""
+    return getattr(getattr(auser, "func", None), "__module__", "") == _DJANGO
+
+
+def _identity(user: Any) -> tuple[object, ...]:
+    # A lazy user reports the class of the user that it loads.
+    return user.__class__, getattr(user, "is_authenticated", False), getattr(user, "pk", None)
+
+
+LARGEST_READ = 2_621_440
+"""Bytes of the largest body to read if DATA_UPLOAD_MAX_MEMORY_SIZE is None: Django's default."""
+
+
+def declared_length(request: Any) -> int:
+    """Return the Content-Length of a request in bytes, 0 if it has none."""
+    try:
+        return int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return 0  # as Django reads it
+
+
+def read_body(request: Any) -> None:
+    """Read a small body before a lock is acquired, so that a slow client does not hold the lock.
+
+    A body over DATA_UPLOAD_MAX_MEMORY_SIZE (an upload of files) stays unread, because the view may
+    stream it. Under ASGI the whole body has arrived before Django handles the request. Raises
+    IncompleteBody if the connection was closed in the middle of the body.
+    """
+    request = getattr(request, "_request", request)
+    declared = declared_length(request)
+    if declared <= 0 or not isinstance(request, WSGIRequest) or vars(request).get("_read_started"):
+        return
+    if declared <= (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or LARGEST_READ):
+        request.body  # noqa: B018 - Django keeps it for the view, as POST or a stream too
+        check_body_is_complete(request)
+
+
+def check_body_is_complete(request: Any) -> None:
+    """Raise IncompleteBody if a body that was read is shorter than its Content-Length.
+
+    A WSGI server does not report that the client closed the connection in the middle of the body:
+    Django sees the end of a shorter one. Call this after the body or the form was read; it reads
+    nothing itself. Middleware that replaces a body by a shorter one has to set CONTENT_LENGTH.
+    """
+    request = getattr(request, "_request", request)
+    read: int | None
+    if hasattr(request, "_body"):
+        read = len(request._body)
+    else:
+        # A form with files is parsed from Django's stream, whose position this is. Under ASGI there
+        # is none: Django does not handle a request before its whole body has arrived.
+        read = getattr(getattr(request, "_stream", None), "_pos", None)
+    if read is not None and read < declared_length(request):
+        raise IncompleteBody("the connection was closed before the whole body had arrived")

@@ -3,7 +3,7 @@
 Django opens the transaction of a request around the outermost view callable, so a decorator would
 release its lock before COMMIT. A locked view therefore makes Django skip that transaction, and
 opens the same one itself. Where a transaction is already open, the lock is kept until it has ended
-(`locking.open_transactions`).
+(`locking.transactions.open_transactions`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
-from redlock_django.locking.open_transactions import MayReadOldData
-from redlock_django.locking.transaction_lock import TransactionLock
-from redlock_django.web.effects import judge_effects
-from redlock_django.web.ninja import operation_of
+from redlock_django.locking.transactions.open_transactions import MayReadOldData
+from redlock_django.locking.transactions.transaction_lock import TransactionLock
+from redlock_django.web.answers import judge_effects
+from redlock_django.web.frameworks import operation_of
 
 
 class TransactionMarker(set[str]):

@@ -16,10 +16,10 @@ from pytest_django import Settings
 
 from redlock_django import testing
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking import open_transactions
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.renewal_service import RenewalService
+from redlock_django.locking.renewal import RenewalService
+from redlock_django.locking.services import locks
+from redlock_django.locking.transactions import open_transactions
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"

@@ -28,8 +28,8 @@ from redlock_django.locking.counters import (
     counter_types,
     counters,
 )
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import force_release
 
 if TYPE_CHECKING:

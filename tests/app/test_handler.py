@@ -16,8 +16,8 @@ from django.test import override_settings
 from redlock_django import locks as exported
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import LockService, LockServices, locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import LockService, LockServices, locks
 
 if TYPE_CHECKING:
     from pytest_django import Settings

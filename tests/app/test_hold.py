@@ -25,8 +25,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking import open_transactions
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
+from redlock_django.locking.transactions import open_transactions
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import held_elsewhere
 

@@ -37,9 +37,9 @@ from redlock_django.exceptions import (
     ResourceLocked,
 )
 from redlock_django.locking import registry
-from redlock_django.locking.handler import locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from redlock_django.web.lock_resource import lock_resource
 

@@ -19,7 +19,7 @@ from redlock_django import exceptions, lock
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import RedlockError, ResourceLocked
 from redlock_django.testing import assert_not_locked, held_elsewhere
-from redlock_django.web.problems import problem_of, problem_type
+from redlock_django.web.answers import problem_of, problem_type
 from testproject.shop.models import Order
 from tests.test_documents import ROOT
 

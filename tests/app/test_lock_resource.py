@@ -34,10 +34,10 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.web.lock_resource import lock_resource
-from redlock_django.web.resources import resource
+from redlock_django.web.name_templates import resource
 from redlock_django.web.transactions import TransactionMarker, transactions_of
 from testproject.shop.models import Order
 

@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from redlock_django import hold, lock, lock_resource
 from redlock_django.exceptions import LockLost
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
 from tests.app.test_lock import in_thread

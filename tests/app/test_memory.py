@@ -21,8 +21,8 @@ from redlock_django.engine import waiting
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.engine.waiting import SPLIT_ROUNDS
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from redlock_django.signals import master_down, master_up
 from tests.app.conftest import stop_clocks

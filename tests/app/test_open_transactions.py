@@ -21,9 +21,9 @@ from pytest_django import Settings
 
 from redlock_django import lock, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
-from redlock_django.locking import open_transactions
+from redlock_django.locking.event_loops import _executor_of_caller, has_sync_caller
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.sync_threads import _executor_of_caller, has_sync_caller
+from redlock_django.locking.transactions import open_transactions
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.test_lock import in_thread

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import check_resource
+from redlock_django.web.name_templates import LONGEST_RENDERED, Template, resource
 from redlock_django.web.request_values import LARGEST_JSON
-from redlock_django.web.resources import LONGEST_RENDERED, Template, resource
 
 factory = RequestFactory()
 # Both Unicode forms of a string are one value, so only one of them is drawn.
@@ -87,7 +87,7 @@ def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
             return f"{value:x}"
 
     known = {**converters.get_converters(), "hex": Hex()}
-    monkeypatch.setattr("redlock_django.web.placeholders.get_converters", lambda: known)
+    monkeypatch.setattr("redlock_django.web.name_templates.get_converters", lambda: known)
     template = Template("page:<hex:n>")
     assert {template.render(request(), {"n": n}) for n in ("FF", "ff", "0ff", 255)} == {"page:ff"}
 

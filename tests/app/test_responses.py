@@ -19,7 +19,7 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
-from redlock_django.web.responses import aanswer, answer
+from redlock_django.web.answers import aanswer, answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.operate.health import master_status, quorums
 from redlock_django.operate.inspection import held_locks, who_holds

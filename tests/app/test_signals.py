@@ -12,8 +12,8 @@ from django.dispatch import Signal
 
 from redlock_django import signals
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
     from pytest_django import Settings

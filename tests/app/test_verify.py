@@ -17,7 +17,7 @@ from pytest_django import Settings
 from redlock_django import lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks

@@ -30,7 +30,7 @@ from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import Lock
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
-from redlock_django.web.waiting_requests import return_pooled_connections
+from redlock_django.web.options import return_pooled_connections
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.waiting import until
 

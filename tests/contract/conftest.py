@@ -12,7 +12,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
 from tests.postgres import PgBouncer

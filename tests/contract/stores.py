@@ -20,7 +20,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 from tests.live.linked import linked
 from tests.live.replaced_scripts import lengthen_turns

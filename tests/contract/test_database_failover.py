@@ -17,7 +17,7 @@ from redlock_django import lock
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND, SERVERS
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import DATABASE
 from tests.ports import free_port

@@ -18,7 +18,7 @@ from redlock_django.backends.database import listener as database_listener
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.listener import Listener
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import DATABASE, HOLDER, Postgres, Started, Store
 from tests.waiting import until
 

@@ -12,8 +12,8 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, sqlstate
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
-from redlock_django.locking.handler import locks
-from redlock_django.locking.row_wait import limited_wait
+from redlock_django.locking.services import locks
+from redlock_django.locking.transactions.databases import limited_wait
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
 from tests.waiting import until
 

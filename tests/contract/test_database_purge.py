@@ -9,7 +9,7 @@ import pytest
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.purge import purge
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Store
 from tests.operate.commands import run
 

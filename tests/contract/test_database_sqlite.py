@@ -12,7 +12,7 @@ import pytest
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, Sqlite, Store
 from tests.waiting import until
 

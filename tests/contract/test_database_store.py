@@ -27,10 +27,10 @@ from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
-from redlock_django.web.problems import problem_of
+from redlock_django.web.answers import problem_of
 from tests.app.checking import found
 from tests.contract.stores import (
     DATABASE,

@@ -12,7 +12,7 @@ import pytest
 
 from redlock_django import lock
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from tests.contract.stores import ZOOKEEPER
 from tests.zookeeper import ZooKeeperServer, local_zookeeper

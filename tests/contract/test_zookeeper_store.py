@@ -37,7 +37,7 @@ from redlock_django.exceptions import (
     StoreUnavailable,
 )
 from redlock_django.fenced import FencedModel, FencedQuerySet
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.wire.clock import clock
 from tests.app.checking import found
@@ -303,7 +303,7 @@ settings.configure(
 )
 django.setup()
 from redlock_django import lock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 def sockets():
     found = set()

@@ -17,7 +17,7 @@ import pytest
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.client import THREADS
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, ZOOKEEPER
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from redlock_django import lock
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, ZOOKEEPER
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper

@@ -23,8 +23,8 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.link.pending_replies import Exchange
 from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters

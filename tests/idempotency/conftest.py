@@ -19,7 +19,7 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import (

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 
 from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyRefused
-from redlock_django.web.problems import problem_of
+from redlock_django.web.answers import problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/how-to/idempotency.md").read_text()

@@ -17,7 +17,7 @@ from django.urls import path
 
 from redlock_django import idempotent
 from redlock_django.idempotency.key import lock_name
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from testproject.urls import urlpatterns as shop_and_admin

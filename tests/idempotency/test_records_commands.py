@@ -19,7 +19,7 @@ from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.resolve import is_running
 from redlock_django.idempotency.stores.database import DatabaseStore
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record

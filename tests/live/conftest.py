@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 

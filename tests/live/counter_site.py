@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
 from redlock_django import lock_resource
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost, lock_released
 
 PK = 1

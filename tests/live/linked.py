@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from tests.waiting import until
 
 

@@ -13,8 +13,8 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.wire.servers.handshake import Unfit

@@ -24,8 +24,8 @@ import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Link

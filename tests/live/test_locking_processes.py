@@ -19,9 +19,9 @@ import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import LockLost, ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
-from redlock_django.locking.renewal_service import renewal_service
+from redlock_django.locking.renewal import renewal_service
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.master import Master

@@ -50,8 +50,8 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import waiting
 from redlock_django.exceptions import LockLost, QuorumUnreachable, ResourceLocked
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.waiting import waiters

@@ -12,8 +12,8 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import QuorumUnreachable
 from redlock_django.locking.counters import MasterCounts, counters
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.signals import master_down, master_up
 from redlock_django.wire.judging.late_rule import MOST_BEHIND
 from tests.timeouts import generous_timeouts

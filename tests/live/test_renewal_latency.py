@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts

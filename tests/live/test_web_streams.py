@@ -13,7 +13,7 @@ from django.test import AsyncRequestFactory, RequestFactory
 from pytest_django import Settings
 
 from redlock_django import lock_resource
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import nothing_left
 from tests.timeouts import generous_timeouts

@@ -110,7 +110,7 @@ def work(hosts: list[str], folder: Path) -> None:
     )
     django.setup()
     from redlock_django import RedlockError, lock
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     with suppress(RedlockError):  # the servers are new: the first process declares that
         locks["default"].backend.declare_new()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.core.management import CommandError, call_command
 
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 THREE_IN_MEMORY = {
     "BACKEND": "redlock_django.backends.memory.MemoryBackend",

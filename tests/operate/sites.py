@@ -16,7 +16,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND, WAITERS
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import fingerprint_of
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
 from tests.operate.commands import THREE_IN_MEMORY, memory, put
 from tests.operate.planted import about_holder, free, plant_value

@@ -16,7 +16,7 @@ from redis.exceptions import NoPermissionError
 
 from redlock_django import QuorumUnreachable, ResourceLocked, lock
 from redlock_django.engine.protocol.commands import COMMANDS
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, least_acl

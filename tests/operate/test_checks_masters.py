@@ -11,7 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.servers.acl import least_acl
 from redlock_django.wire.servers.survey import Survey
 from tests.app.checking import found

@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.models import ContentionCount
 from redlock_django.operate import contention
 from redlock_django.operate.contention import recorder

@@ -10,7 +10,7 @@ import pytest
 from redlock_django import lock
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks, nearest_held, who_holds
 from tests.live.left_over import nothing_left

@@ -27,13 +27,13 @@ from redlock_django.engine.protocol.commands import COMMANDS, Acquire
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.counters import counters
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.services import locks
 from redlock_django.models import ForcedRelease, HeldLock
 from redlock_django.operate.forced_release import force_release
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks
-from redlock_django.web.responses import answer
+from redlock_django.web.answers import answer
 from redlock_django.wire.servers.acl import least_acl
 from tests.live.left_over import locked
 from tests.operate.commands import run

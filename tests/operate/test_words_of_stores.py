@@ -11,7 +11,7 @@ import pytest
 from redlock_django import lock
 from redlock_django.checks.masters import check_masters
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.stores import ZOOKEEPER
 from tests.operate.commands import run
 from tests.operate.conftest import LIST

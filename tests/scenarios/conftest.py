@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from tests.contract.conftest import databases, migrated_postgres, postgres_tables
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts

@@ -13,8 +13,8 @@ from django.test import override_settings
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import BadResource, LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.locking.counters import counters
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing import (

@@ -20,8 +20,8 @@ from redlock_django.admin.labels import badge
 from redlock_django.backends.inspection.results import HARMLESS
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import is_resource
+from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import HeldLocks
 

@@ -22,7 +22,7 @@ PAGE = 50
 
 def aliases() -> list[str]:
     """Return the aliases of REDLOCK, "default" first."""
-    from redlock_django.locking.handler import locks
+    from redlock_django.locking.services import locks
 
     return sorted(locks, key=lambda alias: alias != "default")
 

@@ -156,7 +156,7 @@ class HeldLockAdmin(_ModelAdmin):
     def contention_view(self, request: HttpRequest) -> HttpResponse:
         """Show the contention of an alias; the names of resources need the view permission."""
         from redlock_django.admin.contention import contention_context
-        from redlock_django.locking.handler import locks
+        from redlock_django.locking.services import locks
 
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -183,7 +183,7 @@ class HeldLockAdmin(_ModelAdmin):
         from redlock_django.admin.held_locks.masters import bars
         from redlock_django.admin.held_locks.queryset import led_by
         from redlock_django.admin.held_locks.release_action import replacement_text, rival_locks
-        from redlock_django.locking.handler import locks
+        from redlock_django.locking.services import locks
         from redlock_django.operate.inspection import who_holds
 
         if not self.has_view_permission(request):

@@ -14,8 +14,8 @@ from redlock_django.admin.held_locks.filters import PAGE
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
+from redlock_django.locking.services import locks
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import ORDERS, HeldLocks, PageQuery, held_locks, who_holds
 

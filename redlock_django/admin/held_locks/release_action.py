@@ -19,8 +19,8 @@ from redlock_django.admin.labels import age, duration, holder_cell, holder_proce
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
+from redlock_django.locking.services import locks
 from redlock_django.models import HeldLock
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 

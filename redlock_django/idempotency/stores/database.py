@@ -23,7 +23,7 @@ from redlock_django.idempotency.stores.base import (
     Store,
     UnresolvedRequest,
 )
-from redlock_django.locking.row_wait import RowBusy, limited_wait
+from redlock_django.locking.transactions.databases import RowBusy, limited_wait
 
 if TYPE_CHECKING:
     from redlock_django.models import IdempotencyRecord, IdempotencyRecordQuerySet

@@ -15,7 +15,7 @@ from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit

@@ -20,8 +20,8 @@ from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.database import DatabaseStore
-from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
+from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS
 from redlock_django.models import ForcedRelease, IdempotencyRecord

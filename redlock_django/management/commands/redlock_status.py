@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from redlock_django.backends.redlock.settings import redlock_settings
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from redis.exceptions import RedisError
 
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
     from redlock_django.backends.inspection.results import ServerHealth

@@ -1,6 +1,7 @@
-"""The problem types (RFC 9457) of the errors that have an HTTP answer.
+"""HTTP answers to errors: problem types (RFC 9457), written as problem+json, JSON or HTML.
 
-An extension adds the problem types of its own errors with `register_problem`.
+An extension adds the problem types of its own errors with `register_problem`. An answer to a lock
+error says "Nothing was changed" and `retryable` only if that is certain (`judge_effects`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.template import TemplateDoesNotExist
+from django.template.loader import get_template
 from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
@@ -102,7 +108,7 @@ def retry_after(error: RedlockError) -> int | None:
 
 
 def _may_have_effects(error: RedlockError) -> bool:
-    # `web.effects` has noted it, for the errors of locks.
+    # `judge_effects` has noted it, for the errors of locks.
     return getattr(error, "may_have_effects", False) is True
 
 
@@ -167,3 +173,89 @@ register_problem(
         ),
     ),
 )
+
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+def judge_effects(error: BaseException, request: Any, *, undone: bool) -> None:
+    """Note on a lock error whether its view may have changed something; the first note counts.
+
+    `undone` is whether the view had not begun, or a transaction around it was rolled back.
+    """
+    if isinstance(error, (LockLost, ResourceLocked, StoreUnavailable)):
+        known = undone or request.method in _SAFE_METHODS
+        vars(error).setdefault("may_have_effects", not known)
+
+
+def was_rolled_back_by_django(request: Any, error: BaseException) -> bool:
+    """Return whether Django rolled back ATOMIC_REQUESTS for an error that a view has raised."""
+    match = request.resolver_match
+    excluded = getattr(match.func, "_non_atomic_requests", ()) if match is not None else ()
+    opened = any(
+        database["ATOMIC_REQUESTS"] and alias not in excluded
+        for alias, database in connections.settings.items()
+    )
+    return opened and not _is_of_commit_hook(error)
+
+
+def _is_of_commit_hook(error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_name == "run_and_clear_commit_hooks":
+            return True  # raised after COMMIT
+        frame = frame.tb_next
+    return False
+
+
+_PROBLEM = "application/problem+json"
+_JSON = "application/json"
+_HTML = "text/html"
+
+
+def answer(request: HttpRequest, error: RedlockError, *, status: int | None = None) -> HttpResponse:
+    """Return the response to an error that has a problem type.
+
+    `status` is the HTTP status for a held lock, 423 if left out. `Retry-After` is in whole
+    seconds, at least 1.
+    """
+    wait = retry_after(error)
+    response = _written(request, problem_of(error, status=status), wait)
+    response["Cache-Control"] = "no-store"
+    response["Vary"] = "Accept"
+    if wait is not None:
+        response["Retry-After"] = str(wait)
+    return response
+
+
+async def aanswer(
+    request: HttpRequest, error: RedlockError, *, status: int | None = None
+) -> HttpResponse:
+    """Return the response as `answer` does, in an async view.
+
+    The HTML page is rendered in a thread, because a site's own template may query the database.
+    """
+    if _preferred(request) == _HTML:
+        return await sync_to_async(answer)(request, error, status=status)
+    return answer(request, error, status=status)
+
+
+def _preferred(request: HttpRequest) -> str:
+    # A client that sends no Accept header, or */*, gets the first of these.
+    return request.get_preferred_type([_PROBLEM, _JSON, _HTML]) or _PROBLEM
+
+
+def _written(request: HttpRequest, problem: dict[str, Any], wait: int | None) -> HttpResponse:
+    preferred, status = _preferred(request), problem["status"]
+    if preferred == _HTML:
+        try:
+            page = get_template("redlock_django/refused.html")
+        except TemplateDoesNotExist:
+            # The site does not load templates of apps, so this page is not found.
+            preferred = _PROBLEM
+        else:
+            # Only a request without a body can be sent again by a link.
+            is_get = request.method in ("GET", "HEAD") and problem["retryable"]
+            context = {"problem": problem, "retry_after": wait, "retry_by_link": is_get}
+            return HttpResponse(page.render(context, request), status=status)
+    return JsonResponse(problem, status=status, content_type=preferred)

@@ -1,4 +1,4 @@
-"""The views of django-ninja, without importing it."""
+"""REST framework and django-ninja: how their views differ, without importing them."""
 
 from __future__ import annotations
 

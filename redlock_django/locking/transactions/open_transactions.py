@@ -18,8 +18,7 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.running_loop import running_loop
-from redlock_django.locking.sync_threads import has_left_open, has_sync_caller
+from redlock_django.locking.event_loops import has_left_open, has_sync_caller, running_loop
 
 READ_COMMITTED = ("read committed", "read uncommitted")
 """The names of PostgreSQL's isolation levels at which each statement sees earlier commits."""

@@ -22,17 +22,18 @@ from redlock_django.backends.values import LONGEST_WAIT, duration
 from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
-from redlock_django.locking.open_transactions import open_transactions
-from redlock_django.locking.row_wait import RowBusy, limited_wait
-from redlock_django.locking.transaction_databases import (
+from redlock_django.locking.transactions.databases import (
     STATE,
+    RowBusy,
     busy_timeout,
     check_begun,
     check_database,
     check_isolation,
     is_busy,
+    limited_wait,
     refuse_snapshot,
 )
+from redlock_django.locking.transactions.open_transactions import open_transactions
 
 NAMESPACE = "redlock_django:transaction:"
 """Precedes the resource in what is hashed, so that a site's own advisory locks have other ids."""

@@ -16,7 +16,7 @@ from redlock_django.backends.base import BaseBackend
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
-from redlock_django.locking.first_use import first_used
+from redlock_django.locking.hooks import first_used
 from redlock_django.locking.thread_state import follow_patches, reset_with_threads
 
 
@@ -109,5 +109,5 @@ def _settings_changed(*, setting: str, **_: Any) -> None:
 
 # So that slow masters, too, receive the last releases of this process.
 atexit.register(locks.close)
-setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.locking.handler")
+setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.locking.services")
 reset_with_threads(locks._forked)

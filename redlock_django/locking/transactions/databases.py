@@ -1,4 +1,4 @@
-"""The checks, time limits and errors of each database that `transaction_lock` needs."""
+"""How each database locks: checks for `transaction_lock`, limits on waits, errors of busy rows."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import OperationalError, connections
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.open_transactions import READ_COMMITTED
+from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
 
 STATE = "current_setting('transaction_isolation'), pg_is_in_recovery()"
 """The columns of PostgreSQL that `refuse_snapshot` judges."""
@@ -121,3 +121,77 @@ def is_busy(connection: BaseDatabaseWrapper, error: OperationalError) -> bool:
     if connection.vendor == "mysql":
         return bool(error.args) and error.args[0] in _BUSY_MYSQL
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE
+
+
+_LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE of PostgreSQL
+_LOCK_WAIT_TIMEOUT = 1205  # error number of MySQL and MariaDB
+
+
+class RowBusy(Exception):
+    """Another transaction has written the row, and has not ended in time."""
+
+
+@contextmanager
+def limited_wait(alias: str, seconds: float) -> Iterator[None]:
+    """Limit the waits of the statements in this block; raise RowBusy when the time is over.
+
+    On PostgreSQL the limit is `lock_timeout`. On MySQL and MariaDB it is
+    `innodb_lock_wait_timeout`, in whole seconds. SQLite limits every wait for its one write lock
+    by the option `timeout`, and fails with "database is locked".
+    """
+    limits = {"postgresql": _limit_in_postgresql, "mysql": _limit_in_mysql}
+    limit = limits.get(connections[alias].vendor, _limit_elsewhere)
+    try:
+        with limit(alias, seconds):
+            yield
+    except OperationalError as error:
+        if _is_timeout(error):
+            raise RowBusy from error
+        raise
+
+
+@contextmanager
+def _limit_in_postgresql(alias: str, seconds: float) -> Iterator[None]:
+    # The setting is local to a transaction. After an error its rollback restores the setting.
+    with transaction.atomic(using=alias, savepoint=False):
+        with connections[alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
+                [f"{max(1, round(seconds * 1000))}ms"],
+            )
+            before, _ = cursor.fetchone()
+        yield
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+
+@contextmanager
+def _limit_in_mysql(alias: str, seconds: float) -> Iterator[None]:
+    connection = connections[alias]
+    statement = "SET SESSION innodb_lock_wait_timeout = %s"
+    # In a transaction, a proxy that shares connections keeps this one until the limit is restored.
+    with transaction.atomic(using=alias, savepoint=False):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@innodb_lock_wait_timeout")
+            (before,) = cursor.fetchone()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, [max(1, math.ceil(seconds))])
+            yield
+        finally:
+            # The driver's own cursor: Django refuses statements after an error in a transaction.
+            if connection.connection is not None:
+                with connection.connection.cursor() as cursor:
+                    cursor.execute(statement, [before])
+
+
+@contextmanager
+def _limit_elsewhere(alias: str, seconds: float) -> Iterator[None]:
+    yield
+
+
+def _is_timeout(error: OperationalError) -> bool:
+    cause = error.__cause__
+    # psycopg 3 and psycopg2 name the SQLSTATE differently.
+    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+    return state == _LOCK_NOT_AVAILABLE or error.args[:1] == (_LOCK_WAIT_TIMEOUT,)

@@ -1,0 +1,1 @@
+"""Locks and transactions: locks that are released after COMMIT, and transactions that lock."""
