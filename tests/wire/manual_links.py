@@ -195,14 +195,26 @@ class ManualLinks(Links):
         """Return a command that releases it."""
         return Release(deployment=self.deployment, resources=("r",), value=f"{token} {{}}")
 
+    def say(self, index: int, *data: bytes) -> None:
+        """Send this from a master, and read it, each part alone."""
+        for part in data:
+            self.ends[index].say(part)
+            self.read(self.masters[index])
+        self.outbox.flush()
+
     def reply(
-        self, index: int, number: int, status: int = 1, *, ahead: float = 0.0, fences: int = 1
+        self,
+        index: int,
+        number: int,
+        status: int = 1,
+        *,
+        ahead: float = 0.0,
+        fence: int = 7,
+        fences: int = 1,
     ) -> None:
         """Reply to an acquire, or with no `fences` to a release, for a master with a clock."""
         now = self.time.wall + round(ahead * 1e6)
-        self.ends[index].say(resp([number, status, now, *[7] * (fences if status == 1 else 0)]))
-        self.read(self.masters[index])
-        self.outbox.flush()
+        self.say(index, resp([number, status, now, *[fence] * (fences if status == 1 else 0)]))
 
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""
@@ -212,9 +224,7 @@ class ManualLinks(Links):
             fingerprint = b"n=9,ttl=9,skew=9,delay=9"
         why = fingerprint if status == MISMATCH else b""
         marker = b"" if status == UNMARKED else b"%x %d %s" % (index, now, fingerprint)
-        self.ends[index].say(resp([0, status, now, now, marker, why]))
-        self.read(self.masters[index])
-        self.outbox.flush()
+        self.say(index, resp([0, status, now, now, marker, why]))
 
 
 @contextmanager

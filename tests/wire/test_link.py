@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
-import logging
 import select
 import signal
 import socket
@@ -18,32 +17,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
-from redlock_django.engine.protocol.commands import Release, script
-from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, threads
 from redlock_django.wire.judging import late_masters as late_watch
-from redlock_django.wire.link import master as master_module
 from redlock_django.wire.link.link import Link, ProtocolDesync
-from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import dialer, inbox, outbox
 from redlock_django.wire.links import links as links_module
-from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.waiting import stalls, until
-from tests.wire.manual_links import manual_links, never_dial
 from tests.wire.proxy import FaultProxy, behind
-from tests.wire.scripted import Received, ScriptedMaster, honest, resp
+from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
     HOLDER,
     PATIENT,
-    SOON,
     VARIANTS,
     Variant,
     joined,
@@ -52,7 +44,7 @@ from tests.wire.variants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any
 
     from redlock_django.testing.masters import LocalMaster
@@ -79,161 +71,12 @@ def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[V
         yield variant
 
 
-def hang_up(variant: Variant, players: Sequence[ScriptedMaster], index: int) -> None:
-    """Lose the link to a scripted master that owes a reply.
-
-    No thread connects, whose failure could take the place of a link that the test delivers.
-    """
-    with patch.object(Dialer, "_dial", never_dial):
-        players[index].hang_up()
-        variant.wait_gone(index)
-
-
 def present(master: LocalMaster, key: str) -> bool:
     with master.client() as client:
         return bool(client.exists(f"redlock:{key}"))
 
 
 # Replies.
-
-
-def a_string(said: Received) -> bytes:
-    return resp(b"OK")
-
-
-def an_older_round(said: Received) -> bytes:
-    return resp([said.number - 1, 1, time.time_ns() // 1000, 5])
-
-
-def no_number(said: Received) -> bytes:
-    return resp([b"x", 1, time.time_ns() // 1000, 5])
-
-
-def too_short(said: Received) -> bytes:
-    return resp([said.number])
-
-
-def no_time(said: Received) -> bytes:
-    return resp([said.number, 1, b"now", 5])
-
-
-def no_fence(said: Received) -> bytes:
-    return resp([said.number, 1, time.time_ns() // 1000, b"7"])
-
-
-def unknown_status(said: Received) -> bytes:
-    return resp([said.number, 77, time.time_ns() // 1000])
-
-
-def half_a_refusal(said: Received) -> bytes:
-    return resp([said.number, 0, time.time_ns() // 1000, 1])
-
-
-def nothing(said: Received) -> bytes:
-    return resp([])
-
-
-def not_resp(said: Received) -> bytes:
-    return b"HTTP/1.1 400 Bad Request\r\n\r\n"
-
-
-@both
-@pytest.mark.parametrize(
-    "answer",
-    [
-        a_string,
-        an_older_round,
-        no_number,
-        too_short,
-        no_time,
-        no_fence,
-        unknown_status,
-        half_a_refusal,
-        nothing,
-        not_resp,
-    ],
-)
-def test_a_reply_that_cannot_be_right_drops_the_link(
-    name: str, answer: Callable[[Received], bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    player = ScriptedMaster(answer)
-    with scripted(name, player) as variant:
-        with pytest.raises(QuorumUnreachable, match="out of step"):
-            variant.acquire("order:1")
-        assert player.ended.wait(60)
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:1")
-        assert [said.name for said in player.heard] == ["acquire"]
-    assert any(record.levelname == "ERROR" for record in caplog.records)
-
-
-@both
-def test_an_extra_reply_is_never_read_for_the_next_command(name: str) -> None:
-    def twice(said: Received) -> bytes:
-        return honest(said) + resp([said.number + 1, 1, time.time_ns() // 1000, 99])
-
-    player = ScriptedMaster(twice)
-    with scripted(name, player) as variant:
-        assert variant.acquire("order:1").fences == (player.heard[0].number,)
-        assert player.ended.wait(60)
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:2")
-
-
-@both
-def test_every_round_in_flight_fails_with_its_link(name: str) -> None:
-    asked = threading.Barrier(5)
-
-    def when_all_have_asked(said: Received) -> bytes | None:
-        return resp(b"rubbish") if len(player.heard) == 4 else None
-
-    player = ScriptedMaster(when_all_have_asked)
-
-    def take(number: int) -> str:
-        asked.wait()
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire(f"order:{number}")
-        return str(caught.value)
-
-    with (
-        scripted(name, player, master_timeout=5.0) as variant,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        takers = [pool.submit(take, number) for number in range(4)]
-        asked.wait()
-        assert all("out of step" in taker.result(60) for taker in takers)
-
-
-@both
-def test_replies_in_pieces_of_one_byte(name: str) -> None:
-    player = ScriptedMaster()
-    player.slices = True
-    with scripted(name, player) as variant:
-        for turn in range(20):
-            lease = variant.acquire(f"order:{turn}")
-            assert lease.fences == (player.heard[-1].number,)
-            assert variant.release(lease) is True
-        assert not player.ended.is_set()
-
-
-@both
-def test_several_replies_in_one_segment_go_each_to_its_own_round(name: str) -> None:
-    waiting: list[bytes] = []
-
-    def all_at_once(said: Received) -> bytes | None:
-        waiting.append(honest(said))
-        return b"".join(waiting) if len(waiting) == 4 else None
-
-    player = ScriptedMaster(all_at_once)
-    with (
-        scripted(name, player, master_timeout=5.0) as variant,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        leases = list(pool.map(lambda n: variant.acquire(f"order:{n}"), range(4)))
-    told = {said.keys[3].decode(): said.number for said in player.heard}
-    for number, lease in enumerate(leases):
-        assert lease.fences == (told[f"redlock:lock:order:{number}"],)
-    assert len(set(told.values())) == 4
 
 
 @both
@@ -334,119 +177,6 @@ def test_a_tls_link_that_is_drained_waits_no_longer_than_it_may() -> None:
 
 
 @both
-def test_late_replies_count_in_their_own_round(name: str, masters: list[LocalMaster]) -> None:
-    with FaultProxy(masters[2].port) as proxy:
-        urls = [masters[0].url, masters[1].url, proxy.url]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
-            link = variant.links.masters[2].link
-            proxy.hold()
-            leases = [variant.acquire(f"order:{turn}") for turn in range(3)]
-            assert variant.release(leases[1]) is True
-            with pytest.raises(NotAcquired):
-                variant.acquire("order:0")
-            assert all(lease.tally.votes[2] is None for lease in leases)
-            proxy.let_go()
-            variant.settle()
-            for turn, lease in enumerate(leases):
-                vote = lease.tally.votes[2]
-                assert vote is not None
-                with masters[2].client() as client:
-                    assert vote.fences == (int(client.get(f"redlock:fence:order:{turn}") or 0),)
-            assert variant.links.masters[2].link is link
-            # The third master's vote decides now, and it is counted.
-            masters[0].kill()
-            lease = variant.acquire("order:9", wait=60.0)
-            vote = lease.tally.votes[2]
-            assert vote is not None
-            assert vote.ballot is Ballot.GRANTED
-
-
-@both
-def test_replies_held_past_the_timeout_are_never_read(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[:2]]
-        urls = [*(proxy.url for proxy in proxies), masters[2].url]
-        variant = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=1.0))
-        for proxy in proxies:
-            proxy.hold()
-        with pytest.raises(QuorumUnreachable, match="did not answer within"):
-            variant.acquire("order:1")
-        for proxy in proxies:
-            proxy.let_go()
-        variant.wait_usable(3)
-        lease = variant.acquire("order:2")
-        assert variant.release(lease) is True
-        until(lambda: not any(present(m, "lock:order:1") for m in masters[:3]), "nothing is left")
-
-
-@both
-def test_a_script_that_a_late_master_lacks_is_loaded_for_the_next_time(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with FaultProxy(masters[2].port) as proxy:
-        urls = [masters[0].url, masters[1].url, proxy.url]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
-            with masters[2].client() as client:
-                client.script_flush()
-            proxy.hold()
-            first = variant.acquire("order:1")
-            proxy.let_go()
-            variant.settle()
-            assert not present(masters[2], "lock:order:1"), "a decided round is not retried"
-            with masters[2].client() as client:
-                assert client.script_exists(script("acquire")[1]) == [True]
-            variant.release(first)
-            second = variant.acquire("order:2")
-            variant.settle()
-            assert present(masters[2], "lock:order:2")
-            assert variant.release(second) is True
-
-
-# Releases.
-
-
-@both
-def test_a_release_travels_after_its_acquire(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=8.0) as variant:
-        link = variant.links.masters[2].link
-        masters[2].pause()
-        lease = variant.acquire("order:1")
-        assert variant.release(lease) is True
-        masters[2].resume()
-        variant.settle()
-        assert variant.links.masters[2].link is link
-        assert present(masters[2], "fence:order:1"), "the late acquire was executed"
-        assert not any(present(master, "lock:order:1") for master in masters[:3])
-
-
-@both
-@pytest.mark.parametrize("back_first", [True, False])
-def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(
-    name: str, masters: list[LocalMaster], back_first: bool
-) -> None:
-    with joined(name, masters[:3], **SOON) as variant:
-        masters[2].pause()
-        lease = variant.acquire("order:1", wait=60.0)
-        if back_first:
-            variant.wait_gone(2)
-            masters[2].resume()
-            variant.wait_usable(3)
-            assert variant.release(lease) is True
-        else:
-            assert variant.release(lease) is True
-            variant.wait_gone(2)
-            masters[2].resume()
-            variant.wait_usable(3)
-        variant.settle()
-        assert not any(present(master, "lock:order:1") for master in masters[:3])
-        # A command of the first link that still arrives finds the tombstone.
-        assert present(masters[2], f"tomb:{lease.token}")
-        assert not present(masters[0], f"tomb:{lease.token}")
-
-
-@both
 def test_a_master_that_still_answers_receives_the_last_release(name: str) -> None:
     """A server that cannot send its reply drops the client, with commands it has not read yet."""
     left_alone = threading.Event()
@@ -470,89 +200,7 @@ def test_a_master_that_still_answers_receives_the_last_release(name: str) -> Non
     assert [said.name for said in last.heard] == ["acquire", "release"]
 
 
-@both
-def test_kept_releases_are_sent_first_and_bury_the_token(name: str) -> None:
-    players = [ScriptedMaster() for _ in range(3)]
-    with scripted(name, *players, master_timeout=1.0) as variant:
-        players[2].answer = lambda said: None
-        leases = [variant.acquire(f"order:{turn}") for turn in range(3)]
-        until(lambda: len(players[2].heard) == 3, "the third has heard all three")
-        hang_up(variant, players, 2)
-        for lease in leases:
-            assert variant.release(lease) is True
-        again = ScriptedMaster()
-        variant.driver.deliver(2, again.joined(run_id="2"))
-        until(lambda: len(again.heard) == 3, "the kept releases")
-        variant.acquire("order:9")
-        until(lambda: len(again.heard) == 4, "the next acquire")
-        assert [said.name for said in again.heard] == ["release"] * 3 + ["acquire"]
-        for said, lease in zip(again.heard, leases, strict=False):
-            assert said.keys[2] == f"redlock:tomb:{lease.token}".encode()
-            assert said.arguments[1] == b"10000 0 1 "  # MAX_TTL in ms
-    again.close()
-
-
-@both
-def test_the_number_of_kept_releases_is_limited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert master_module.MAX_REMEMBERED == 10_000
-    most = 2_500  # still more than a socket takes at once
-    monkeypatch.setattr(master_module, "MAX_REMEMBERED", most)
-    players = [ScriptedMaster() for _ in range(3)]
-    with scripted(name, *players, master_timeout=1.0) as variant:
-        players[2].answer = lambda said: None
-        lease = variant.acquire("order:1")
-        hang_up(variant, players, 2)
-        variant.release(lease)
-        master: Master = variant.links.masters[2]
-        deployment = variant.backend.deployment
-        master.pending_releases.clear()
-
-        def keep() -> None:
-            for number in range(most + 7):
-                master.keep_release(
-                    Release(deployment=deployment, resources=("r",), value=f"{number:032x} {{}}")
-                )
-                master.remember_unanswered(f"{number:032x}")
-
-        variant.inside(keep)
-        assert len(master.pending_releases) == len(master.unanswered) == most
-        assert f"{6:032x}" not in master.pending_releases
-        assert f"{7:032x}" in master.pending_releases
-        again = ScriptedMaster()
-        variant.driver.deliver(2, again.joined(run_id="2"))
-        until(lambda: len(again.heard) == most, "all that was kept is said")
-        variant.settle()
-        assert not master.pending_releases
-        assert not master.unanswered
-        assert master.link is not None
-    again.close()
-
-
 # The breaker.
-
-
-@both
-def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], **SOON) as variant:
-        masters[0].pause()
-        variant.release(variant.acquire("order:1"))
-        variant.wait_gone(0)
-        began = time.monotonic()
-        for _ in range(30):
-            lease = variant.acquire("order:1")
-            with pytest.raises(NotAcquired):
-                variant.acquire("order:1")
-            assert variant.release(lease) is True
-            vote = lease.tally.votes[0]
-            assert vote is not None
-            assert not vote.sent
-        assert time.monotonic() - began < 30 * 0.5
-        masters[0].resume()
-        variant.wait_usable(3)
-        lease = variant.acquire("order:2")
-        variant.settle()
-        assert present(masters[0], "lock:order:2")
-        assert variant.release(lease) is True
 
 
 @both
@@ -584,40 +232,6 @@ def test_a_late_majority_keeps_its_links_and_votes_again(
         variant.settle()
         assert [master.link for master in variant.links.masters] == links
         assert not any(present(master, "lock:order:1") for master in masters)
-
-
-@both
-def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    def asked() -> int:
-        with masters[2].client() as client:
-            stats: dict[str, Any] = client.info("commandstats")
-        return sum(s["calls"] for verb, s in stats.items() if verb.startswith("cmdstat_eval"))
-
-    with joined(name, masters[:3], master_timeout=0.5) as variant:
-        for master in masters[:2]:
-            master.pause()
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:1")
-        variant.wait_late(0, 1)
-        third = variant.links.masters[2]
-        until(lambda: third not in variant.inside(variant.links.owing), "it has answered")
-        before = asked()
-        began = time.monotonic()
-        for _ in range(10):
-            with pytest.raises(QuorumUnreachable, match="2 of 3 masters") as caught:
-                variant.acquire("order:1")
-        # Much less than ten timeouts, and than the time for connecting.
-        assert time.monotonic() - began < 10 * 0.5
-        assert asked() == before
-        tally = list(caught.value.tally.values())
-        assert all("did not answer" in said for said in tally[:2])
-        assert tally[2] == "not asked"
-        for master in masters[:2]:
-            master.resume()
-        variant.wait_usable(3)
-        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
 
 
 @both
@@ -763,8 +377,7 @@ def test_a_held_gil_loses_no_link_and_marks_no_master(
         links = [master.link for master in variant.links.masters]
         before = markers(masters[:3])
         with traffic(variant):
-            for _ in range(2):
-                hold_the_gil(1.0)
+            hold_the_gil(1.0)
         assert [master.link for master in variant.links.masters] == links
         assert all(master.failures == 0 for master in variant.links.masters)
         assert markers(masters[:3]) == before
@@ -822,8 +435,7 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
         probe = variant.links.outbox.exchange(_nothing_to_say(variant), lambda: None)
         if busy:
             with traffic(variant):
-                for _ in range(2):
-                    variant.inside(block)
+                variant.inside(block)
         else:
             variant.inside(block)
             variant.settle()
@@ -1042,13 +654,3 @@ def test_an_error_in_the_tender_does_not_end_it(
         assert tender.thread.is_alive()
         variant.release(variant.acquire("order:1"))
         variant.settle()
-
-
-def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with manual_links(3) as links:
-        for _ in range(2):
-            links.join(2, run_id="1")
-        links.lose(links.masters[0], "lost")
-        links.join(0)
-    [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
-    assert "/nowhere/1.sock and /nowhere/2.sock are the same server" in record.getMessage()

@@ -129,9 +129,7 @@ class Session:
     def say(self, index: int, data: bytes) -> None:
         cut = self.rng.randrange(1, len(data))
         for piece in (data,) if self.rng.random() < 0.7 else (data[:cut], data[cut:]):
-            self.links.ends[index].say(piece)
-            self.links.read(self.links.masters[index])
-            self.links.outbox.flush()
+            self.links.say(index, piece)
 
     def disturb(self) -> None:
         index = self.rng.randrange(len(self.links.ends))
@@ -179,8 +177,7 @@ def test_random_sessions_are_the_same_without_it(seed: int) -> None:
 
 def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
     for index in range(len(links.ends)):
-        links.ends[index].say(resp([exchange.number, 1, time.wall, 7]))
-        links.read(links.masters[index])
+        links.say(index, resp([exchange.number, 1, time.wall, 7]))
 
 
 def test_a_healthy_round_takes_it() -> None:
@@ -249,8 +246,7 @@ def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: i
         exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
-        links.ends[index].say(resp([exchange.number, 1, time.wall, *[7] * command.fenced]))
-        links.read(links.masters[index])
+        links.say(index, resp([exchange.number, 1, time.wall, *[7] * command.fenced]))
     assert exchange.tally.verdict is Verdict.WON
     return exchange.tally.reasons()
 
@@ -361,8 +357,7 @@ def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
             exchange = links.ask(links.acquire("b" * 32))
             reply = resp(pack("<4q", exchange.number, 1, time.wall, 7))
             for part in (reply[:cut], reply[cut:]):
-                links.ends[0].say(part)
-                links.read(links.masters[0])
+                links.say(0, part)
             assert exchange.tally.unanimous == (7,), f"cut after {cut} bytes"
 
 
@@ -370,8 +365,7 @@ def test_an_empty_reply_to_another_command_drops_the_link() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         links.ask(links.acquire("b" * 32), 0, 1)
-        links.ends[0].say(resp([]))
-        links.read(links.masters[0])
+        links.say(0, resp([]))
         assert links.masters[0].link is None
 
 
@@ -394,8 +388,7 @@ def test_a_clock_step_ends_it() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
-        links.ends[0].say(resp([exchange.number, 1, time.wall + 5_000_000, 7]))
-        links.read(links.masters[0])
+        links.say(0, resp([exchange.number, 1, time.wall + 5_000_000, 7]))
         assert "stepped" in exchange.tally.reasons()[0]
 
 
@@ -404,8 +397,7 @@ def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
         _answered(links, time, links.ask(links.acquire()))
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
         ahead = time.wall + 5_000_000
-        links.ends[0].say(b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
-        links.read(links.masters[0])
+        links.say(0, b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
         assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
 
 
@@ -425,8 +417,7 @@ def test_a_short_reply_alone_grants(asks: str) -> None:
 def test_a_grant_of_another_round_is_not_a_vote() -> None:
     with timed_links(True) as (links, time):
         exchange = links.ask(links.acquire())
-        links.ends[0].say(resp(short([exchange.number + 1, 1, time.wall, 7])))
-        links.read(links.masters[0])
+        links.say(0, resp(short([exchange.number + 1, 1, time.wall, 7])))
         assert links.masters[0].link is None
         assert exchange.tally.grants == 0
 
@@ -438,8 +429,7 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
         grant = resp(exchange.number)
         begin = refusal.index(grant)
         for piece in refusal[:begin], grant, refusal[begin + len(grant) :]:
-            links.ends[0].say(piece)
-            links.read(links.masters[0])
+            links.say(0, piece)
         assert exchange.tally.reasons()[0] == "forgot the lock"
 
 
@@ -447,8 +437,7 @@ def test_a_clock_step_in_a_short_reply_ends_it() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
-        links.ends[0].say(resp(short([exchange.number, 1, time.wall + 5_000_000, 7])))
-        links.read(links.masters[0])
+        links.say(0, resp(short([exchange.number, 1, time.wall + 5_000_000, 7])))
         assert "stepped" in exchange.tally.reasons()[0]
         assert links.masters[0].link is not None
         assert not links.masters[0].link.owed or links.masters[0].checking
@@ -462,8 +451,7 @@ def test_bounds_of_clocks_are_not_old() -> None:
         for stepped in [0] * 100 + [1_200_000]:
             time.now += 1.0
             exchange = links.ask(links.acquire())
-            links.ends[0].say(resp([exchange.number, 1, time.wall + stepped, 7]))
-            links.read(links.masters[0])
+            links.say(0, resp([exchange.number, 1, time.wall + stepped, 7]))
         assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine import waiting
-from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.plain_tally import Switch
 from redlock_django.wire.servers.handshake import speaks_resp3
 from redlock_django.wire.waiting import waiters as wire_waiters
@@ -190,11 +190,11 @@ def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
         lease = variant.acquire("order:1")
         # Two threads that begin at the same moment may otherwise make a crowd each.
         crowd = variant.links.waiters.crowds.setdefault(("order:1",), Crowd())
-        takers = [pool.submit(variant.acquire, "order:1", wait=2.0) for _ in range(many)]
+        takers = [pool.submit(variant.acquire, "order:1", wait=1.0) for _ in range(many)]
         for taker in takers:
             with pytest.raises(ResourceLocked, match="order:1: held by another client") as caught:
                 taker.result(60)
-            assert caught.value.took > 1.99
+            assert caught.value.took > 0.99
             asked += caught.value.asked
         assert crowd.refusal.is_refused
         assert asked == MOST_ASKING
@@ -248,7 +248,7 @@ def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMast
 @pytest.mark.usefixtures("no_fallback", "long_turns")
 def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(2) as pool:
-        variant.acquire("order:1", ttl=1.0, wait=60.0)
+        variant.acquire("order:1", ttl=0.6, wait=60.0)
         queue = Queue(variant, pool)
         queue.join("A")
         # On a busy machine the lock may expire before A or B is in the queues.
@@ -309,6 +309,7 @@ def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
+    monkeypatch.setattr(waiting, "CALM", 0.3)
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
         with waiters(variant, masters[:3], "A") as queue:
@@ -393,7 +394,7 @@ def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(waiting, "FALLBACK", 0.0)
     player = ScriptedMaster(held)
     with scripted(name, player) as variant, ThreadPoolExecutor(1) as pool:
-        taker = pool.submit(variant.acquire, "order:1", wait=0.9)  # less than CALM
+        taker = pool.submit(variant.acquire, "order:1", wait=0.5)  # less than CALM
         with pytest.raises(ResourceLocked):
             taker.result(60)
         assert asks(player) == ["order:1"] * 2, "at first, and when it gives up"
@@ -549,19 +550,6 @@ def test_a_user_that_may_not_subscribe_is_logged_once_and_asks_again(
     assert all("answered NOPERM to SUBSCRIBE" in text for text in told)
 
 
-@both
-def test_a_server_without_resp3_never_gets_a_subscribe(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    player = ScriptedMaster(pushes=False)
-    with scripted(name, player) as variant:
-        for _ in range(2):
-            variant.release(variant.acquire("order:1", wait=5.0))
-        assert {said.name for said in player.heard} == {"acquire", "release"}
-    told = [record.getMessage() for record in caplog.records]
-    assert sum("does not support RESP3" in text for text in told) == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "speaks"),
     [
@@ -597,34 +585,6 @@ def held(said: Received) -> bytes:
     if said.name != "acquire":
         return honest(said)
     return resp([said.number, 0, time.time_ns() // 1000, 1, 60_000, 5, b"f" * 32, 0])
-
-
-PUSHES = [
-    push(b"message", b"redlock:wake:0", b"redlock:wake:0 1"),
-    push(b"message", b"redlock:wake:0", b""),
-    push(b"message", b"redlock:wake:0"),
-    push(b"message", 7, 7),
-    push(b"invalidate", 1, 1, 5),
-    push(1, 1, time.time_ns() // 1000, 5),
-    push(),
-]
-
-
-@both
-@pytest.mark.parametrize("slices", [False, True])
-def test_a_push_is_never_read_as_a_reply(name: str, slices: bool) -> None:
-    def with_pushes(said: Received) -> bytes:
-        everything = b"".join(PUSHES)
-        return everything + honest(said) + everything
-
-    player = ScriptedMaster(with_pushes)
-    player.slices = slices
-    with scripted(name, player) as variant:
-        for turn in range(5):
-            lease = variant.acquire(f"order:{turn}", wait=5.0)
-            assert lease.fences == (player.heard[-1].number,)
-            assert variant.release(lease) is True
-        assert not player.ended.is_set()
 
 
 @both
@@ -681,30 +641,6 @@ def test_calls_of_a_minority_wake_no_waiter(name: str) -> None:
         assert asks(players[0]) == ["order:1", "order:2"]
         players[1].send(called)
         taker.result(60)
-
-
-@both
-def test_an_unexpected_subscription_drops_the_link(name: str) -> None:
-    player = ScriptedMaster(lambda said: push(b"subscribe", b"x", 1) + honest(said))
-    with scripted(name, player) as variant:
-        with pytest.raises(QuorumUnreachable, match="out of step"):
-            variant.acquire("order:1")
-        assert player.ended.wait(60)
-
-
-@both
-def test_a_reply_to_subscribe_that_is_not_a_push_drops_the_link(name: str) -> None:
-    def as_in_resp2(said: Received) -> bytes:
-        if said.name == "subscribe":
-            return resp([b"subscribe", said.keys[0], 1])
-        return honest(said)
-
-    player = ScriptedMaster(as_in_resp2)
-    with scripted(name, player) as variant:
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:1", wait=0.01)
-        assert player.ended.wait(60)
-        assert asks(player) in ([], ["order:1"])
 
 
 # Sleeping threads read, too.

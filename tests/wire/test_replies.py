@@ -1,0 +1,204 @@
+"""Replies that come late, wrong, in pieces or never, and releases that are kept, without a driver.
+
+More of these rules are in `link_schedules`, each with the mutant that breaks it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from struct import pack
+from typing import Any
+
+import pytest
+
+from redlock_django.engine.quorum import Verdict
+from redlock_django.wire.link import master as master_module
+from tests.wire.link_schedules import tombstone
+from tests.wire.manual_links import TOKEN, ManualLinks, manual_links
+from tests.wire.scripted import NAMES, push, resp
+
+NUMBER, EARLIER, NOW = object(), object(), object()
+"""The number of the round or of the one before, and the time of the master, in these replies."""
+WRONG: dict[str, Any] = {
+    "a string": b"OK",
+    "an older round": [EARLIER, 1, NOW, 5],
+    "no number": [b"x", 1, NOW, 5],
+    "too short": [NUMBER],
+    "no time": [NUMBER, 1, b"now", 5],
+    "no fence": [NUMBER, 1, NOW, b"7"],
+    "an unknown status": [NUMBER, 77, NOW],
+    "half a refusal": [NUMBER, 0, NOW, 1],
+    "nothing": [],
+    "not RESP": None,
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_reply_that_cannot_be_right_drops_the_link(
+    wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with manual_links(1) as links:
+        exchange = links.ask(links.acquire())
+        if (reply := WRONG[wrong]) is None:
+            data = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+        elif isinstance(reply, bytes):
+            data = resp(reply)
+        else:
+            number, now = exchange.number, links.time.wall
+            meant = {NUMBER: number, EARLIER: number - 1, NOW: now}
+            data = resp([p if isinstance(p, bytes) else meant.get(p, p) for p in reply])
+        links.say(0, data)
+        assert exchange.tally.verdict is Verdict.LOST
+        assert "out of step" in exchange.tally.reasons()[0]
+        assert links.ends[0].names() == ["acquire"]
+        assert links.ends[0].is_closed_by_the_other()
+        assert links.ask(links.acquire("b" * 32)).tally.verdict is Verdict.LOST
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    "unexpected",
+    [push(b"subscribe", b"x", 1), resp([b"subscribe", b"x", 1])],
+    ids=["not asked for", "not a push"],
+)
+def test_an_unexpected_answer_to_subscribe_drops_the_link(unexpected: bytes) -> None:
+    with manual_links(1) as links:
+        if unexpected[:1] == b"*":  # as in RESP2
+            links.waiter(("r",))
+            links.outbox.flush()
+        exchange = links.ask(links.acquire())
+        links.say(0, unexpected)
+        assert exchange.tally.verdict is Verdict.LOST
+        assert links.ends[0].names()[-1] == "acquire"
+        assert links.ends[0].is_closed_by_the_other()
+
+
+def test_every_round_in_flight_fails_with_its_link() -> None:
+    with manual_links(1) as links:
+        rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
+        links.say(0, resp(b"rubbish"))
+        assert all("out of step" in exchange.tally.reasons()[0] for exchange in rounds)
+
+
+PUSHES = b"".join((
+    push(b"message", b"redlock:wake:0", b"redlock:wake:0 1"),
+    push(b"message", b"redlock:wake:0", b""),
+    push(b"message", b"redlock:wake:0"),
+    push(b"message", 7, 7),
+    push(b"invalidate", 1, 1, 5),
+    push(1, 1, 1_760_000_000_000_000, 5),
+    push(),
+))  # fmt: skip
+
+
+def _grant(links: ManualLinks, number: int, *, short: bool) -> bytes:
+    """Return a reply that grants; the fence is the round's number."""
+    grant = (number, 1, links.time.wall, number)
+    return resp(pack("<4q", *grant) if short else [*grant])
+
+
+@pytest.mark.parametrize("pushes", [b"", PUSHES], ids=["replies", "replies among pushes"])
+@pytest.mark.parametrize("size", [1, 100_000], ids=["in pieces of a byte", "in one piece"])
+def test_replies_in_any_pieces_are_told_apart_from_pushes(size: int, pushes: bytes) -> None:
+    with manual_links(1) as links:
+        for turn in range(6):
+            taken = links.ask(links.acquire())
+            data = pushes + _grant(links, taken.number, short=bool(turn % 2)) + pushes
+            links.say(0, *(data[start : start + size] for start in range(0, len(data), size)))
+            assert taken.tally.unanimous == (taken.number,)
+            released = links.ask(links.release())
+            links.say(0, pushes + resp(released.number) + pushes)
+            assert released.tally.verdict is Verdict.WON
+        assert links.masters[0].link is not None
+
+
+def test_several_replies_in_one_segment_go_each_to_its_own_round() -> None:
+    with manual_links(1) as links:
+        rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
+        links.say(0, b"".join(_grant(links, asked.number, short=False) for asked in rounds))
+        assert [asked.tally.unanimous for asked in rounds] == [(asked.number,) for asked in rounds]
+
+
+def test_late_replies_count_in_their_own_round() -> None:
+    with manual_links() as links:
+        link = links.masters[2].link
+        rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(3)]
+        for asked in rounds:
+            for index in (0, 1):
+                links.reply(index, asked.number)
+            assert asked.tally.verdict is Verdict.WON
+            assert asked.tally.votes[2] is None
+        for fence, asked in enumerate(rounds, 7):
+            links.reply(2, asked.number, fence=fence)
+        votes = [asked.tally.votes[2] for asked in rounds]
+        assert [vote and vote.fences for vote in votes] == [(7,), (8,), (9,)]
+        assert links.masters[2].link is link
+
+
+@pytest.mark.parametrize("back_first", [True, False])
+def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(back_first: bool) -> None:
+    """It buries: a command of the first link that still arrives must find the tombstone."""
+    with manual_links(1) as links:
+        links.ask(links.acquire())
+        links.lose(links.masters[0], "lost")
+        if back_first:
+            ends = links.join(0)
+            links.ask(links.release())
+        else:
+            links.ask(links.release())
+            ends = links.join(0)
+            links.outbox.flush()
+        [release] = ends.heard()
+        assert NAMES[release[1]] == "release"
+        assert f"redlock:tomb:{TOKEN}".encode() in release
+        assert tombstone(release) == links.deployment.max_ttl * 1000
+
+
+def test_the_number_of_kept_releases_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert master_module.MAX_REMEMBERED == 10_000
+    most = 2_500  # still more than a socket takes at once
+    monkeypatch.setattr(master_module, "MAX_REMEMBERED", most)
+    tokens = [f"{number:032x}" for number in range(most + 7)]
+    with manual_links() as links:
+        master = links.masters[2]
+        links.lose(master, "lost")
+        for token in tokens:
+            master.keep_release(links.release(token))
+            master.remember_unanswered(token)
+        assert [*master.pending_releases] == [*master.unanswered] == tokens[7:]
+        ends, heard = links.join(2), 0
+        while heard < most:
+            links.outbox.dirty.add(2)  # as a driver does once the socket takes more
+            links.outbox.flush()
+            names = ends.names()
+            assert {*names} == {"release"}
+            heard += len(names)
+        for _ in range(most):
+            links.reply(2, 0, fences=0)
+        assert not master.pending_releases
+        assert not master.unanswered
+        assert master.link is not None
+
+
+def test_a_server_without_resp3_never_gets_a_subscribe(caplog: pytest.LogCaptureFixture) -> None:
+    with manual_links(1) as links:
+        for _ in range(2):
+            ends = links.new_ends(0)
+            links.dialer.arrived(0, replace(ends.joined("0"), pushes=False))
+            links.waiter(("r",))
+            links.outbox.flush()
+            links.reply(0, links.ask(links.acquire()).number)
+        assert ends.names() == ["acquire"]
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("does not support RESP3" in text for text in said) == 1
+
+
+def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with manual_links(3) as links:
+        for _ in range(2):
+            links.join(2, run_id="1")
+        links.lose(links.masters[0], "lost")
+        links.join(0)
+    [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "/nowhere/1.sock and /nowhere/2.sock are the same server" in record.getMessage()
