@@ -20,7 +20,7 @@ from benchmarks.workloads.scripts import MARKER, pair, plain_pair, send
 from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.testing import LocalMaster, local_masters
-from redlock_django.wire.link.link import pack
+from redlock_django.wire.link.resp import pack
 
 TIMES = 3000
 KEY, FENCE, INDEX, NAME = "lock:#", "fence:#", "held", "order:#"

@@ -32,7 +32,7 @@ LAYERS = [
     engine.waiting
     engine.rounds
     engine.inspection.*
-    wire wire.clock wire.servers.*
+    wire wire.clock wire.wakeup wire.servers.*
     wire.link.*
     wire.judging.* wire.waiting.*
     wire.links.*

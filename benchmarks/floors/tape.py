@@ -19,7 +19,7 @@ from socket import create_connection, create_server, socket
 import hiredis
 
 from redlock_django.engine.protocol.commands import script
-from redlock_django.wire.link.link import pack
+from redlock_django.wire.link.resp import pack
 
 RESOURCE = b"bench:-tape:0000"
 """The recorded resource; its name is as long as all names in the jobs."""

@@ -16,7 +16,7 @@ from benchmarks.conductor import Plan
 from benchmarks.floors.blocking import FREE
 from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.link.link import pack, pack_command, pack_parts
+from redlock_django.wire.link.resp import pack, pack_command, pack_parts
 
 PAIRS, BATCHES = 500, 6
 HOLDER = '{"host":"web-1","pid":12345,"app":"gunicorn","at":1790000000.123}'

@@ -29,7 +29,7 @@ from redlock_django.locking.events import signal_thread
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.wakeup import Wakeup
+from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
 

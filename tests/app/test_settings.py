@@ -22,7 +22,7 @@ from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.wire.drivers.wakeup import Wakeup
+from redlock_django.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from pytest_django import Settings

@@ -16,7 +16,7 @@ from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
-from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.waiting.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire

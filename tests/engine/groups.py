@@ -16,8 +16,8 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.wire.judging.late_rule import LONGEST
-from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.judging.late_masters import LONGEST
+from redlock_django.wire.link.link import wake_none
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 

@@ -48,8 +48,7 @@ from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import LateWatch
-from redlock_django.wire.judging.late_rule import Lateness, RunningTime
+from redlock_django.wire.judging.late_masters import Lateness, LateWatch, RunningTime
 from redlock_django.wire.link.link import Link, _in_order
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import dialer, inbox
@@ -57,12 +56,10 @@ from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.dialing import Pace
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.outbox import Outbox
-from redlock_django.wire.links.plan import Planner
+from redlock_django.wire.links.outbox import Outbox, Planner
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import info as server_info
-from redlock_django.wire.waiting.local_queues import LocalQueues
-from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters
+from redlock_django.wire.waiting.waiters import Crowd, LocalQueues, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,

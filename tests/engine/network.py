@@ -1,7 +1,7 @@
 """The simulated network: FIFO links that can be lost, with the rules of `wire/links/links.py`.
 
-Late replies are judged by `wire/judging/late_rule.py` itself, in the time in which the client was
-running.
+Late replies are judged by `wire/judging/late_masters.py` itself, in the time in which the client
+was running.
 
 A single message on a link is never lost: a partition holds it back. When a link is lost, a part
 of what is in flight is lost with it; the rest still arrives, late.
@@ -40,7 +40,7 @@ from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Verdict, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_rule import Lateness
+from redlock_django.wire.judging.late_masters import Lateness
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.links.dialer import IDLE
 from redlock_django.wire.servers.address import Address
@@ -640,7 +640,7 @@ class Wire:
     # Losing.
 
     def _judge(self, line: Line, link: Link) -> None:
-        """Judge the replies that a master owes by the rule of `wire/judging/late_rule.py`."""
+        """Judge the replies that a master owes by the rule of `wire/judging/late_masters.py`."""
         if line.link is not link or not link.owed:
             link.watched = False
             return

@@ -26,7 +26,7 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.link.pending_replies import Exchange
+from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from redlock_django.wire.judging import late_rule as lateness
+from redlock_django.wire.judging import late_masters as lateness
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
 from tests.engine import simulator

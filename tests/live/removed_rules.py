@@ -16,7 +16,7 @@ from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import dialer
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.plan import Planner
+from redlock_django.wire.links.outbox import Planner
 from redlock_django.wire.servers import info as server_info
 from tests.engine import mutants
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without

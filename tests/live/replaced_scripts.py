@@ -7,7 +7,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from redlock_django.engine.protocol import commands
-from redlock_django.wire.link import link
+from redlock_django.wire.link import resp
 from redlock_django.wire.links import inbox
 from redlock_django.wire.servers import handshake as join
 
@@ -21,7 +21,7 @@ def replace_scripts(
     monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
 ) -> None:
     """Make masters run the scripts that a function returns by name, with their hashes."""
-    for module in (inbox, commands, join, link):
+    for module in (inbox, commands, join, resp):
         monkeypatch.setattr(module, "script", script)
 
 

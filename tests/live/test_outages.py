@@ -15,7 +15,7 @@ from redlock_django.locking.counters import MasterCounts, counters
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import master_down, master_up
-from redlock_django.wire.judging.late_rule import MOST_BEHIND
+from redlock_django.wire.judging.late_masters import MOST_BEHIND
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.variants import VARIANTS, Variant, open_variant, trust

@@ -30,9 +30,9 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.judging.late_rule import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
+from redlock_django.wire.judging.late_masters import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
+from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Exchange
 from redlock_django.wire.links import dialer
 from redlock_django.wire.links.dialer import IDLE, Dialer
 from redlock_django.wire.links.dialing import Pace

@@ -18,8 +18,8 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Exchange
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.address import Address
@@ -33,7 +33,7 @@ WALL = 1_760_000_000.0  # and the masters' clocks then
 # The modules of links that read our clock.
 TIMED = (
     "judging.late_masters", "link.link", "links.dialer", "links.inbox", "links.links",
-    "links.outbox", "links.plan",
+    "links.outbox",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.statuses import GRANTED
 from redlock_django.engine.steps import Pause, Round
-from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.waiting.waiters import Waiter
 from tests.wire.manual_links import ManualLinks
 from tests.wire.scripted import NAMES, push, resp

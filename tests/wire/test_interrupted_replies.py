@@ -14,7 +14,7 @@ import pytest
 
 from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 from redlock_django.engine.protocol.votes import Ballot
-from redlock_django.wire.judging.late_rule import LONGEST
+from redlock_django.wire.judging.late_masters import LONGEST
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.outbox import Outbox

@@ -12,14 +12,14 @@ from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import Extend
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Verdict
-from redlock_django.wire.judging.late_rule import (
+from redlock_django.wire.judging.late_masters import (
     MOST_BEHIND,
     SHORTEST,
     Lateness,
     RunningTime,
     late_reason,
 )
-from redlock_django.wire.link.pending_replies import Exchange
+from redlock_django.wire.link.link import Exchange
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
 from tests.wire.scripted import resp
 

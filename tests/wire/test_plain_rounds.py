@@ -19,14 +19,12 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.steps import Round
-from redlock_django.wire.link.command_templates import MOST, Templates
-from redlock_django.wire.link.grant_bytes import GRANT_SIZE
-from redlock_django.wire.link.link import pack_command
+from redlock_django.wire.link.link import Kind
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Kind
+from redlock_django.wire.link.resp import GRANT_SIZE, MOST, Templates, pack_command
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.plan import INSPECTED
+from redlock_django.wire.links.outbox import INSPECTED
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
 from tests.wire.scripted import push, resp
 

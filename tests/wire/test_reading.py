@@ -13,9 +13,9 @@ from unittest.mock import Mock, patch
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.steps import Round
 from redlock_django.wire.drivers import combiner, threads
-from redlock_django.wire.drivers.combiner import Combiner
+from redlock_django.wire.drivers.combiner import Batch, Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.pending_replies import Batch, wake_none
+from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.address import Address

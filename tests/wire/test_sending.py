@@ -12,9 +12,10 @@ from unittest.mock import patch
 
 import pytest
 
+from redlock_django.wire.drivers.combiner import Batch
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.pending_replies import Batch, Exchange
+from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.address import Address

@@ -25,8 +25,7 @@ from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.plain_tally import Switch
 from redlock_django.wire.servers.handshake import speaks_resp3
 from redlock_django.wire.waiting import waiters as wire_waiters
-from redlock_django.wire.waiting.local_queues import LocalQueues
-from redlock_django.wire.waiting.waiters import MOST_ASKING, Crowd, Waiter, Waiters
+from redlock_django.wire.waiting.waiters import MOST_ASKING, Crowd, LocalQueues, Waiter, Waiters
 from tests.live.replaced_scripts import lengthen_turns
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
-    from redlock_django.wire.link.pending_replies import Exchange
+    from redlock_django.wire.link.link import Exchange
 
 pytestmark = pytest.mark.live
 

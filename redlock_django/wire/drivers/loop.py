@@ -17,8 +17,8 @@ from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.mailbox import Arrival
+from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import wake_none
 from redlock_django.wire.links.dialer import Driver
 from redlock_django.wire.links.dialing import discard
 from redlock_django.wire.links.links import Links

@@ -17,17 +17,16 @@ from typing import Any
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.combiner import Combiner
-from redlock_django.wire.drivers.poller import Poller
+from redlock_django.wire.drivers.combiner import Batch, Combiner, Poller
 from redlock_django.wire.drivers.reentrancy import Interrupting, Running
-from redlock_django.wire.drivers.wakeup import Wakeup
+from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Batch, wake_none
 from redlock_django.wire.links.dialer import IDLE, Driver
 from redlock_django.wire.links.dialing import discard
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.handshake import Joined, Unfit
 from redlock_django.wire.waiting.waiters import Waiter
+from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
 

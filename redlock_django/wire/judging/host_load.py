@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.late_rule import SHORT
 
 PAUSE = 0.01  # seconds that the thread sleeps each time
+SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process did not stall
 
 
 class StallWatch:

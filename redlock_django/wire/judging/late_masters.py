@@ -1,22 +1,183 @@
-"""Judging which masters are late, by the rule of `late_rule`, on the links of one driver."""
+"""Masters that are late: the rule for late replies, and the watch that judges by it.
+
+1. The age of an owed reply is the time since its command was written, but only as far as this
+   process was running: a stall of our own makes no reply late.
+2. A reply whose age reaches the *patience* costs its vote: the round does not wait for it any more.
+   It is read and dropped when it comes, in its order. The link stays, because to connect again
+   costs a busy machine the processor time that the replies need.
+3. The patience is MASTER_TIMEOUT, or USUAL times what the masters' last replies took (the median
+   master) if that is longer, and LONGEST times MASTER_TIMEOUT at most. If all masters are slow, so
+   is the host or the network, and a lock that takes a second is better than a refusal. If some
+   masters fail while the others are quick, the patience stays what it is.
+4. A master whose oldest owed reply reaches the patience and MASTER_TIMEOUT is *late*. Every round
+   in flight counts its vote as failed, and no later round asks it: it is sent what needs no vote
+   (releases, checks) and nothing else. It votes again once it has answered all that it owes. The
+   oldest reply counts, so a master that answers something all the time, but always late, is late
+   too. Between the two ages a master is still asked: one that shares our busy machine mostly
+   answers by then, and to refuse at once would fail many rounds for one late reply.
+5. The link of a late master is given up once nothing has come for `give_up` seconds of running
+   time, or if it owes more than MOST_OWED replies. A master that works off a long queue keeps it.
+   While most masters are late, a link is given up after MOST_LATE times that: then mostly the host
+   is starved, and to connect again costs it more than to wait.
+6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
+   long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
+7. A master is *behind* if it owes MOST_BEHIND replies more than each master of a quorum, and has
+   answered nothing for QUIET seconds and twice as long as its last reply took. The links look for
+   such masters once in MOST_BEHIND rounds. Until one of them answers, the first attempt of a call
+   to acquire a lock does not ask it, as long as a quorum can be asked without it; what it owes
+   still counts. If that attempt is lost because another master fails meanwhile, its call asks all
+   of them at once. So a master that hangs has little to work off when it is back, at the expense of
+   the host that it shares. One that is far away, or slow with a burst of commands, is not behind:
+   it answers meanwhile.
+
+The links judge by `LateWatch`, which applies `Lateness`; the simulator applies `Lateness`, too.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from statistics import median
 
 from redlock_django.engine.protocol.votes import failed
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.host_load import load_average
-from redlock_django.wire.judging.late_rule import Lateness, RunningTime, late_reason
-from redlock_django.wire.link.link import Link
+from redlock_django.wire.judging.host_load import SHORT, load_average
+from redlock_django.wire.link.link import Exchange, Link, Owed
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Exchange, Owed
 
 logger = logging.getLogger("redlock_django")
+
+GIVE_UP = 3.0
+"""The seconds after which a link is given up, or six times MASTER_TIMEOUT if that is longer.
+
+It is the default of `Lateness`. That is more than the age at which a master is late."""
+
+MOST_LATE = 2  # how many times longer a link is kept while most masters are late
+USUAL = 8  # how many times longer than usual a reply may take
+LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
+
+SHORTEST = 0.001  # seconds of the shortest poll
+MOST_STALLS = 50  # the last stalls that are remembered
+MOST_BEHIND = 64
+"""Rounds between two looks for masters that are behind, and the replies that these owe more."""
+
+QUIET = 0.02  # seconds without any answer before a master counts as behind
+MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
+
+
+class Lateness:
+    """The rule for one MASTER_TIMEOUT; all ages are in seconds.
+
+    A `give_up` of None is the default: see `GIVE_UP`.
+    """
+
+    def __init__(
+        self,
+        master_timeout: float,
+        give_up: float | None = None,
+        most_behind: int = MOST_BEHIND,
+    ) -> None:
+        self.master_timeout = master_timeout
+        self.most_behind = most_behind
+        self.give_up = max(GIVE_UP, 6 * master_timeout) if give_up is None else give_up
+
+    def patience(self, usual: float) -> float:
+        """Return the age at which a reply costs its vote, if replies usually take `usual`."""
+        return min(max(self.master_timeout, USUAL * usual), LONGEST * self.master_timeout)
+
+    def has_expired(self, age: float, patience: float) -> bool:
+        """Return whether a reply of that age costs its vote."""
+        return age >= patience
+
+    def is_late(self, age: float, patience: float) -> bool:
+        """Return whether a master is late; `age` is that of the oldest reply that it owes."""
+        return age >= self.master_timeout + patience
+
+    def longest_silence(self, late: int, masters: int) -> float:
+        """Return for how long a link may be silent while `late` of the masters are late."""
+        return self.give_up * (MOST_LATE if late > masters // 2 else 1)
+
+    def is_over(self, silent: float, owed: int, longest: float) -> bool:
+        """Return whether the link of a late master must be given up.
+
+        It owes `owed` replies, and nothing has come for `silent` seconds, of `longest` seconds.
+        """
+        return silent >= longest or owed > MOST_OWED
+
+    def behind(self, owed: Mapping[int, int], masters: int) -> list[int]:
+        """Return the masters that owe so many replies that they are behind if they are quiet.
+
+        `owed` maps each master that may vote to the number of replies that it owes; `masters` is
+        the number of all masters.
+        """
+        need = quorum(masters)
+        if len(owed) < need:
+            return []
+        most = sorted(owed.values())[need - 1] + self.most_behind
+        return [master for master, replies in owed.items() if replies >= most]
+
+    def is_quiet(self, silent: float, took: float) -> bool:
+        """Return whether a master answers nothing; its last reply took `took` seconds."""
+        return silent >= max(QUIET, 2 * took)
+
+
+def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
+    """Return why a vote fails for a reply that took longer than `seconds`.
+
+    `stalled` is for how long this process was stalled meanwhile, `load` the load average of this
+    host and the number of its processors. Both distinguish a busy host, whose own masters are late
+    as well, from a slow master.
+    """
+    average, processors = load
+    if stalled >= seconds / 2:
+        why = f"this host is busy: the process was stalled for {stalled:.2f} s meanwhile"
+    elif average > processors:
+        why = f"this host is busy: its load average is {average:.1f} on {processors} processors"
+    else:
+        why = "it or the network is slow: this process was not stalled"
+    return f"did not answer within {seconds:g} s ({why})"
+
+
+class RunningTime:
+    """How long a driver was running, as far as its polls show it. `now` is its clock."""
+
+    def __init__(self, now: float) -> None:
+        self.passed = 0.0
+        self._counted = now
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_STALLS)  # begin and end
+
+    def polled(self, asked: float, took: float, now: float) -> None:
+        """Add a poll that was to last `asked` seconds, took `took`, and ended now.
+
+        A poll that took much longer means that this process stalled, and the masters may have
+        stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
+        a busy machine nearly every poll is exceeded, and the rest of a wait would never end. A
+        short time without a poll, before one that ended early, counts too: this process was
+        computing. A longer time may be a stall.
+        """
+        since = now - self._counted
+        self._counted = now
+        if took < asked:  # as nearly always
+            self.passed += since if since < took + SHORT else took
+            return
+        # Rounding may leave a rest that is too small to add: then no reply would get late.
+        if asked < SHORTEST:
+            asked = SHORTEST
+        counts = took if took < asked else asked
+        if took > 2 * asked + SHORT:
+            counts = max(asked / 4, min(asked, SHORT))
+        self.passed += counts if counts < since else since
+        if took > asked + SHORT:
+            self._stalls.append((now - took + asked, now))
+
+    def stalled_since(self, moment: float) -> float:
+        """Return for how long polls took longer than asked, since a moment of the clock."""
+        stalls = list(self._stalls)  # another thread may add one
+        return sum(end - max(begin, moment) for begin, end in stalls if end > moment)
+
 
 BEHIND = "has not answered its last commands yet"
 """Why a master that is behind is not asked."""

@@ -17,9 +17,9 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import failed
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.link.link import Link, pack, pack_parts
+from redlock_django.wire.link.link import Kind, Link, Owed
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Kind, Owed
+from redlock_django.wire.link.resp import pack, pack_parts
 from redlock_django.wire.links.dialing import Dialing, Terms
 from redlock_django.wire.links.outbox import Outbox
 from redlock_django.wire.servers.handshake import Joined, Trust, Unfit, Unmarked, check

@@ -23,19 +23,18 @@ from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import LateWatch
-from redlock_django.wire.link.grant_bytes import GRANT_SIZE, parsed_grant, read_grant
 from redlock_django.wire.link.link import (
     BACKLOG,
     CHUNK,
     WOULD_BLOCK,
+    Kind,
     Link,
+    Owed,
     ProtocolDesync,
     broken,
-    pack,
-    pack_command,
 )
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.pending_replies import Kind, Owed
+from redlock_django.wire.link.resp import GRANT_SIZE, pack, pack_command, parsed_grant, read_grant
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.outbox import Outbox
 from redlock_django.wire.servers.handshake import Unfit, first_word, join_arguments, read_trust

@@ -5,8 +5,8 @@ Rules of these parts:
 1. Every command written is owed one reply, in order (see `link`).
 2. A release is sent on the same link as its acquire, after it. If that link is gone, the release is
    kept, and is sent first after the next join, with a tombstone.
-3. A late reply costs its vote, never its link (`late_rule`). A master is judged only after one more
-   read that does not block.
+3. A late reply costs its vote, never its link (`late_masters`). A master is judged only after one
+   more read that does not block.
 4. A push is not a reply: it removes nothing from the owed replies, except for the answer to
    SUBSCRIBE.
 5. Nothing here blocks (except for `shut`) and nothing here takes a mutex: a driver admits one
@@ -24,14 +24,12 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import LateWatch
-from redlock_django.wire.judging.late_rule import Lateness
+from redlock_django.wire.judging.late_masters import Lateness, LateWatch
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.links.dialer import IDLE, Dialer, Driver
 from redlock_django.wire.links.dialing import Notice, Terms
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import Outbox
-from redlock_django.wire.links.plan import Planner
+from redlock_django.wire.links.outbox import Outbox, Planner
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
 
@@ -86,12 +84,8 @@ class Links:
             deployment, self.membership, self.lateness, self.steps, self.waiters, self.outbox,
             self.dialer, driver.changed,
         )  # fmt: skip
+        self.closed = self.dialer.closed  # set once the links are closed
         self._last_look = clock()  # at idle links
-
-    @property
-    def closed(self) -> threading.Event:
-        """Set once the links are closed."""
-        return self.dialer.closed
 
     # What the parts need of one another.
 
@@ -184,5 +178,5 @@ class Links:
         """Drop all links in the child of a fork."""
         # Another thread of the parent may have held the lock inside the event; in the child
         # nothing would ever release it.
-        self.dialer.closed = threading.Event()
+        self.closed = self.dialer.closed = threading.Event()
         self.abandon()

@@ -1,0 +1,147 @@
+"""RESP: the bytes of commands, and of the replies that grant them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from struct import Struct
+from typing import Any
+
+from redlock_django.engine.protocol.commands import (
+    PROPOSAL,
+    TOKEN,
+    Acquire,
+    Argument,
+    Command,
+    Release,
+    script,
+)
+from redlock_django.engine.protocol.statuses import GRANTED
+
+
+def pack(*parts: str | bytes | int) -> bytes:
+    """Return a whole command as RESP."""
+    return b"*%d\r\n%s" % (len(parts), pack_parts(*parts))
+
+
+def pack_parts(*parts: str | bytes | int) -> bytes:
+    """Return parts of a command as RESP."""
+    # Not hiredis.pack_command: a signal that interrupts it crashes the process.
+    packed = []
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        packed.append(b"$%d\r\n%s\r\n" % (len(raw), raw))
+    return b"".join(packed)
+
+
+def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
+    """Return a command of the engine as RESP, without the marker that a trusted command ends with.
+
+    With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
+    """
+    verb, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
+    keys = command.keys()
+    parts: tuple[Argument, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
+    return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), pack_parts(*parts))
+
+
+MOST = 256  # templates kept; there is one for each length of names, holders and numbers
+_GAP, _CONSTANTS = "\x01", b"\x02"  # in a sample; no key contains these
+
+
+class Templates:
+    """Templates of the commands that nearly every lock sends: bytes with gaps.
+
+    To fill in what differs from the last acquire or release (token, holder, round number, proposal,
+    name, waiter) takes much less time than to spell it. A template is made from `pack_command`
+    itself, so that there is one place that knows the layout of a command. Other commands (several
+    resources, tombstones) are spelled by `pack_command` each time.
+    """
+
+    def __init__(self) -> None:
+        self._templates: dict[tuple[object, ...], bytes] = {}
+
+    def pack(self, command: Command, number: int) -> bytes:
+        """Return a command as `pack_command` does."""
+        if len(command.resources) != 1:
+            return pack_command(command, number)
+        name, value = command.resources[0].encode(), command.value.encode()
+        digits = b"%d" % number
+        fixed: float
+        gaps: tuple[bytes, ...]
+        if type(command) is Acquire:
+            fixed = command.ttl
+            proposal = PROPOSAL.pack(command.proposal)
+            gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
+            if command.waiter:
+                gaps += (b"%d" % command.ticket, command.waiter.encode())
+        elif type(command) is Release and not (command.bury or command.left):
+            fixed = command.calls
+            if command.waiter:
+                gaps = (name, name, digits, value, command.waiter.encode(), name)
+            else:
+                gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
+        else:
+            return pack_command(command, number)
+        key: tuple[object, ...] = (command.name, fixed, len(name), len(value), len(digits))
+        if command.waiter:
+            key += tuple(map(len, gaps))
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= MOST:
+                self._templates.clear()
+            template = self._templates[key] = _template(command, number)
+        return template % gaps
+
+
+def _template(command: Acquire | Release, number: int) -> bytes:
+    """Return a command with `%b` for each gap."""
+    changed = {
+        "resources": (_gap(command.resources[0]),),
+        "value": _gap(command.value),
+        "waiter": _gap(command.waiter),
+    }
+    constants = b""
+    if isinstance(command, Acquire):
+        changed["ticket"] = _gap(command.ticket)
+        (changed["proposal"],) = PROPOSAL.unpack(_GAP.encode() * PROPOSAL.size)
+        constants = command.constants()
+    data = pack_command(replace(command, **changed), _gap(number))
+    if constants:  # these may have any bytes, also those that fill gaps
+        data = data.replace(constants, _CONSTANTS)
+    template = re.sub(_GAP.encode() + b"+", b"%b", data.replace(b"%", b"%%"))
+    return template.replace(_CONSTANTS, constants.replace(b"%", b"%%"))
+
+
+def _gap(piece: str | int) -> Any:
+    """Return the placeholder of a piece in a sample: as many bytes, which no key contains."""
+    return _GAP * len(str(piece).encode())
+
+
+# Nearly every reply grants a release, or an acquire of one resource. If nothing else is received
+# with it, its bytes are compared, which takes less time than to parse it.
+_HEADER, _END = b"$32\r\n", b"\r\n"
+_BEGINNING = Struct(f"<{len(_HEADER)}s2q")  # with the number of the round, and the status
+_GRANT = Struct(f"<{_BEGINNING.size}s2q{len(_END)}x")
+GRANT_SIZE = _GRANT.size
+"""The bytes of a reply that grants an acquire."""
+
+read_grant = _GRANT.unpack
+"""Return the prefix, the master's clock in µs and the fence of such a reply."""
+
+
+def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
+    """Return the prefix of the reply that grants `command`, and its length as an array.
+
+    The reply that grants a release is its prefix alone. The prefix is None for several resources,
+    whose reply is received as an array.
+    """
+    if not command.fenced:
+        return b":%d\r\n" % number, 3
+    fences = len(command.resources)
+    return (_BEGINNING.pack(_HEADER, number, GRANTED) if fences == 1 else None), 3 + fences
+
+
+def parsed_grant(data: bytes) -> bytes:
+    """Return what a parser makes of a reply that grants an acquire."""
+    return data[len(_HEADER) : -len(_END)]
