@@ -291,13 +291,6 @@ def test_a_waiter_gets_the_lock_after_its_expiry(store: Store, caller: SyncCalle
     assert waiter.lease().resources == ("order:1",)
 
 
-def test_waiting_ends_when_its_time_is_over(caller: SyncCaller) -> None:
-    caller.acquire("order:1")
-    with pytest.raises(ResourceLocked) as refused:
-        caller.acquire("order:1", wait=1)
-    assert refused.value.waited > 0
-
-
 def test_a_free_resource_is_granted_without_waiting(caller: SyncCaller) -> None:
     assert caller.acquire("order:1", wait=20).waited == 0.0
 
@@ -325,10 +318,11 @@ def test_waiters_are_served_in_their_order(
     assert served == [0, 1, 2]
 
 
-def test_a_waiter_that_gives_up_leaves_nothing(caller: SyncCaller) -> None:
+def test_a_waiter_gives_up_when_its_time_is_over_and_leaves_nothing(caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
-    with pytest.raises(ResourceLocked):
+    with pytest.raises(ResourceLocked) as refused:
         caller.acquire("order:1", wait=0.2)
+    assert refused.value.waited > 0
     caller.release(lease)
     until(lambda: acquired(caller, "order:1"), what="the lock is free")
 
