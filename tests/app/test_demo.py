@@ -81,15 +81,15 @@ def place() -> Iterator[Place]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def read_until(demo: subprocess.Popen[str], pattern: str) -> re.Match[str]:
-    """Read the demo's lines until one matches."""
+def read_until(demo: subprocess.Popen[str], pattern: str) -> list[str]:
+    """Read the demo's lines until one matches; return what was read, and the groups."""
     assert demo.stdout is not None
-    seen = []
+    seen = ""
     for line in demo.stdout:
-        seen.append(line)
+        seen += line
         if found := re.search(pattern, line):
-            return found
-    pytest.fail(f"the demo ended without {pattern!r}:\n{''.join(seen)}")
+            return [seen, *found.groups()]
+    pytest.fail(f"the demo ended without {pattern!r}:\n{seen}")
 
 
 def admin_page(url: str, user: str, password: str) -> str:
@@ -134,10 +134,7 @@ def test_runserver_of_the_repository_works(place: Place) -> None:
         server.wait()
 
 
-def test_all_checks_of_the_demo_pass(place: Place) -> None:
-    with place.start("--exit") as demo:
-        out, _ = demo.communicate(timeout=300)
-    assert demo.returncode == 0, out
+def assert_checks_have_passed(out: str) -> None:
     assert "FAILED" not in out
     assert "Traceback" not in out
     assert re.findall(r"^[\w ]+: /\S*$", out, re.MULTILINE) == [], "Django's log is between them"
@@ -163,21 +160,34 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
         "ok payments in the ledger: 6, orders paid: 6",
     ):
         assert promised in text
+
+
+@pytest.mark.nightly
+def test_a_demo_that_exits_after_its_checks_cleans_up(place: Place) -> None:
+    with place.start("--exit") as demo:
+        out, _ = demo.communicate(timeout=300)
+    assert demo.returncode == 0, out
+    assert_checks_have_passed(out)
     place.assert_nothing_left()
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("arguments", "name"),
     [
-        "SIGINT",
-        pytest.param("SIGKILL", marks=pytest.mark.nightly),
-        pytest.param("SIGTERM", marks=pytest.mark.nightly),
+        ((), "SIGINT"),  # with all checks
+        pytest.param(("--tour",), "SIGINT", marks=pytest.mark.nightly),
+        pytest.param(("--tour",), "SIGKILL", marks=pytest.mark.nightly),
+        pytest.param(("--tour",), "SIGTERM", marks=pytest.mark.nightly),
     ],
 )
-def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> None:
-    with place.start("--tour") as demo:
+def test_demo_passes_its_checks_serves_until_a_signal_and_cleans_up(
+    place: Place, arguments: tuple[str, ...], name: str
+) -> None:
+    with place.start(*arguments) as demo:
         try:
-            url = read_until(demo, r"The tour is at (\S+)")[1]
+            shown, url = read_until(demo, r"The tour is at (\S+)")
+            if not arguments:
+                assert_checks_have_passed(shown)
             with urllib.request.urlopen(url, timeout=60) as page:
                 text = page.read().decode()
             assert "/tour/pay-twice/" in text
@@ -185,11 +195,11 @@ def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> No
                 with urllib.request.urlopen(url + asset, timeout=60) as answer:
                     assert answer.status == 200
             told = r"admin is at (\S+): user (\w+), password (\w+), times in (.+)"
-            found = read_until(demo, told)
-            page = admin_page(*found.groups()[:3])
+            _, *admin, zone = read_until(demo, told)
+            page = admin_page(*admin)
             assert "Held locks" in page
             assert 'data-admin-utc-offset="0"' in page
-            assert found[4] == "UTC"
+            assert zone == "UTC"
             demo.send_signal(getattr(signal, name))
             out, _ = demo.communicate(timeout=90)
         finally:
