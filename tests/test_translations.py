@@ -61,18 +61,25 @@ def test_the_compiled_catalogue_is_that_of_the_source(language: str) -> None:
     assert compiled == messages(catalogue(folder(language) / "django.po"))
 
 
-@pytest.mark.slow
-def test_the_catalogue_has_the_messages_of_the_code(language: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def found_in_the_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the package whose catalogues have the messages that its code has."""
     if shutil.which("xgettext") is None:
         pytest.skip("xgettext is not installed: it is part of the package gettext")
-    source = tmp_path / "redlock_django"
+    source = tmp_path_factory.mktemp("messages") / "redlock_django"
     kept = shutil.ignore_patterns("__pycache__", "*.mo", "*.lua")
     shutil.copytree(PACKAGE, source, ignore=kept)
+    languages = [f"--locale={language}" for language in LANGUAGES]
     subprocess.run(
-        [sys.executable, "-m", "django", "makemessages", "-l", language, "--no-obsolete"],
+        [sys.executable, "-m", "django", "makemessages", *languages, "--no-obsolete"],
         cwd=source, check=True, capture_output=True,
     )  # fmt: skip
-    found = catalogue(source / "locale" / language / "LC_MESSAGES" / "django.po")
+    return source
+
+
+@pytest.mark.slow
+def test_the_catalogue_has_the_messages_of_the_code(language: str, found_in_the_code: Path) -> None:
+    found = catalogue(found_in_the_code / "locale" / language / "LC_MESSAGES" / "django.po")
     assert set(messages(found)) == set(messages(catalogue(folder(language) / "django.po")))
 
 
