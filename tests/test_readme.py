@@ -100,6 +100,7 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     assert re.sub(r"\s+", " ", deploy).count("exclude the processes of this machine only") == 1
 
 
+@pytest.mark.nightly  # by day, the quick start is pasted, and the demo has five masters
 def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
     paste(commands(README, "## Quick start").splitlines()[1], tmp_path)
     site, ports = tmp_path / "site1", [free_port() for _ in range(6)]
@@ -171,7 +172,7 @@ def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | Non
         return answer.status, answer.read(), answer.headers["Idempotent-Replayed"]
 
 
-@pytest.mark.nightly  # by day, the lines that are pasted send such a request with the same view
+@pytest.mark.nightly
 def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
     (site / "site1" / "urls.py").write_text(code(IDEMPOTENCY, "## Try it"))
     manage(site, "manage.py", "migrate", "-v0")

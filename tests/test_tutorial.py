@@ -32,11 +32,10 @@ def environment() -> dict[str, str]:
     return {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # by day, tests/test_readme.py pastes a quick start
 def test_every_step_shows_the_output_of_the_page(
-    tmp_path: Path, environment: dict[str, str], whole: bool
+    tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """By day, follow the page as far as its first request to the server."""
     site, shown, served = tmp_path, "", False
     for part in PART.finditer(PAGE):
         where = PAGE[: part.start()].rstrip().rsplit("\n", 1)[-1]
@@ -54,8 +53,6 @@ def test_every_step_shows_the_output_of_the_page(
             if served and "curl" in lines:
                 with serving(site, environment) as address:
                     shown = run(lines.replace("localhost:8000", address), site, environment)
-                if not whole:
-                    break
             else:
                 shown = run(lines, site, environment)
             if "startproject" in lines:

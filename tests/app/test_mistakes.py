@@ -320,7 +320,9 @@ def test_a_lock_that_is_acquired_or_refused_is_not(
     assert hints() == []
 
 
-@pytest.mark.parametrize(("debug", "hinted"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(
+    ("debug", "hinted"), [(True, 1), pytest.param(False, 0, marks=pytest.mark.nightly)]
+)
 def test_only_a_process_with_debug_hints_and_not_at_its_exit(debug: bool, hinted: int) -> None:
     code = f"""
 import django

@@ -125,7 +125,13 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
     tour(visitor.open(**PHONE), "phone", width=375)
 
 
-@pytest.mark.parametrize("language", ["en", "de", "fr"])
+@pytest.mark.parametrize(
+    "language",
+    [
+        "de",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("en", "fr")),
+    ],  # the longest
+)
 def test_no_column_is_cut(visitor: Visitor, masters: list[LocalMaster], language: str) -> None:
     everyday(masters)
     plant_value(masters, "order:2000", "of another program", ttl=600)

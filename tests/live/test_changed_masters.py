@@ -16,7 +16,7 @@ from tests.live.traffic import Traffic
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, make_backend, open_variant, trust
+from tests.wire.variants import VARIANTS, make_backend, open_variant, threads_by_day, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 DELAY = 0.4
 
 
@@ -77,7 +76,7 @@ def refused(variant: Variant) -> str:
 # Without --reconfigure, another list never finds a majority beside the first.
 
 
-@both
+@threads_by_day
 def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -96,7 +95,7 @@ def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
         assert deployment(d) == ""
 
 
-@both
+@threads_by_day
 def test_growing_without_a_reconfiguration_is_refused_for_good(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -111,7 +110,7 @@ def test_growing_without_a_reconfiguration_is_refused_for_good(
         old.release(old.acquire("order:1"))
 
 
-@both
+@threads_by_day
 def test_a_master_of_another_deployment_stops_all_new_locks(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -142,7 +141,7 @@ def refused_or_released(variant: Variant) -> str:
 # The same servers under other names.
 
 
-@both
+@threads_by_day
 def test_the_same_servers_under_other_names_are_shared(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -164,7 +163,7 @@ def test_the_same_servers_under_other_names_are_shared(
         assert prints == {old.backend.deployment.fingerprint}
 
 
-@both
+@threads_by_day
 def test_other_names_are_refused_while_a_server_is_down(
     name: str, masters: list[LocalMaster]
 ) -> None:

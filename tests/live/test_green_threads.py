@@ -61,6 +61,7 @@ PROCESS = """
 """
 
 
+@pytest.mark.nightly  # by day, the processes that gevent patches late do the same
 def test_greenlets_of_gevent_exclude_each_other_and_renew(masters: list[LocalMaster]) -> None:
     pytest.importorskip("gevent", reason="gevent is not installed")
     urls = ",".join(master.url for master in masters[:3])
@@ -88,6 +89,17 @@ def late_patch(store_settings: dict[str, Any], *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    "store_settings",
+    [
+        *("redis", "postgres", "zookeeper"),  # each waits in another way
+        *(
+            pytest.param(store, marks=pytest.mark.nightly)
+            for store in ("memory", "sharded", "sqlite", "mysql")
+        ),
+    ],
+    indirect=True,
+)
 def test_gevent_patches_after_all_imports_and_in_a_child_of_a_process_that_used_locks(
     store_settings: dict[str, Any],
 ) -> None:
@@ -102,7 +114,13 @@ def test_a_process_that_gevent_patches_after_it_used_locks_is_refused() -> None:
     assert "Call gevent.monkey.patch_all() first" in answer
 
 
-@pytest.mark.parametrize("options", [(), ("--preload",)], ids=["", "preloaded"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="", marks=pytest.mark.nightly),
+        pytest.param(("--preload",), id="preloaded"),
+    ],
+)
 def test_requests_of_a_gevent_worker_wait_for_one_lock(
     masters: list[LocalMaster], options: tuple[str, ...]
 ) -> None:

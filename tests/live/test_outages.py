@@ -18,7 +18,7 @@ from redlock_django.signals import master_down, master_up
 from redlock_django.wire.judging.late_masters import MOST_BEHIND
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, Variant, open_variant, trust
+from tests.wire.variants import Variant, open_variant, threads_by_day, trust
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 Configure = Callable[..., RedisBackend]
 
 
@@ -81,7 +80,7 @@ def work(variant: Variant, times: int = 5) -> None:
         variant.release(variant.acquire("order:1", wait=60.0))
 
 
-@both
+@threads_by_day
 def test_an_outage_and_its_end_are_reported_once_each(
     name: str,
     masters: list[LocalMaster],
@@ -114,7 +113,7 @@ def test_an_outage_and_its_end_are_reported_once_each(
     assert (back.levelno, back.__dict__["master"]) == (logging.INFO, failed)
 
 
-@both
+@threads_by_day
 def test_a_hung_master_is_down_until_it_resumes(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
@@ -130,7 +129,7 @@ def test_a_hung_master_is_down_until_it_resumes(
     assert [what for what, _, _ in heard] == ["down", "up"]
 
 
-@both
+@threads_by_day
 def test_masters_that_hang_owe_few_replies(
     name: str, masters: list[LocalMaster], configure: Configure
 ) -> None:
@@ -155,7 +154,7 @@ def test_masters_that_hang_owe_few_replies(
                 assert client.exists("redlock:lock:order:2"), "it is asked again"
 
 
-@both
+@threads_by_day
 def test_a_quiet_reconnect_is_no_outage(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
@@ -223,7 +222,7 @@ def test_a_restarted_master_is_reported_as_up_but_not_counted_yet(
     assert "trusted in" in heard[1][2]
 
 
-@both
+@threads_by_day
 def test_receivers_may_take_locks_fail_and_exit(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:

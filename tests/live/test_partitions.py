@@ -12,11 +12,10 @@ from redlock_django.engine.validity import LeaseState
 from tests.live.network import FaultUnavailable, Host, hosts, namespace_obstacle
 from tests.live.traffic import Traffic, all_freed
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant
+from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant, threads_by_day
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-both = pytest.mark.parametrize("name", VARIANTS)
 ways = pytest.mark.parametrize(
     ("cut", "heal"), [(Host.cut, Host.join), (Host.mute, Host.unmute)], ids=["cut", "mute"]
 )
@@ -67,7 +66,7 @@ def nothing_left(variant: Variant, machines: list[Host]) -> None:
     all_freed([variant], machines)
 
 
-@both
+@threads_by_day
 @ways
 def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
     with linked(name, machines) as variant:
@@ -91,7 +90,7 @@ def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
         nothing_left(variant, machines)
 
 
-@both
+@threads_by_day
 @ways
 def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
     with linked(name, machines) as variant, linked(name, machines) as rival:
@@ -155,7 +154,7 @@ def test_packets_that_are_lost(percent: int, of: int, machines: list[Host]) -> N
             nothing_left(variant, machines)
 
 
-@both
+@threads_by_day
 def test_a_very_slow_network(name: str, machines: list[Host]) -> None:
     with linked(name, machines) as variant:
         with network_fault(machines, Host.narrow, 16):

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+import pytest
+
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.redlock.settings import TOLERABLE, RedlockSettings
 from redlock_django.engine.protocol.deployment import Deployment
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 VARIANTS = ("threads", "loop")
+
+threads_by_day = pytest.mark.parametrize(
+    "name", ["threads", pytest.param("loop", marks=pytest.mark.nightly)]
+)
+"""For a test of what both drivers share: by day, the one for threads shows it."""
 HOLDER = '{"app":"tests"}'
 
 SOON: dict[str, Any] = {"master_timeout": 0.5, "give_up": 1.25}

@@ -69,6 +69,11 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
 
 
 @pytest.mark.parametrize(
+    "database",
+    ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)],  # see test_waiting.py
+    indirect=True,
+)
+@pytest.mark.parametrize(
     ("how", "ending", "left"),
     [
         ("unfenced", f"wrote {100 - AMOUNT}\n", 100 - AMOUNT),  # the update of client 2 is lost
