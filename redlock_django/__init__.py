@@ -22,9 +22,8 @@ if TYPE_CHECKING:
         RedlockError,
         ResourceLocked,
     )
-    from redlock_django.idempotency.decorators import idempotent
+    from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
     from redlock_django.idempotency.forms import IdempotentFormMixin
-    from redlock_django.idempotency.views import IdempotentMixin
     from redlock_django.locking.lock import Lock, lock
     from redlock_django.locking.services import locks
     from redlock_django.locking.transactions.transaction_lock import transaction_lock
@@ -59,7 +58,7 @@ __all__ = [
 
 _MODULES = {
     "IdempotentFormMixin": "idempotency.forms",
-    "IdempotentMixin": "idempotency.views",
+    "IdempotentMixin": "idempotency.decorators",
     "Lock": "locking.lock",
     "LockResourceMixin": "web.mixins",
     "hold": "web.hold",

@@ -63,6 +63,6 @@ def _load_idempotency() -> None:
 
 def _idempotency_field() -> object:
     """Return the value of `{{ request.idempotency_field }}`."""
-    from redlock_django.idempotency.forms import HiddenKey
+    from redlock_django.idempotency.flow.current import HiddenKey
 
     return HiddenKey()

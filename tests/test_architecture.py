@@ -64,20 +64,17 @@ LAYERS = [
     web.lock_resource
     web.mixins web.rules
     middleware
-    idempotency.caller idempotency.current idempotency.in_flight_lock idempotency.replay
-    idempotency.encryption
-    idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
-    idempotency.scope idempotency.settings
-    idempotency idempotency.registration idempotency.forms idempotency.placement
-    idempotency.exception_answers
+    idempotency.fingerprint idempotency.protocol
+    idempotency idempotency.registration idempotency.key
     idempotency.stores.*
-    idempotency.options idempotency.recorders
-    idempotency.attempt_steps idempotency.resolve
-    idempotency.claim_reader
-    idempotency.attempt
-    idempotency.execution
+    idempotency.settings
+    idempotency.forms idempotency.placement idempotency.flow.current
+    idempotency.flow.exception_answers idempotency.flow.recorders
+    idempotency.flow.steps
+    idempotency.flow.claim idempotency.resolve
+    idempotency.flow.attempt
+    idempotency.flow.runner
     idempotency.decorators
-    idempotency.views
     admin.* checks.* contrib.* management.* testing.*
     apps
     """.strip().splitlines()

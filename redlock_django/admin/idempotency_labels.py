@@ -14,7 +14,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 
 if TYPE_CHECKING:
-    from redlock_django.idempotency.replay import StoredResponse
+    from redlock_django.idempotency.stores.response import StoredResponse
 
 MAX_BODY_LENGTH = 20_000
 """The number of characters of a response body that are shown."""

@@ -10,8 +10,7 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
-from redlock_django.idempotency.key import parse_key, request_hashes
-from redlock_django.idempotency.scope import host_of, scope_of, user_of
+from redlock_django.idempotency.key import host_of, parse_key, request_hashes, scope_of, user_of
 from redlock_django.idempotency.settings import settings_of
 
 MAX_WORDS = 8

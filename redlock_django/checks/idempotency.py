@@ -11,7 +11,6 @@ from redlock_django.checks.idempotency_stores import store_warnings
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import (
     OUTSIDE,
     authenticates_inside_error,
@@ -21,7 +20,7 @@ from redlock_django.idempotency.placement import (
     mixin_error,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import METHODS, settings_of
+from redlock_django.idempotency.settings import METHODS, IdempotentOptions, settings_of
 from redlock_django.locking.services import locks
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.request_values import Framework, authenticating_framework

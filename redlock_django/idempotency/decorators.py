@@ -1,4 +1,4 @@
-"""`@idempotent`: run a view once for all requests with the same idempotency key."""
+"""`@idempotent` and `IdempotentMixin`: run a view once for all requests with the same key."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest
+from django.utils.decorators import classonlymethod
 
 from redlock_django.backends.values import (
     LONGEST_RETENTION,
@@ -21,19 +23,23 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.execution import Execution
-from redlock_django.idempotency.options import IdempotentOptions
+from redlock_django.idempotency.flow.runner import Execution
 from redlock_django.idempotency.placement import (
     handler_permission_check,
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import CHOICES, METHODS
+from redlock_django.idempotency.settings import CHOICES, METHODS, IdempotentOptions
 from redlock_django.web.call import Call, call_of
 from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import is_async_class, records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
+
+if TYPE_CHECKING:
+    from django.views.generic import View as DjangoView
+else:
+    DjangoView = object
 
 View = TypeVar("View", bound=Callable[..., Any])
 Scope = Callable[..., Any]
@@ -253,3 +259,41 @@ def _pointers(ignore: Iterable[str]) -> tuple[str, ...]:
     if isinstance(ignore, str) or not all(str(p).startswith("/") for p in pointers):
         raise InvalidRedlock("idempotent(): ignore must be a list of JSON pointers: ['/sent_at']")
     return pointers
+
+
+class IdempotentMixin(DjangoView):
+    """A class-based view whose requests may be sent again, and take effect once.
+
+    `idempotent_options` are the arguments of `idempotent`. List the mixin after the mixins that
+    check permissions, such as `LoginRequiredMixin`, so that they also run before a replay. It may
+    come before or after `LockResourceMixin`. Raises InvalidRedlock at the first request if a mixin
+    that checks permissions comes after it.
+    """
+
+    idempotent_options: Mapping[str, Any] = {}
+
+    @classonlymethod
+    def as_view(cls, **initkwargs: Any) -> Any:  # noqa: N805
+        """Return the view function, for which Django opens no transaction."""
+        view: Any = super().as_view(**initkwargs)
+        if not iscoroutinefunction(view):
+            view._non_atomic_requests = transaction_marker(view)
+        from django.views.generic import View as ViewClass
+
+        # A lock around the view would not be held in `setup` and a `dispatch` in front of ours.
+        is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is ViewClass.setup
+        view.records_requests = view if is_direct else IdempotentMixin.dispatch
+        given = initkwargs.get("idempotent_options", cls.idempotent_options)
+        decorated: Any = idempotent(**given)(_no_view)
+        view.idempotent_options = decorated.idempotent_options
+        return view
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Replay the recorded response, or run the next dispatch."""
+        return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
+
+    dispatch.records_requests = dispatch  # type: ignore[attr-defined]
+
+
+def _no_view(request: HttpRequest) -> None:
+    """A view to decorate where only the options of the decorator are needed."""

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from django import forms
-from django.http import HttpRequest
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
 
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.web.request_state import mark_single_use
@@ -22,28 +19,6 @@ if TYPE_CHECKING:
     _Form = forms.BaseForm
 else:
     _Form = object
-
-
-class HiddenKey:
-    """The value of `{{ request.idempotency_field }}`: a hidden input, with a new key each time."""
-
-    def __init__(self, using: str = "default") -> None:
-        self._using = using
-
-    def __str__(self) -> SafeString:
-        mark_single_use()
-        name = settings_of(self._using).field
-        # Firefox restores hidden fields when a page is reloaded: it would send the old key.
-        return format_html(
-            '<input type="hidden" name="{}" value="{}" autocomplete="off">', name, uuid4()
-        )
-
-    __html__ = __str__
-
-
-def add_key_field(request: HttpRequest, using: str = "default") -> None:
-    """Set `request.idempotency_field`, for templates."""
-    request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]
 
 
 class IdempotentFormMixin(_Form):

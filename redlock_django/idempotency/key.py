@@ -1,17 +1,24 @@
-"""The idempotency key: its syntax, and the hashes under which it is recorded."""
+"""The idempotency key: its syntax, its owner, its hashes, and the claim of a request to it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import secrets
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.conf import settings
+from django.http import HttpRequest
+from django.http.request import split_domain_port
+from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from redlock_django.exceptions import KeyInvalid
+from redlock_django.exceptions import InvalidRedlock, KeyInvalid
+from redlock_django.idempotency.protocol import RecordState, RecordStatus
 
 LONGEST = 255
 """The greatest length of an idempotency key, in characters."""
@@ -100,3 +107,102 @@ def _name(scope: str, key: str) -> bytes:
 def _hmac(purpose: str, value: bytes, secret: str | bytes) -> bytes:
     salt = f"redlock_django.idempotency.{purpose}"
     return salted_hmac(salt, value, secret=secret, algorithm="sha256").digest()
+
+
+class UserId(NamedTuple):
+    """The user who is logged in: `pk` as a string, and the `kind` of user it belongs to."""
+
+    pk: str
+    kind: str
+
+
+def user_of(user: Any) -> UserId | None:
+    """Return the stable id of a user who is logged in, else None.
+
+    It is not derived from the token or the session, so a client that renews them keeps its keys.
+    """
+    if user is None or not getattr(user, "is_authenticated", False):
+        return None
+    pk = getattr(user, "pk", None)
+    if pk is None:
+        raise InvalidRedlock(
+            f"idempotent(): the user, of type {type(user).__name__}, is logged in and has no pk. "
+            "Give it a pk that is the same in every request"
+        )
+    return UserId(str(pk), _kind_of(user.__class__))  # of a lazy user, the class of the real one
+
+
+def _kind_of(user_class: Any) -> str:
+    # A site may have several kinds of users, such as customers, staff and API clients, with
+    # overlapping pks. Not all of them are models.
+    model = getattr(getattr(user_class, "_meta", None), "concrete_model", None)
+    if model is not None:
+        return f"model {model._meta.label_lower}"
+    return f"class {user_class.__module__}.{user_class.__qualname__}"
+
+
+def host_of(request: HttpRequest) -> str:
+    """Return the host name that a request was sent to, without its port.
+
+    Raises DisallowedHost if ALLOWED_HOSTS does not contain it.
+    """
+    return split_domain_port(request.get_host())[0]
+
+
+def scope_of(user: UserId | None, anonymous: object, tenant: object, host: str) -> str | None:
+    """Return the scope, made of a user's id and of the results of the site's hooks.
+
+    Without a `tenant` (None), each host has keys of its own. Return None if there is neither a user
+    nor a scope for anonymous requests.
+    """
+    if user is not None:
+        owner = ["user", user.kind, user.pk]
+    elif anonymous is not None:
+        owner = ["anonymous", _string(anonymous, "anonymous_scope")]
+    else:
+        return None
+    part = ["host", host] if tenant is None else ["tenant", _string(tenant, "tenant")]
+    return json.dumps([owner, part])
+
+
+def _string(value: object, name: str) -> str:
+    # An empty scope would be shared by all users, and show one user's response to another.
+    if isinstance(value, str | int) and not isinstance(value, bool) and value != "":
+        return str(value)
+    raise InvalidRedlock(
+        f"idempotent(): {name} must return a string that is not empty, got {type(value).__name__}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The description of a request before its view runs.
+
+    It is recorded under the first of `hashes`; the others are those of older secrets. `owner` is
+    the hash of its scope. `wait` is how many seconds it may wait while the same request runs, or
+    None. `attempt` distinguishes this attempt from every other one with the same key.
+    """
+
+    hashes: tuple[RequestHashes, ...]
+    owner: str = ""
+    user: str = ""
+    method: str = ""
+    path: str = ""
+    retention: timedelta = timedelta(days=1)
+    wait: float | None = None
+    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def key_hash(self) -> str:
+        """The hash by which the record is found."""
+        return self.hashes[0].key_hash
+
+    def status_of(
+        self, key_hash: str, fingerprint: str, state: str, expires: datetime | None
+    ) -> RecordStatus:
+        """Return the meaning of a record for this request."""
+        return RecordStatus(
+            RecordState(state),
+            same=RequestHashes(key_hash, fingerprint) in self.hashes,
+            expired=expires is not None and expires <= timezone.now(),
+        )

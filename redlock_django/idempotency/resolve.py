@@ -10,11 +10,10 @@ from enum import Enum
 
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
-from redlock_django.idempotency.in_flight_lock import InFlightLock
+from redlock_django.idempotency.flow.steps import InFlightLock
 from redlock_django.idempotency.key import lock_name
-from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.settings import settings_of, store_of
 from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.exit_stacks import enter_in_stack
 from redlock_django.locking.names import printable

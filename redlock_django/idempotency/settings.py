@@ -1,15 +1,17 @@
-"""`REDLOCK[alias]["IDEMPOTENCY"]`, validated, as one frozen `IdempotencySettings`."""
+"""`REDLOCK[alias]["IDEMPOTENCY"]` and the arguments of `idempotent(...)`, validated."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from django.core.cache import caches
 from django.db import connections
+from django.http import HttpRequest
 from django.utils.module_loading import import_string
 
 from redlock_django.backends.values import (
@@ -23,9 +25,13 @@ from redlock_django.backends.values import (
     whole,
 )
 from redlock_django.conf.settings import ON_DISCONNECT
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.encryption import ResponseCipher
-from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
+from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_whole_body
+from redlock_django.idempotency.stores.base import Store
+from redlock_django.idempotency.stores.cache import CacheStore
+from redlock_django.idempotency.stores.database import DatabaseStore
+from redlock_django.idempotency.stores.encryption import ResponseCipher
+from redlock_django.idempotency.stores.response import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import PROBLEM_BASE
 from redlock_django.wire.servers.address import nearest
@@ -228,3 +234,48 @@ def _tenant(section: Mapping[str, Any]) -> Callable[..., Any] | None:
     if value is not None and not callable(value):
         raise ValueError("TENANT must be a callable (request, **kwargs), or its dotted path")
     return value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdempotentOptions:
+    """The validated arguments of one `idempotent(...)`. `given` takes precedence over settings."""
+
+    using: str
+    given: dict[str, Any]
+    anonymous_scope: Callable[..., Any] | None
+    replay_check: Callable[..., Any] | None
+    redact: Callable[..., Any] | None
+    canonical_json: bool
+    ignore: tuple[str, ...]
+
+    def settings(self) -> IdempotencySettings:
+        """Return the current settings of the alias, with the arguments of the decorator."""
+        return replace(settings_of(self.using), **self.given)
+
+    def read_body(self, request: HttpRequest) -> None:
+        """Read the body of a request that may have a key, so that it can be read again.
+
+        For a framework whose parsers read the stream of the request before the view runs. Raises
+        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
+        cannot be read, and InvalidRedlock if the body was read before.
+        """
+        settings = self.settings()
+        is_form = has_posted_form(request)
+        if request.method in settings.methods and (is_form or settings.header in request.headers):
+            try:
+                posted_form(request) if is_form else read_whole_body(request)
+            except RequestTooLarge as error:
+                error.problem_base = settings.problem_base
+                raise
+
+
+def store_of(settings: IdempotencySettings) -> Store:
+    """Return the store that the settings name."""
+    retention = timedelta(seconds=settings.retention)
+    cipher = settings.encryption_keys
+    if settings.store == "database":
+        return DatabaseStore(settings.database, retention=retention, cipher=cipher)
+    tombstone = timedelta(seconds=settings.tombstone_retention)
+    return CacheStore(
+        settings.cache, retention=retention, tombstone_retention=tombstone, cipher=cipher
+    )

@@ -21,7 +21,7 @@ from django.views.generic import View
 
 from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.stores.base import Claim
+from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord

@@ -14,14 +14,13 @@ from django.test import AsyncClient
 
 from redlock_django import idempotent
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.idempotency.key import RequestHashes
-from redlock_django.idempotency.options import store_of
+from redlock_django.idempotency.flow.recorders import SeparateRecorder
+from redlock_django.idempotency.key import Claim, RequestHashes
 from redlock_django.idempotency.protocol import ViewOutcome
-from redlock_django.idempotency.recorders import SeparateRecorder
-from redlock_django.idempotency.replay import StoredResponse
-from redlock_django.idempotency.settings import settings_of
-from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim
+from redlock_django.idempotency.settings import settings_of, store_of
+from redlock_django.idempotency.stores.base import AlreadyRecorded
 from redlock_django.idempotency.stores.cache import CacheStore
+from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, masters_forget, orders
 

@@ -17,9 +17,8 @@ from pytest_django import Settings
 
 from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
-from redlock_django.idempotency.current import Idempotency
-from redlock_django.idempotency.key import parse_key, request_hashes
-from redlock_django.idempotency.scope import UserId, scope_of, user_of
+from redlock_django.idempotency.flow.current import Idempotency
+from redlock_django.idempotency.key import UserId, parse_key, request_hashes, scope_of, user_of
 from redlock_django.idempotency.stores.database import DatabaseStore
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 

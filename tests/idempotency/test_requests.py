@@ -32,7 +32,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
-from redlock_django.idempotency.current import Idempotency
+from redlock_django.idempotency.flow.current import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
 from testproject.shop.models import Order

@@ -12,9 +12,8 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.idempotency import attempt
-from redlock_django.idempotency.options import store_of
-from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.flow import attempt
+from redlock_django.idempotency.settings import settings_of, store_of
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record

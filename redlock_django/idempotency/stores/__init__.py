@@ -1,1 +1,1 @@
-"""The stores of idempotency records: a database table and a Django cache."""
+"""The stores of idempotency records, in a database table and in a cache, and what they store."""

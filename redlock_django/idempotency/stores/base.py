@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from django.http import HttpResponse
-from django.utils import timezone
 
 from redlock_django.exceptions import ResultUnavailable
-from redlock_django.idempotency.key import RequestHashes
+from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
-from redlock_django.idempotency.replay import StoredResponse
+from redlock_django.idempotency.stores.response import StoredResponse
 
 if TYPE_CHECKING:
     from redlock_django.models import IdempotencyRecord
@@ -22,40 +20,6 @@ if TYPE_CHECKING:
 
 class AlreadyRecorded(Exception):
     """Another request has recorded the same key in the meantime."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """The description of a request before its view runs.
-
-    It is recorded under the first of `hashes`; the others are those of older secrets. `owner` is
-    the hash of its scope. `wait` is how many seconds it may wait while the same request runs, or
-    None. `attempt` distinguishes this attempt from every other one with the same key.
-    """
-
-    hashes: tuple[RequestHashes, ...]
-    owner: str = ""
-    user: str = ""
-    method: str = ""
-    path: str = ""
-    retention: timedelta = timedelta(days=1)
-    wait: float | None = None
-    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
-
-    @property
-    def key_hash(self) -> str:
-        """The hash by which the record is found."""
-        return self.hashes[0].key_hash
-
-    def status_of(
-        self, key_hash: str, fingerprint: str, state: str, expires: datetime | None
-    ) -> RecordStatus:
-        """Return the meaning of a record for this request."""
-        return RecordStatus(
-            RecordState(state),
-            same=RequestHashes(key_hash, fingerprint) in self.hashes,
-            expired=expires is not None and expires <= timezone.now(),
-        )
 
 
 @dataclass(frozen=True)

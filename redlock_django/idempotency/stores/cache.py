@@ -12,16 +12,11 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.encryption import ResponseCipher, decrypted
+from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.replay import StoredResponse
-from redlock_django.idempotency.stores.base import (
-    AlreadyRecorded,
-    Claim,
-    Record,
-    Store,
-    UnresolvedRequest,
-)
+from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store, UnresolvedRequest
+from redlock_django.idempotency.stores.encryption import ResponseCipher, decrypted
+from redlock_django.idempotency.stores.response import StoredResponse
 
 logger = logging.getLogger("redlock_django")
 

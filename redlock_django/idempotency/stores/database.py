@@ -13,16 +13,11 @@ from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.encryption import ResponseCipher, decrypted
+from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.replay import StoredResponse
-from redlock_django.idempotency.stores.base import (
-    AlreadyRecorded,
-    Claim,
-    Record,
-    Store,
-    UnresolvedRequest,
-)
+from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store, UnresolvedRequest
+from redlock_django.idempotency.stores.encryption import ResponseCipher, decrypted
+from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.locking.transactions.databases import RowBusy, limited_wait
 
 if TYPE_CHECKING:

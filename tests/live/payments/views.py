@@ -28,7 +28,7 @@ from rest_framework.views import APIView
 
 from redlock_django import idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
-from redlock_django.idempotency.views import IdempotentMixin
+from redlock_django.idempotency.decorators import IdempotentMixin
 from tests.live.payments.dying import die, die_before_commit
 from tests.live.payments.models import Payment
 

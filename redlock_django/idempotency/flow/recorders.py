@@ -1,25 +1,35 @@
-"""The two ways to record a view: in its own transaction, or before and after it."""
+"""The two ways to record a view, in its own transaction or around it, and what is recorded."""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
+from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
-from redlock_django.idempotency.replay import StoredResponse
-from redlock_django.idempotency.stores.base import Claim, Record, Store
+from redlock_django.idempotency.settings import IdempotencySettings
+from redlock_django.idempotency.stores.base import Record, Store
 from redlock_django.idempotency.stores.database import DatabaseStore
+from redlock_django.idempotency.stores.response import StoredResponse
+from redlock_django.web.request_values import request_user
+from redlock_django.web.transactions import view_name
+
+if TYPE_CHECKING:
+    from redlock_django.web.call import Call
 
 logger = logging.getLogger("redlock_django")
 
 OutcomeOf = Callable[..., tuple[ViewOutcome, StoredResponse | None]]
-"""`(response or None, undone=)`; returns what to record. See `options.outcome_of`."""
+"""`(response or None, undone=)`; returns what to record. See `outcome_of`."""
 
 AnswerTo = Callable[[Exception], Any]
 """Returns the client's answer to an exception that is not a failure, or None."""
@@ -265,3 +275,101 @@ AnyRecorder = TransactionRecorder | SeparateRecorder
 def _roll_back(aliases: Sequence[str]) -> None:
     for alias in aliases:
         transaction.set_rollback(True, using=alias)
+
+
+def outcome_of(
+    settings: IdempotencySettings,
+    response: Any,
+    *,
+    undone: bool,
+    is_private: Callable[[], bool] = lambda: False,
+    redact: Callable[[bytes], Any] | None = None,
+) -> tuple[ViewOutcome, StoredResponse | None]:
+    """Return what to record of a response, or of None if the view failed.
+
+    `undone` is that of `view_outcome`. `is_private` returns whether the response must not be
+    replayed. `redact` returns the body to store instead of the one that was sent.
+    """
+    stored = None
+    if response is not None and not is_private():
+        stored = StoredResponse.of(
+            response, headers=settings.keep_headers, largest=settings.max_response_bytes
+        )
+    if stored is not None:
+        forbidden = "no-store" in response.get("Cache-Control", "").lower()
+        # `redact` would find nothing in a compressed body, which would be stored whole.
+        unreadable = redact is not None and stored.is_encoded
+        if not settings.store_body or forbidden or unreadable:
+            stored = stored.without_body()
+        elif redact is not None:
+            stored = replace(stored, body=_redacted(redact, stored.body))
+    outcome = view_outcome(
+        None if response is None else response.status_code,
+        undone=undone,
+        storable=stored is not None,
+        keep_5xx=settings.on_5xx == "record",
+    )
+    return outcome, stored
+
+
+def _redacted(redact: Callable[[bytes], Any], body: bytes) -> bytes:
+    redacted = redact(body)
+    if not isinstance(redacted, bytes):
+        raise InvalidRedlock(
+            f"idempotent(): redact must return bytes, got {type(redacted).__name__}"
+        )
+    return redacted
+
+
+class Caller(NamedTuple):
+    """The caller at one moment. `cookie` is what the session cookie of its response names."""
+
+    cookie: object
+    user: object
+    auth: object
+
+    @classmethod
+    def of(cls, call: Call) -> Caller:
+        """Return the caller at this moment."""
+        request = getattr(call.request, "_request", call.request)
+        # REST framework and django-ninja set `auth`.
+        return cls(_session_cookie(request), _user(request), getattr(request, "auth", None))
+
+
+def response_is_private(call: Call, before: Caller, *, has_replay_check: bool) -> bool:
+    """Return whether the response of a view must not be replayed; `before` is before the view."""
+    after = Caller.of(call)
+    if after.cookie != before.cookie:  # such as that of a login
+        return True
+    if has_replay_check or after == before:
+        return False
+    logger.warning(
+        "idempotency: the response of %s is not stored, because request.user or request.auth was "
+        "set inside of @idempotent, and a replay would skip that. Put @idempotent below what "
+        "authenticates the client, or pass replay_check=",
+        view_name(call.view),
+    )
+    return True
+
+
+def _session_cookie(request: HttpRequest) -> object:
+    session: Any = getattr(request, "session", None)
+    key = getattr(session, "session_key", None)
+    if key is not None and not _is_in_cookie(session):
+        return key, False
+    # The response will have a cookie of a new session, or one with the new data.
+    return key, getattr(session, "modified", False) and not session.is_empty()
+
+
+def _is_in_cookie(session: object) -> bool:
+    """Return whether the data of a session is in its cookie, and not on the server."""
+    # A session of this class has imported it.
+    module: Any = sys.modules.get("django.contrib.sessions.backends.signed_cookies")
+    return module is not None and isinstance(session, module.SessionStore)
+
+
+def _user(request: HttpRequest) -> object:
+    user = request_user(request)
+    if not getattr(user, "is_authenticated", False):
+        return None
+    return user.__class__, getattr(user, "pk", None)  # of a lazy user, the class of the real one

@@ -1,4 +1,4 @@
-"""`request.idempotency`: the idempotency of the current request, for its view."""
+"""Attributes of the request for its view: `idempotency` and `idempotency_field`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ import hmac
 import secrets
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
+
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.web.request_state import mark_single_use
 
 
 class Idempotency:
@@ -60,3 +66,25 @@ class Idempotency:
                 "here @idempotent completes the record itself"
             )
         self._complete(response)
+
+
+class HiddenKey:
+    """The value of `{{ request.idempotency_field }}`: a hidden input, with a new key each time."""
+
+    def __init__(self, using: str = "default") -> None:
+        self._using = using
+
+    def __str__(self) -> SafeString:
+        mark_single_use()
+        name = settings_of(self._using).field
+        # Firefox restores hidden fields when a page is reloaded: it would send the old key.
+        return format_html(
+            '<input type="hidden" name="{}" value="{}" autocomplete="off">', name, uuid4()
+        )
+
+    __html__ = __str__
+
+
+def add_key_field(request: HttpRequest, using: str = "default") -> None:
+    """Set `request.idempotency_field`, for templates."""
+    request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]

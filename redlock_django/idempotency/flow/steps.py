@@ -1,12 +1,15 @@
-"""The steps of an `IdempotentAttempt`; `execution` performs them for sync and async views."""
+"""The steps of an `IdempotentAttempt`; `runner` performs them for sync and async views."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redlock_django.locking.lock import Lock
+from redlock_django.locking.parameters import LockParameters, has_parameters_of
+
 if TYPE_CHECKING:
-    from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
+    from redlock_django.idempotency.flow.recorders import AnyRecorder, UnrecordedTransaction
 
 
 class InThread(NamedTuple):
@@ -43,3 +46,19 @@ class RunView(NamedTuple):
 
 AttemptStep = InThread | CallHook | GetUser | HoldLock | RunView
 Steps = Generator[AttemptStep, Any, Any]
+
+
+class InFlightLock(Lock):
+    """The lock whose holder is the running request of a key; it is never skipped.
+
+    `ON_UNAVAILABLE` does not apply: without this lock it is not known whether the first request is
+    still running.
+    """
+
+    _strict = True
+
+    @has_parameters_of(LockParameters)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The first resource that is refused has a meaning, and every client has the same order.
+        self._parameters.keep_order()

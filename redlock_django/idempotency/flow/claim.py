@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING
 from django.http import HttpRequest
 
 from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped
-from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
 from redlock_django.idempotency.fingerprint import (
     has_posted_form,
     posted_form,
     request_fingerprint,
 )
-from redlock_django.idempotency.key import owner_hash, parse_key, request_hashes, seed_of
-from redlock_django.idempotency.options import IdempotentOptions
+from redlock_django.idempotency.flow.steps import CallHook, GetUser, InThread, Steps
+from redlock_django.idempotency.key import (
+    Claim,
+    UserId,
+    host_of,
+    owner_hash,
+    parse_key,
+    request_hashes,
+    scope_of,
+    seed_of,
+    user_of,
+)
 from redlock_django.idempotency.placement import check_placement
-from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
-from redlock_django.idempotency.settings import IdempotencySettings
-from redlock_django.idempotency.stores.base import Claim
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.web.request_values import check_body_is_complete
 from redlock_django.web.transactions import view_name
 

@@ -1,7 +1,7 @@
 """One request of an idempotent view, from its key to its response.
 
 The sequence is written once for sync and async views, as a generator of steps. `protocol` makes
-the decisions, and `execution` performs the steps.
+the decisions, and `runner` performs the steps.
 """
 
 from __future__ import annotations
@@ -19,39 +19,38 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import (
     AlreadyHeld,
+    IdempotencyRefused,
     IdempotencyUnavailable,
     KeyInFlight,
+    KeyReused,
     OutcomeUncertain,
     ResourceLocked,
     StoreUnavailable,
     TooManyRecords,
     TooManyWaiters,
 )
-from redlock_django.idempotency import events
-from redlock_django.idempotency.attempt_steps import CallHook, HoldLock, InThread, RunView, Steps
-from redlock_django.idempotency.caller import Caller, response_is_private
-from redlock_django.idempotency.claim_reader import ClaimReader
-from redlock_django.idempotency.current import Idempotency
-from redlock_django.idempotency.exception_answers import answer_to
-from redlock_django.idempotency.forms import add_key_field
-from redlock_django.idempotency.key import lock_name
-from redlock_django.idempotency.options import IdempotentOptions, outcome_of, store_of
-from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
-from redlock_django.idempotency.recorders import (
+from redlock_django.idempotency.flow.claim import ClaimReader
+from redlock_django.idempotency.flow.current import Idempotency, add_key_field
+from redlock_django.idempotency.flow.exception_answers import answer_to
+from redlock_django.idempotency.flow.recorders import (
     AnyRecorder,
+    Caller,
     SeparateRecorder,
     TransactionRecorder,
     UnrecordedTransaction,
+    outcome_of,
+    response_is_private,
 )
-from redlock_django.idempotency.settings import IdempotencySettings
-from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
+from redlock_django.idempotency.flow.steps import CallHook, HoldLock, InThread, RunView, Steps
+from redlock_django.idempotency.key import Claim, lock_name
+from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions, store_of
+from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
+from redlock_django.locking.counters import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
-from redlock_django.web.options import (
-    has_pools,
-    return_pooled_connections,
-    waiting_thread,
-)
+from redlock_django.signals import request_replayed, send
+from redlock_django.web.options import has_pools, return_pooled_connections, waiting_thread
 from redlock_django.web.request_state import PageInProgress, forbid_caching
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ class IdempotentAttempt:
         counted = nullcontext(True) if self._is_async else waiting_thread(using)
         with counted as may_wait:
             if not may_wait:
-                events.refused(using, TooManyWaiters)
+                count_refusal(using, TooManyWaiters)
                 raise TooManyWaiters
             if has_pools():
                 yield InThread(return_pooled_connections)
@@ -176,7 +175,7 @@ class IdempotentAttempt:
         window = timedelta(seconds=self._settings.max_records_window)
         seconds = yield InThread(partial(store.admit, claim, most=most, window=window))
         if seconds:
-            events.refused(self._options.using, TooManyRecords)
+            count_refusal(self._options.using, TooManyRecords)
             raise TooManyRecords(retry_after=seconds)
 
     def _first(self, recorder: AnyRecorder) -> Steps:
@@ -206,7 +205,7 @@ class IdempotentAttempt:
     def _without_view(self, action: Decision, store: Store, record: Record | None) -> Steps:
         """Replay or refuse the request."""
         if isinstance(action, type):
-            events.refused(self._options.using, action)
+            count_refusal(self._options.using, action)
             refused = action(retry_after=self._retry_after)
             refused.remedy = self._remedy
             raise refused
@@ -217,17 +216,17 @@ class IdempotentAttempt:
                 yield InThread(partial(store.mark_uncertain, record.key_hash, record.attempt))
             except AlreadyRecorded:
                 # The view is about to complete the record in a transaction of its own.
-                events.refused(self._options.using, KeyInFlight)
+                count_refusal(self._options.using, KeyInFlight)
                 raise KeyInFlight from None
             # The whole hash, because a record in a cache is found only by its whole hash.
             logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
-            events.refused(self._options.using, OutcomeUncertain)
+            count_refusal(self._options.using, OutcomeUncertain)
             raise OutcomeUncertain
         replay_check = self._options.replay_check
         if replay_check is not None and not (yield CallHook(replay_check)):
             raise PermissionDenied
         response = record.replay()
-        events.replayed(
+        count_replay(
             self._options.using,
             sender=Idempotency,
             request=self._request,
@@ -277,3 +276,23 @@ def _set_header(response: Any, name: str, value: str) -> None:
     # A view may return something else, about which Django raises an error later.
     if isinstance(response, HttpResponseBase):
         response[name] = value
+
+
+_COUNTERS: dict[type[IdempotencyRefused], str] = {
+    KeyInFlight: "conflicted",
+    TooManyWaiters: "conflicted",
+    KeyReused: "mismatched",
+    OutcomeUncertain: "uncertain",
+}
+
+
+def count_replay(using: str, *, sender: type, **details: Any) -> None:
+    """Count and signal a request that was answered from a record."""
+    counters.count(using, "replayed")
+    send(request_replayed, sender=sender, using=using, **details)
+
+
+def count_refusal(using: str, error_class: type[IdempotencyRefused]) -> None:
+    """Count a request that was refused because of an earlier request with its key."""
+    if name := _COUNTERS.get(error_class):
+        counters.count(using, name)

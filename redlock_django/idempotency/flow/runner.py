@@ -17,18 +17,18 @@ from redlock_django.exceptions import (
     InvalidRedlock,
     RedlockError,
 )
-from redlock_django.idempotency.attempt import IdempotentAttempt
-from redlock_django.idempotency.attempt_steps import (
+from redlock_django.idempotency.flow.attempt import IdempotentAttempt
+from redlock_django.idempotency.flow.recorders import AnyRecorder, UnrecordedTransaction
+from redlock_django.idempotency.flow.steps import (
     AttemptStep,
     CallHook,
     GetUser,
     HoldLock,
+    InFlightLock,
     InThread,
     RunView,
 )
-from redlock_django.idempotency.in_flight_lock import InFlightLock
-from redlock_django.idempotency.options import IdempotentOptions
-from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
+from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.web.answers import aanswer, answer
 from redlock_django.web.call import Call, finish_without_client
