@@ -1,4 +1,8 @@
-"""Errors about options that nothing has: they name the option that is meant."""
+"""The arguments of decorators and functions: their checks, and errors that name what is meant.
+
+The arguments of a decorator may be a TypedDict: `**arguments: Unpack[...]`. Type checkers know
+them, `has_arguments` refuses others at run time, and `checked` checks their values.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.servers.address import nearest
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+ArgumentCheck = Callable[[Any, str], Any]
+"""It takes a value and its name, and returns the value as the program uses it; or ValueError."""
 
 _USES = {"wait": "wait for how long to wait for the lock", "ttl": "ttl for how long it lives"}
 _ELSEWHERE = {
@@ -33,6 +41,56 @@ def hint_for_unknown(name: str, known: Collection[str]) -> str:
     if uses := [_USES[option] for option in _ELSEWHERE.get(name, ()) if option in known]:
         return f". Use {', and '.join(uses)}"
     return nearest(name, known)
+
+
+def checked(
+    function: str, checks: Mapping[str, ArgumentCheck], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return each argument of `checks` as its check returns it; None if it was not given.
+
+    Raises InvalidRedlock, which names the function and the argument, for a value that is wrong.
+    """
+    found: dict[str, Any] = dict.fromkeys(checks)
+    for name, check in checks.items():
+        if (value := given.get(name)) is not None:
+            try:
+                found[name] = check(value, name)
+            except ValueError as error:
+                raise InvalidRedlock(f"{function}(): {error}") from None
+    return found
+
+
+def taking(arguments: str) -> ArgumentCheck:
+    """Return the check of a callable that takes these arguments."""
+
+    def check(value: Any, name: str) -> Any:
+        if not callable(value):
+            raise ValueError(f"{name} must be a callable ({arguments})")
+        return value
+
+    return check
+
+
+def has_arguments(names: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Make a function refuse `**arguments` that a TypedDict has not; help() shows those it has."""
+
+    def declare(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        signature = inspect.signature(function)
+        known = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        known += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in names.__annotations__.items()
+        ]
+
+        @functools.wraps(function)
+        def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            refuse_unknown(called, kwargs)
+            return function(*args, **kwargs)
+
+        called.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+        return called
+
+    return declare
 
 
 def refuse_unknown(function: Callable[..., Any], arguments: Mapping[str, object]) -> None:

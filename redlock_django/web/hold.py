@@ -8,15 +8,26 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+from functools import partial
+from typing import (
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from asgiref.sync import iscoroutinefunction
 
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
-from redlock_django.conf.arguments import helps_with_arguments
+from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
-from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.lock import Lock
 from redlock_django.web.name_templates import Template
 
 logger = logging.getLogger("redlock_django")
@@ -41,39 +52,31 @@ class _Skipping(Protocol):
     ) -> Callable[Parameters, Result | None]: ...
 
 
+class HoldArguments(TypedDict, total=False):
+    """The arguments of `lock()` that `hold` has, too."""
+
+    using: str
+    ttl: float | timedelta | None
+    wait: float | timedelta | None
+    min_hold: float | timedelta | None
+    reentrant: bool
+
+
 @overload
 def hold(
-    *templates: str,
-    using: str = "default",
-    ttl: float | timedelta | None = None,
-    wait: float | timedelta | None = None,
-    min_hold: float | timedelta | None = None,
-    reentrant: bool = False,
-    on_conflict: Literal["skip"],
+    *templates: str, on_conflict: Literal["skip"], **arguments: Unpack[HoldArguments]
 ) -> _Skipping: ...
 
 
 @overload
 def hold(
-    *templates: str,
-    using: str = "default",
-    ttl: float | timedelta | None = None,
-    wait: float | timedelta | None = None,
-    min_hold: float | timedelta | None = None,
-    reentrant: bool = False,
-    on_conflict: Literal["raise"] = "raise",
+    *templates: str, on_conflict: Literal["raise"] = "raise", **arguments: Unpack[HoldArguments]
 ) -> Callable[[Function], Function]: ...
 
 
-@helps_with_arguments
+@has_arguments(HoldArguments)
 def hold(
-    *templates: str,
-    using: str = "default",
-    ttl: float | timedelta | None = None,
-    wait: float | timedelta | None = None,
-    min_hold: float | timedelta | None = None,
-    reentrant: bool = False,
-    on_conflict: OnConflict = "raise",
+    *templates: str, on_conflict: OnConflict = "raise", **arguments: Unpack[HoldArguments]
 ) -> Any:
     """Return a decorator that runs a function only while it holds the lock of its templates.
 
@@ -94,66 +97,79 @@ def hold(
             )
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
-    try:
-        if ttl is not None:
-            duration(ttl, "ttl", least=SHORTEST_TTL)
-        if wait is not None:
-            duration(wait, "wait", least=0.0, most=LONGEST_WAIT)
-        minimum_hold(min_hold, ttl)
-    except ValueError as error:
-        raise InvalidRedlock(f"hold(): {error}") from None
-    parsed = [Template(template) for template in templates]
+    within_ttl: ArgumentCheck = lambda value, _: minimum_hold(value, arguments.get("ttl"))  # noqa: E731
+    checked("hold", {**_CHECKS, "min_hold": within_ttl}, arguments)
+    return _Hold([Template(template) for template in templates], on_conflict, arguments)
 
-    def decorate(function: Function) -> Function:
+
+_CHECKS = {
+    "ttl": partial(duration, least=SHORTEST_TTL),
+    "wait": partial(duration, least=0.0, most=LONGEST_WAIT),
+}
+
+
+class _Hold:
+    """The decorator that `hold` returns: it makes the functions that hold the lock."""
+
+    def __init__(
+        self, templates: list[Template], on_conflict: OnConflict, arguments: HoldArguments
+    ) -> None:
+        self._templates = templates
+        self._skips = on_conflict == "skip"
+        self._arguments = arguments
+
+    def __call__(self, function: Function) -> Function:
         _check(function)
         signature = inspect.signature(function)
-        _check_parameters(function, signature, parsed)
+        _check_parameters(function, signature, self._templates)
+        held = self._async if iscoroutinefunction(function) else self._sync
+        wrapper: Any = held(function, signature)
+        wrapper.__signature__ = signature  # Celery does not follow __wrapped__
+        return cast("Function", wrapper)
 
-        def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            names = [
-                t.render_values({name: bound.arguments[name] for name in t.names}) for t in parsed
-            ]
-            return lock(
-                *dict.fromkeys(names),  # two templates may name one resource
-                using=using,
-                ttl=ttl,
-                wait=wait,
-                min_hold=min_hold,
-                reentrant=reentrant,
-                holder={"path": _name(function)},
-            )
-
-        def skip(error: ResourceLocked) -> None:
-            # Only the acquisition is skipped: a ResourceLocked from the body is not caught.
-            if on_conflict == "raise":
-                raise error
-            logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
-
-        @functools.wraps(function)
-        async def aheld(*args: Any, **kwargs: Any) -> Any:
-            async with AsyncExitStack() as stack:
-                try:
-                    await aenter_in_stack(stack, lock_for(args, kwargs))
-                except ResourceLocked as error:
-                    return skip(error)
-                return await function(*args, **kwargs)
-
+    def _sync(self, function: Callable[..., Any], signature: inspect.Signature) -> Any:
         @functools.wraps(function)
         def held(*args: Any, **kwargs: Any) -> Any:
             with ExitStack() as stack:
                 try:
-                    enter_in_stack(stack, lock_for(args, kwargs))
+                    enter_in_stack(stack, self._lock(function, signature.bind(*args, **kwargs)))
                 except ResourceLocked as error:
-                    return skip(error)
+                    return self._skip(function, error)
                 return function(*args, **kwargs)
 
-        wrapper: Any = aheld if iscoroutinefunction(function) else held
-        wrapper.__signature__ = signature  # Celery does not follow __wrapped__
-        return cast("Function", wrapper)
+        return held
 
-    return decorate
+    def _async(self, function: Callable[..., Any], signature: inspect.Signature) -> Any:
+        @functools.wraps(function)
+        async def held(*args: Any, **kwargs: Any) -> Any:
+            async with AsyncExitStack() as stack:
+                try:
+                    lock = self._lock(function, signature.bind(*args, **kwargs))
+                    await aenter_in_stack(stack, lock)
+                except ResourceLocked as error:
+                    return self._skip(function, error)
+                return await function(*args, **kwargs)
+
+        return held
+
+    def _lock(self, function: Callable[..., Any], call: inspect.BoundArguments) -> Lock:
+        call.apply_defaults()
+        names = [
+            template.render_values({name: call.arguments[name] for name in template.names})
+            for template in self._templates
+        ]
+        return Lock(
+            *dict.fromkeys(names),  # two templates may name one resource
+            **self._arguments,
+            holder={"path": _name(function)},
+        )
+
+    def _skip(self, function: Callable[..., Any], error: ResourceLocked) -> None:
+        """Skip the function; only for an error of its lock, not one that its body has raised."""
+        if not self._skips:
+            raise error
+        using = self._arguments.get("using", "default")
+        logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -5,29 +5,28 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection
-from datetime import timedelta
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
 from redlock_django.backends.values import (
-    LONGEST,
     LONGEST_WAIT,
     SHORTEST_TTL,
     choice,
     duration,
     http_methods,
 )
-from redlock_django.conf.arguments import helps_with_arguments
+from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.name_templates import Computed, Template, template_of
-from redlock_django.web.options import LockOptions, OnLocked
+from redlock_django.web.options import LockOptions, LockResourceArguments
 from redlock_django.web.request_state import (
     is_async_class,
     is_recording_wrapper,
@@ -49,17 +48,32 @@ _WITHOUT_TEMPLATE = (
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 
 
-@helps_with_arguments
+def _methods(value: Any, name: str) -> frozenset[str]:
+    upper = http_methods(value, name, _METHODS)
+    # A view answers HEAD with its handler for GET.
+    return upper | {"HEAD"} if "GET" in upper else upper
+
+
+def _database(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be an alias of DATABASES such as 'default', got {value!r}")
+    return value
+
+
+_CHECKS: Mapping[str, ArgumentCheck] = {
+    "ttl": partial(duration, least=SHORTEST_TTL),
+    "wait": partial(duration, least=0, most=LONGEST_WAIT),
+    "methods": _methods,
+    "status": partial(choice, allowed=STATUSES),
+    "on_locked": taking("request, error"),
+    "on_disconnect": partial(choice, allowed=ON_DISCONNECT),
+    "in_transaction": _database,
+}
+
+
+@has_arguments(LockResourceArguments)
 def lock_resource(
-    *templates: str | Computed,
-    using: str = "default",
-    ttl: float | timedelta | None = None,
-    wait: float | timedelta | None = None,
-    methods: Collection[str] | None = None,
-    status: int | None = None,
-    on_locked: OnLocked | None = None,
-    on_disconnect: str | None = None,
-    in_transaction: str | None = None,
+    *templates: str | Computed, using: str = "default", **arguments: Unpack[LockResourceArguments]
 ) -> Callable[[View], View]:
     """Return a decorator that runs a view only while it holds the lock that its templates name.
 
@@ -81,21 +95,16 @@ def lock_resource(
     for template in templates:
         if inspect.isclass(template) or (callable(template) and _is_being_decorated(template)):
             raise InvalidRedlock(_WITHOUT_TEMPLATE)
-    if in_transaction is not None:
-        _check_in_transaction(in_transaction, ttl)
     options = LockOptions(
         templates=_templates(templates),
         using=using,
-        ttl=_checked(ttl, "ttl", SHORTEST_TTL),
-        wait=_checked(wait, "wait", 0, LONGEST_WAIT),
-        methods=_methods(methods),
-        status=_choice(status, "status", STATUSES),
-        on_locked=on_locked,
-        on_disconnect=_choice(on_disconnect, "on_disconnect", ON_DISCONNECT),
-        in_transaction=in_transaction,
+        **checked("lock_resource", _CHECKS, arguments),
     )
-    if on_locked is not None and not callable(on_locked):
-        raise InvalidRedlock("lock_resource(): on_locked must be a callable (request, error)")
+    if options.in_transaction is not None and options.ttl is not None:
+        raise InvalidRedlock(
+            "lock_resource(): a lock in a transaction ends with it and has no TTL. Leave out ttl, "
+            "or in_transaction"
+        )
 
     def decorate(view: View, *args: Any, **kwargs: Any) -> View:
         target: Any = view
@@ -110,7 +119,7 @@ def lock_resource(
         if opens_transaction(view):
             raise two_locks_error(view)
         check_adjacent(view)
-        if in_transaction is not None and iscoroutinefunction(view):
+        if options.in_transaction is not None and iscoroutinefunction(view):
             raise async_view_error(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
@@ -176,45 +185,3 @@ def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:
     if not sources:
         raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<int:pk>')")
     return tuple(map(template_of, sources))
-
-
-def _checked(value: Any, name: str, least: float, most: float = LONGEST) -> float | None:
-    if value is None:
-        return None
-    try:
-        return duration(value, name, least=least, most=most)
-    except ValueError as error:
-        raise InvalidRedlock(f"lock_resource(): {error}") from None
-
-
-def _check_in_transaction(database: object, ttl: object) -> None:
-    if not isinstance(database, str) or not database:
-        raise InvalidRedlock(
-            "lock_resource(): in_transaction must be an alias of DATABASES such as 'default', got "
-            f"{database!r}"
-        )
-    if ttl is not None:
-        raise InvalidRedlock(
-            "lock_resource(): a lock in a transaction ends with it and has no TTL. Leave out ttl, "
-            "or in_transaction"
-        )
-
-
-def _choice(value: Any, name: str, allowed: Collection[Any]) -> Any:
-    if value is None:
-        return None
-    try:
-        return choice(value, name, allowed)
-    except ValueError as error:
-        raise InvalidRedlock(f"lock_resource(): {error}") from None
-
-
-def _methods(methods: Any) -> frozenset[str] | None:
-    if methods is None:
-        return None
-    try:
-        upper = http_methods(methods, "methods", _METHODS)
-    except ValueError as error:
-        raise InvalidRedlock(f"lock_resource(): {error}") from None
-    # A view answers HEAD with its handler for GET.
-    return upper | {"HEAD"} if "GET" in upper else upper

@@ -18,6 +18,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
+from redlock_django.web.options import VALUES
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.transactions import (
     async_view_error,
@@ -145,7 +146,7 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
     return keys
 
 
-_ARGUMENTS = ("using", "ttl", "wait", "methods", "status", "on_disconnect", "in_transaction")
+_ARGUMENTS = ("using", *VALUES)
 """The arguments of `lock_resource` that are attributes of the view: `lock_using` and so on."""
 
 _arguments = attrgetter(*(f"lock_{name}" for name in _ARGUMENTS))

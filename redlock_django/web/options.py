@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, TypedDict
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -25,6 +26,22 @@ from redlock_django.web.request_values import Framework, authenticating_framewor
 from redlock_django.web.transactions import old_data_error, view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
+
+
+class LockResourceArguments(TypedDict, total=False):
+    """The arguments of `lock_resource` that a setting replaces if they are None."""
+
+    ttl: float | timedelta | None
+    wait: float | timedelta | None
+    methods: Collection[str] | None
+    status: int | None
+    on_locked: OnLocked | None
+    on_disconnect: str | None
+    in_transaction: str | None
+
+
+VALUES = tuple(name for name in LockResourceArguments.__annotations__ if name != "on_locked")
+"""The arguments that are plain values: rules and attributes of a view class have them, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.options import VALUES
 
-OPTIONS = ("methods", "ttl", "wait", "status", "on_disconnect", "in_transaction")
-KEYS = ("view", "path", "urlconf", "key", "using", *OPTIONS)
+KEYS = ("view", "path", "urlconf", "key", "using", *VALUES)
 """The keys of a rule."""
 
 Locked = dict[URLPattern, Callable[..., Any]]
@@ -76,7 +76,7 @@ def _locked(
     lock = lock_resource(
         *keys,
         using=using,
-        **{name: rule[name] for name in OPTIONS if name in rule},
+        **{name: rule[name] for name in VALUES if name in rule},
     )
     every = list(routes(urlconf or rule.get("urlconf")))
     matching = [route for route in every if _matches(rule, route)]

@@ -77,6 +77,18 @@ def test_an_unknown_argument_of_idempotent(name: str, says: str) -> None:
     assert str(caught.value) == f"idempotent() has no argument {says}"
 
 
+def test_type_checkers_know_the_arguments_of_decorators() -> None:
+    """mypy reports each of these lines, or else that its comment is not needed."""
+    with pytest.raises(TypeError):
+        lock_resource("order:<int:pk>", timeout=5)  # type: ignore[call-arg]
+    with pytest.raises(InvalidRedlock):
+        lock_resource("order:<int:pk>", ttl="5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        hold("nightly", timeout=5)  # type: ignore[call-overload]
+    with pytest.raises(InvalidRedlock):
+        hold("nightly", ttl="5")  # type: ignore[call-overload]
+
+
 def test_an_unknown_argument_of_a_lock_without_ttl() -> None:
     unknown: Any = {"timeout": 5}
     with pytest.raises(TypeError, match=r"transaction_lock\(\) .* how long to wait for the lock$"):
