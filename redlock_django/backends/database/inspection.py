@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from redlock_django.backends.database.connections import Connections
-from redlock_django.backends.database.dialects import LOCKS, SECOND, WAITERS, text
+from redlock_django.backends.database.dialects import SECOND, text
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.database.sql import release
 from redlock_django.backends.database.trust import ready_in
@@ -26,7 +24,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # If the clock was set back, a lock that was released before ends in the future.
-_HELD = "token_hash <> '' AND expires_at > {now}"
+_HELD = "FROM {locks} WHERE token_hash <> '' AND expires_at > {now}"
+_COUNT = f"SELECT {{now}}, (SELECT count(*) {_HELD})"
+_READ = f"""
+SELECT resource, token_hash, holder, expires_at - {{now}},
+    (SELECT count(*) FROM {{waiters}} AS waiter
+     WHERE waiter.resource = {{locks}}.resource AND waiter.alive_until > {{now}})
+{_HELD} AND resource IN ({{resources}})"""
 
 
 class DatabaseInspection(Inspection):
@@ -37,41 +41,23 @@ class DatabaseInspection(Inspection):
         self._dialect = settings.dialect
         self._forgotten = with_drift(settings.longest_ttl)
         self._connections = connections
-        self._silent: dict[str, str] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._connections.close()
-
-    @property
-    def silent(self) -> Mapping[str, str]:
-        return self._silent
 
     def listing(
         self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
     ) -> Listing:
-        where, values = (
-            self._sql(f"FROM {LOCKS} WHERE {_HELD}"),
-            list[Any](),
-        )
+        where, values, sql = _HELD, [search] if search else [], self._dialect.sql
         if search:
-            where, most = f"{where} AND {self._dialect.contains}", MAX_LISTED
-            values.append(search)
+            where, most = f"{_HELD} AND {{contains}}", MAX_LISTED
         order = "DESC" if last_first else "ASC"
-        statement = self._sql(f"SELECT resource, expires_at - {{now}} {where}")
-        statement += f" ORDER BY expires_at {order}, resource {order} LIMIT {most}"
+        listed = f"SELECT resource, expires_at - {{now}} {where} ORDER BY expires_at {order}"
 
         def read(cursor: CursorWrapper) -> Listing:
-            cursor.execute(statement, values)
+            cursor.execute(f"{sql(listed)}, resource {order} LIMIT {most}", values)
             left = {text(name): left / SECOND for name, left in cursor.fetchall()}
-            cursor.execute(f"SELECT count(*) {where}", values)
+            cursor.execute(sql(f"SELECT count(*) {where}"), values)
             (about,) = cursor.fetchone()
             stopped = most if search and about > most else None
             return Listing(left=left, about=about, stopped_at=stopped)
@@ -81,13 +67,7 @@ class DatabaseInspection(Inspection):
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         if not resources:
             return []
-        marks = ", ".join(["%s"] * len(resources))
-        statement = self._sql(
-            "SELECT resource, token_hash, holder, expires_at - {now}, "
-            f"(SELECT count(*) FROM {WAITERS} AS waiter WHERE waiter.resource = {LOCKS}.resource "
-            f"AND waiter.alive_until > {{now}}) FROM {LOCKS} "
-            f"WHERE resource IN ({marks}) AND {_HELD}"
-        )
+        statement = self._dialect.sql(_READ, len(resources))
 
         def read(cursor: CursorWrapper) -> list[Any]:
             cursor.execute(statement, list(resources))
@@ -104,15 +84,10 @@ class DatabaseInspection(Inspection):
         def free(cursor: CursorWrapper) -> bool:
             return any(release(cursor, [resource], one) for one in hashes)
 
-        freed = self._ask(free)
-        if freed is None:
-            return ReleaseOutcome.NO_QUORUM, dict(self.silent)
-        word = "released" if freed else "was not held"
-        outcome = ReleaseOutcome.RELEASED if freed else ReleaseOutcome.NOT_HELD
-        return outcome, {self.servers[0]: word}
+        return self._freed(bool(self._ask(free)))
 
     def health(self) -> list[ServerHealth]:
-        statement = self._sql(f"SELECT {{now}}, (SELECT count(*) FROM {LOCKS} WHERE {_HELD})")
+        statement = self._dialect.sql(_COUNT)
 
         def read(cursor: CursorWrapper) -> Health:
             asked = clock()
@@ -133,32 +108,18 @@ class DatabaseInspection(Inspection):
         (name,) = self.servers
         report = self._ask(read)
         reason = self._silent.get(name, "")
-        faults: tuple[tuple[str, str], ...] = ()
-        if report is None:
-            faults = (("unreachable", reason),)
-        elif report.ready_in:
-            why = f"was restarted, failed over or restored: trusted in {report.ready_in:.0f} s"
-            faults = (("untrusted", why),)
-        return [
-            ServerHealth(name=name, health=report, reason=reason, faults=faults, counted=not faults)
-        ]
-
-    def _sql(self, statement: str) -> str:
-        return self._dialect.sql(statement)
+        if report is not None and report.ready_in:
+            reason = f"was restarted, failed over or restored: trusted in {report.ready_in:.0f} s"
+        return [ServerHealth.of(name, report, reason)]
 
     def _ask(self, work: Callable[[CursorWrapper], T]) -> T | None:
         """Return the answer of the database, or None; it is not asked again if it fails."""
         if not self._silent:
-            with suppress(StoreUnavailable):
-                return self._asked(work)
+            try:
+                return self._connections.run(work)
+            except StoreUnavailable as error:
+                self._silent[self.servers[0]] = next(iter(error.tally.values()), str(error))
         return None
-
-    def _asked(self, work: Callable[[CursorWrapper], T]) -> T:
-        try:
-            return self._connections.run(work)
-        except StoreUnavailable as error:
-            self._silent[self.servers[0]] = next(iter(error.tally.values()), str(error))
-            raise
 
     def _holding(
         self, resource: str, token_hash: str, holder: str, left: int, waiters: int

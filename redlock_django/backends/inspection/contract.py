@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
-from redlock_django.backends.inspection import page as inspection_page
-from redlock_django.backends.inspection.page import PageQuery
+from redlock_django.backends.inspection import page as bounds
+from redlock_django.backends.inspection.page import ListedNames, PageQuery
 from redlock_django.backends.inspection.results import (
     Freed,
     HeldLocks,
@@ -35,22 +34,18 @@ class Inspection(ABC):
     def __init__(self, using: str, servers: Sequence[str]) -> None:
         self.using = using
         self.servers = tuple(servers)
+        self._silent: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(  # noqa: B027 - for stores that open nothing
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:  # noqa: B027 - for stores that open nothing
         """Close the connections that were opened; here there are none."""
 
     @property
     def silent(self) -> Mapping[str, str]:
-        """The servers that could not be asked, by name, each with the reason; none here."""
-        return {}
+        """The servers that could not be asked, by name, each with the reason."""
+        return self._silent
 
     def has_quorum(self, resource: str | None = None) -> bool:
         """Return whether enough servers have answered to know who holds a resource.
@@ -112,32 +107,35 @@ class Inspection(ABC):
             masters=answers,
         )
 
+    def _freed(self, freed: bool) -> tuple[ReleaseOutcome, Mapping[str, str]]:
+        """Return the result of `release` where all servers decide together, under one name."""
+        if self.silent:
+            return ReleaseOutcome.NO_QUORUM, dict(self.silent)
+        if not freed:
+            return ReleaseOutcome.NOT_HELD, {self.servers[0]: "was not held"}
+        return ReleaseOutcome.RELEASED, {self.servers[0]: "released"}
+
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""
         found = self.holdings(resources)
-        return HeldLocks(
-            using=self.using,
-            locks=tuple(found),
-            total=len(found),
-            about=len(found),
-            stopped_at=None,
-            servers=self.servers,
-            silent=self.silent,
-            complete=self.has_quorum(),
-            undecided=frozenset(name for name in resources if not self.has_quorum(name)),
-        )
+        undecided = frozenset(name for name in resources if not self.has_quorum(name))
+        return self._held_locks(found, total=len(found), about=len(found), undecided=undecided)
 
     def page(self, **options: Any) -> HeldLocks:
         """Return a page of the held locks; the options are the fields of `PageQuery`."""
         query = PageQuery(**options)
-        listing = self.listing(
-            search=query.text,
-            scan=query.scan,
-            last_first=query.order == "-ttl",
-            most=query.most,
+        listed = self._listed(query)
+        if query.reads_values:
+            return self._page_of_read(query, listed)
+        return self._page_of_listed(query, listed)
+
+    def _listed(self, query: PageQuery) -> ListedNames:
+        """Return the names that fit a query, in order, and how many locks there are."""
+        found = self.listing(
+            search=query.text, scan=query.scan, last_first=query.order == "-ttl", most=query.most
         )
-        left = {name: ttl for name, ttl in listing.left.items() if query.has_name(name)}
-        about, total, stopped_at = listing.about, len(left), listing.stopped_at
+        left = {name: ttl for name, ttl in found.left.items() if query.has_name(name)}
+        about, total, stopped_at = found.about, len(left), found.stopped_at
         if query.text or query.scan:
             exact = query.text
             if exact and query.has_name(exact) and exact not in left and self.holdings([exact]):
@@ -145,36 +143,46 @@ class Inspection(ABC):
             about = total = len(left)
         elif about > query.most:
             total = max(about, total)
-            if total > inspection_page.MAX_LISTED:
-                total = stopped_at = inspection_page.MAX_LISTED
-        names = query.sorted_names(left)
-        first = inspection_page.MAX_READ if query.reads_values else query.count
-        every = total <= first and stopped_at is None
-        read = query.fitting(self.holdings(query.to_read(names)))
-        if query.reads_values:
-            if total > first:
-                stopped_at = first
-            counted, found = read, [one for one in read if query.state in (None, one.state)]
-            total, page = len(found), found[query.shown]
-        else:
-            counted, page = _among(names[:first], read), _among(names[query.shown], read)
-            # Listed names whose locks have been released since, or whose keys are not locks.
-            gone = len(names[query.shown]) - len(page)
-            about, total = about - gone, total - gone
+            if total > bounds.MAX_LISTED:
+                total = stopped_at = bounds.MAX_LISTED
+        return ListedNames(query.sorted_names(left), total, about, stopped_at)
+
+    def _page_of_read(self, query: PageQuery, listed: ListedNames) -> HeldLocks:
+        """Return a page of the locks whose values must be read, to filter or to sort them."""
+        most = bounds.MAX_READ
+        read = query.fitting(self.holdings(listed.names[:most]))
+        found = [one for one in read if query.state in (None, one.state)]
+        return self._held_locks(
+            found[query.shown],
+            total=len(found),
+            about=listed.about,
+            stopped_at=most if listed.total > most else listed.stopped_at,
+            states=Counter(one.state for one in read),
+            counted=None if listed.are_within(most) else most,
+        )
+
+    def _page_of_listed(self, query: PageQuery, listed: ListedNames) -> HeldLocks:
+        """Return a page of the locks in the order of the names, of which only these are read."""
+        first, shown = listed.names[: query.count], listed.names[query.shown]
+        read = {one.resource: one for one in self.holdings(list(dict.fromkeys([*first, *shown])))}
+        locks = [read[name] for name in shown if name in read]
+        # Names whose locks have been released since, or whose keys are not locks.
+        gone = len(shown) - len(locks)
+        return self._held_locks(
+            locks,
+            total=listed.total - gone,
+            about=listed.about - gone,
+            stopped_at=listed.stopped_at,
+            states=Counter(read[name].state for name in first if name in read),
+            counted=None if listed.are_within(query.count) else query.count,
+        )
+
+    def _held_locks(self, locks: Sequence[Holding], **numbers: Any) -> HeldLocks:
         return HeldLocks(
             using=self.using,
-            locks=tuple(page),
-            total=total,
-            about=about,
-            stopped_at=stopped_at,
+            locks=tuple(locks),
             servers=self.servers,
             silent=self.silent,
             complete=self.has_quorum(),
-            states=Counter(one.state for one in counted),
-            counted=None if every else first,
+            **numbers,
         )
-
-
-def _among(names: Sequence[str], holdings: Sequence[Holding]) -> list[Holding]:
-    wanted = frozenset(names)
-    return [one for one in holdings if one.resource in wanted]

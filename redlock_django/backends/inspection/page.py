@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from redlock_django.engine.inspection.holders import Holding, HoldingState
 
@@ -79,12 +80,6 @@ class PageQuery:
             names.reverse()
         return names
 
-    def to_read(self, names: Sequence[str]) -> list[str]:
-        """Return those of the sorted names whose values must be read, in the same order."""
-        if self.reads_values:
-            return list(names[:MAX_READ])
-        return list(dict.fromkeys([*names[: self.count], *names[self.shown]]))
-
     def fitting(self, holdings: Sequence[Holding]) -> list[Holding]:
         """Return the locks that fit `holder`, in order."""
         words = self.holder.casefold().split()
@@ -97,6 +92,19 @@ class PageQuery:
             found.sort(key=_holder_key, reverse=descending)
             found.sort(key=lambda one: not one.holder)
         return found
+
+
+class ListedNames(NamedTuple):
+    """The names that fit a query, in its order; the numbers are those of `HeldLocks`."""
+
+    names: list[str]
+    total: int
+    about: int
+    stopped_at: int | None
+
+    def are_within(self, most: int) -> bool:
+        """Return whether there are no more locks than `most`."""
+        return self.total <= most and self.stopped_at is None
 
 
 def _holder_key(holding: Holding) -> tuple[str, ...]:

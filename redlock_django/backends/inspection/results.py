@@ -32,7 +32,7 @@ class HeldLocks:
     locks: tuple[Holding, ...]
     total: int
     about: int
-    stopped_at: int | None
+    stopped_at: int | None = None
     servers: tuple[str, ...]
     silent: Mapping[str, str]
     complete: bool
@@ -84,6 +84,17 @@ class ServerHealth:
     faults: tuple[tuple[str, str], ...]
     counted: bool
     shard: str = ""
+
+    @classmethod
+    def of(cls, name: str, health: Health | None, reason: str = "") -> ServerHealth:
+        """Return the health of a server with at most one fault: `reason` says which.
+
+        It is silent if there is no `health`, otherwise it is not trusted.
+        """
+        code = "unreachable" if health is None else "untrusted"
+        faults = ((code, reason),) if reason or health is None else ()
+        silent = reason if health is None else ""
+        return cls(name=name, health=health, reason=silent, faults=faults, counted=not faults)
 
 
 class QuorumHealth(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED
@@ -63,13 +62,8 @@ class MasterInspection(Inspection):
         self._addresses = addresses
         self._tolerate = tolerate
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._survey.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._survey.close()
 
     @property
     def silent(self) -> Mapping[str, str]:

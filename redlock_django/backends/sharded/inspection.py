@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Self, TypeVar
 
 from redlock_django.backends.inspection.contract import Inspection
@@ -43,13 +42,8 @@ class ShardedInspection(Inspection):
             self._open.enter_context(shard)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._open.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self._open.close()
 
     def _each(self, work: Callable[[Inspection], Answer]) -> list[Answer]:
         with ThreadPoolExecutor(len(self._shards), "redlock-inspection") as pool:

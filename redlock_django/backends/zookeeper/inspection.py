@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
+from dataclasses import replace
 from typing import Any
 
 from redlock_django.backends.inspection.contract import Inspection
@@ -52,22 +52,12 @@ class ZooKeeperInspection(Inspection):
         super().__init__(using, [settings.ensemble])
         self._settings = settings
         self._tree = tree
-        self._silent: dict[str, str] = {}
         self._client: KazooClient | None = None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         client, self._client = self._client, None
         if client is not None:
             stop(client)
-
-    @property
-    def silent(self) -> Mapping[str, str]:
-        return self._silent
 
     def listing(
         self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
@@ -114,18 +104,11 @@ class ZooKeeperInspection(Inspection):
         tokens = {value.split(b" ", 1)[0].decode() for value in values}
         # Only the first: a token is in one node, and others wait.
         held = [f"{queue}/{node.name}" for node in in_order(children or ()) if node.token in tokens]
-        freed = self._ask([_deletion(path) for path in held])
-        if self._silent:
-            return ReleaseOutcome.NO_QUORUM, dict(self._silent)
-        if not any(freed):
-            return ReleaseOutcome.NOT_HELD, {self.servers[0]: "was not held"}
-        return ReleaseOutcome.RELEASED, {self.servers[0]: "released"}
+        return self._freed(any(self._ask([_deletion(path) for path in held])))
 
     def health(self) -> list[ServerHealth]:
-        page: Listing | None = None
-        if not self._silent:
-            page = self.listing(most=0)
-        held = None if self._silent or page is None else page.about
+        listing = self.listing(most=0)
+        held = None if self._silent else listing.about
         left = self._trusted_in()
         return [self._server_health(host, held, left) for host in self._settings.hosts]
 
@@ -148,24 +131,16 @@ class ZooKeeperInspection(Inspection):
         try:
             answer = command(self._settings, host, b"srvr")
         except OSError as error:
-            return _unreachable(host, explained_connecting(error))
+            return ServerHealth.of(host, None, explained_connecting(error))
         took = clock() - asked
+        health = Health(server="ZooKeeper", latency=took, persistent=True, held=held)
         mode, version = _MODE.search(answer), _VERSION.search(answer)
-        if "not in the whitelist" in answer:  # it answers, but not this
-            health = Health(server="ZooKeeper", latency=took, persistent=True, held=held)
-        elif mode is None:
-            return _unreachable(host, "does not serve: it is in no majority")
-        else:
-            health = Health(
-                server="ZooKeeper",
-                latency=took,
-                version=f"{version[1] if version else ''} {mode[1]}".strip(),
-                persistent=True,
-                held=held,
-                ready_in=left,
-            )
-        faults = (("untrusted", f"is {untrusted(left)}"),) if left else ()
-        return ServerHealth(name=host, health=health, reason="", faults=faults, counted=not faults)
+        if mode is not None:
+            shown = f"{version[1] if version else ''} {mode[1]}".strip()
+            health = replace(health, version=shown, ready_in=left)
+        elif "not in the whitelist" not in answer:  # such a server answers, but not this
+            return ServerHealth.of(host, None, "does not serve: it is in no majority")
+        return ServerHealth.of(host, health, f"is {untrusted(left)}" if left else "")
 
     # Requests.
 
@@ -210,8 +185,3 @@ def _data(path: str) -> Callable[[KazooClient], Any]:
 
 def _deletion(path: str) -> Callable[[KazooClient], Any]:
     return lambda client: client.delete_async(path)
-
-
-def _unreachable(host: str, reason: str) -> ServerHealth:
-    faults = (("unreachable", reason),)
-    return ServerHealth(name=host, health=None, reason=reason, faults=faults, counted=False)

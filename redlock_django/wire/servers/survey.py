@@ -10,8 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -36,7 +35,7 @@ class _Forbidden(Unfit):
 
 
 class Survey:
-    """A context manager that sends queries to all masters and closes its connections at the end.
+    """Sends queries to all masters, on connections that `close` closes.
 
     `silent` maps the index of each master that could not be asked to the reason; it is not asked
     again. `forbidden` has those whose ACL is the reason. `timeout` in seconds, for each step of
@@ -54,15 +53,8 @@ class Survey:
         self._connections: dict[int, Any] = {}
         self._closed = threading.Event()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._closed.set()
         for index, connection in self._connections.items():
             if index not in self.silent:  # otherwise its thread may be using it, and closes it
