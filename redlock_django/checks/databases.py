@@ -10,9 +10,7 @@ from django.core.checks import CheckMessage, Error
 from django.db import router
 
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.conf.settings import load
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.services import locks
+from redlock_django.checks.aliases import valid_aliases
 from redlock_django.models import LockRow
 
 
@@ -59,10 +57,6 @@ def check_sqlite(**_: Any) -> list[CheckMessage]:
 
 def stores_in_databases() -> Iterator[tuple[str, DatabaseSettings]]:
     """Yield the aliases whose locks are in a database, each with its settings."""
-    for alias in locks:
-        try:
-            store = load(alias).store
-        except InvalidRedlock:
-            continue  # E001 reports it.
-        if isinstance(store, DatabaseSettings):
-            yield alias, store
+    for options in valid_aliases():
+        if isinstance(options.store, DatabaseSettings):
+            yield options.alias, options.store

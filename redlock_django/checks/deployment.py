@@ -18,10 +18,10 @@ from redis.connection import SSLConnection
 from redlock_django.backends.redlock.masters import host_of, hosts
 from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.backends.sharded.settings import places
+from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.settings import same_host_warning
-from redlock_django.conf.settings import AliasSettings, load
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.services import locks
+from redlock_django.conf.settings import AliasSettings
+from redlock_django.locking.handler import locks
 from redlock_django.wire.servers.acl import least_acl
 from redlock_django.wire.servers.address import Address
 
@@ -31,15 +31,12 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
     messages: list[CheckMessage] = []
     for alias in locks:
         messages += _passwords_in_urls(alias)
-        try:
-            options = load(alias)
-        except InvalidRedlock:
-            continue  # E001 reports it.
+    for options in valid_aliases():
         if not options.backend_class.is_shared:
-            messages.append(_memory_error(alias))
+            messages.append(_memory_error(options.alias))
             continue
         if len(names := hosts(_addresses(options)).get("", [])) > 1:
-            messages.append(same_host_warning(alias, "this machine", names))
+            messages.append(same_host_warning(options.alias, "this machine", names))
         messages += _insecure_links(options)
     return messages
 

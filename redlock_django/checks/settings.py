@@ -15,6 +15,7 @@ from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.web.rules import plan
+from redlock_django.wire.servers.address import Address
 
 _EXAMPLE = (
     'REDLOCK = {"default": {"MASTERS": ["redis://10.0.0.1:6379/0", "redis://10.0.0.2:6379/0", '
@@ -68,11 +69,22 @@ def _rules() -> Iterator[CheckMessage]:
 
 
 def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
+    """Yield W002 to W005 about the number of masters, their machines and their databases."""
     shards = redlock_settings(options.store)
-    if not shards:
-        return
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
-    number = len(shards[0].addresses)  # the same in every shard
+    if shards:
+        yield from _number_of_masters(named, len(shards[0].addresses))  # the same in every shard
+    for shard in shards:
+        # Masters of different shards may share a machine: no resource has a majority on it.
+        for host, names in hosts(shard.addresses).items():
+            # Masters on the local machine are reported by --deploy only.
+            if host and len(names) > 1:
+                yield same_host_warning(options.alias, host, names)
+    for address in (address for shard in shards for address in shard.addresses):
+        yield from _shared_with_caches(named, address)
+
+
+def _number_of_masters(named: str, number: int) -> Iterator[CheckMessage]:
     if number in (1, 2):
         failing = "it is down" if number == 1 else "one of them is down"
         count = "one master" if number == 1 else "two masters"
@@ -87,20 +99,17 @@ def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
             hint="Use an odd number of masters.",
             id="redlock_django.W003",
         )
-    # Masters of different shards may share a machine: no resource has a majority on it.
-    for host, names in (pair for shard in shards for pair in hosts(shard.addresses).items()):
-        # Masters on the local machine are reported by --deploy only.
-        if host and len(names) > 1:
-            yield same_host_warning(options.alias, host, names)
-    for address in (address for shard in shards for address in shard.addresses):
-        for cache in caches_on(address):
-            yield checks.Warning(
-                f"{named}: {address.name} is also the database of the cache {cache!r}. Clearing "
-                "the cache deletes every lock in it.",
-                hint="Use separate servers for locks, or at least a separate database, with "
-                "maxmemory-policy noeviction.",
-                id="redlock_django.W005",
-            )
+
+
+def _shared_with_caches(named: str, address: Address) -> Iterator[CheckMessage]:
+    for cache in caches_on(address):
+        yield checks.Warning(
+            f"{named}: {address.name} is also the database of the cache {cache!r}. Clearing the "
+            "cache deletes every lock in it.",
+            hint="Use separate servers for locks, or at least a separate database, with "
+            "maxmemory-policy noeviction.",
+            id="redlock_django.W005",
+        )
 
 
 def same_host_warning(alias: str, host: str, names: list[str]) -> CheckMessage:

@@ -10,11 +10,10 @@ from django.core.checks import CheckMessage, Error
 from django.db import Error as DatabaseError
 from django.db import connections, models, router
 
+from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.databases import stores_in_databases
-from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord, LockRow, ServerRow, WaiterRow
 
 Model = type[models.Model]
@@ -45,10 +44,9 @@ def _needed() -> Iterator[tuple[str, Model]]:
     for _, store in stores_in_databases():
         if not store.sqlite_file:  # which creates its tables
             yield from ((store.database, model) for model in _OF_LOCKS)
-    for alias in locks:
+    for valid in valid_aliases():
         try:
-            load(alias)
-            options = settings_of(alias)
+            options = settings_of(valid.alias)
         except InvalidRedlock:
             continue  # E001 reports it.
         if options.store == "database":

@@ -14,9 +14,9 @@ from django.core.checks import CheckMessage, Error
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
 from redlock_django.checks.middleware import lock_middlewares, revision_databases
-from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
@@ -242,14 +242,8 @@ def _body_errors(view: Any) -> Iterator[CheckMessage]:
 
 
 def invalid_aliases() -> set[str]:
-    """Return the aliases of REDLOCK whose settings are invalid; "default" if it is missing."""
-    invalid = set() if list(locks) else {"default"}
-    for alias in locks:
-        try:
-            load(alias)
-        except InvalidRedlock:
-            invalid.add(alias)
-    return invalid
+    """Return the aliases of REDLOCK whose settings are invalid; "default" if it is empty."""
+    return set(list(locks) or ["default"]) - {options.alias for options in valid_aliases()}
 
 
 def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.conf.settings import load
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.services import locks
+from redlock_django.checks.aliases import valid_aliases
 
 if TYPE_CHECKING:  # it needs kazoo
     from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
@@ -43,8 +40,6 @@ def check_zookeeper(**_: Any) -> list[CheckMessage]:
 
 
 def _stores() -> Iterator[tuple[str, ZooKeeperSettings]]:
-    for alias in locks:
-        with suppress(InvalidRedlock):  # E001 reports it.
-            options = load(alias)
-            if options.backend_class.__name__ == "ZooKeeperBackend":
-                yield alias, cast("ZooKeeperSettings", options.store)
+    for options in valid_aliases():
+        if options.backend_class.__name__ == "ZooKeeperBackend":
+            yield options.alias, cast("ZooKeeperSettings", options.store)
