@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 
 
 def valid_aliases() -> Iterator[AliasSettings]:

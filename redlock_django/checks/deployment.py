@@ -21,7 +21,7 @@ from redlock_django.backends.sharded.settings import places
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.settings import AliasSettings
-from redlock_django.locking.handler import locks
+from redlock_django.locking.services import locks
 from redlock_django.wire.servers.acl import least_acl
 from redlock_django.wire.servers.address import Address
 

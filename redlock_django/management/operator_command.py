@@ -8,21 +8,23 @@ Commands about locks need no database.
 from __future__ import annotations
 
 import json
+import math
 import os
 import pwd
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import printable
-from redlock_django.management.single_run import BAD_ARGUMENTS
+from redlock_django.management.single_run import UsageError
 from redlock_django.management.text_table import text_table
 
 
@@ -34,10 +36,9 @@ class OperatorCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments that all operator commands share."""
-        parser.add_argument(
-            "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
-        )
-        parser.add_argument(
+        add = parser.add_argument
+        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
+        add(
             "--format",
             choices=("table", "json"),
             default="table",
@@ -50,15 +51,13 @@ class OperatorCommand(BaseCommand):
         try:
             output: str | None = super().execute(*args, **options)
         except (InvalidRedlock, BadResource) as error:
-            problem = str(error)
+            raise UsageError(str(error)) from None
         except BrokenPipeError:
             # The reader, such as `head`, has closed the pipe. Writing the rest of the buffer at
             # exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
-        else:
-            return output
-        raise CommandError(problem, returncode=BAD_ARGUMENTS)
+        return output
 
     def write_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
         """Write a JSON document in ASCII, so that it contains no terminal control characters."""
@@ -76,6 +75,23 @@ class OperatorCommand(BaseCommand):
         """Write a message about the data to stderr."""
         self.stderr.write(printable(text), self.style.WARNING)
 
+    def add_confirmation(self, parser: CommandParser, *, requires: str = "", by: str) -> None:
+        """Add the arguments of a command that asks for confirmation and records who ran it."""
+        parser.add_argument(
+            "--noinput",
+            "--no-input",
+            action="store_false",
+            dest="interactive",
+            help=f"do not ask for confirmation{requires}",
+        )
+        parser.add_argument("--by", default="", metavar="NAME", help=f"your name, for {by}")
+
+    def require_terminal(self, needed: str = "--noinput") -> None:
+        """Raise UsageError if nobody can be asked for confirmation."""
+        if not sys.stdin.isatty():
+            problem = "Cannot ask for confirmation because stdin is not a terminal."
+            raise UsageError(f"{problem} Add {needed}.")
+
     def confirm(self, question: str) -> bool:
         """Ask on stderr, because stdout is for data, and return whether the answer is "yes"."""
         self.stderr.write(question, ending="")
@@ -90,6 +106,20 @@ class OperatorCommand(BaseCommand):
         """Write which masters did not answer, and why."""
         for name, reason in silent.items():
             self.warn(f"{name} {reason}")
+
+
+def whole_number(least: int, most: int | None = None, of: str = "") -> Callable[[str], int]:
+    """Return the type of an argument that is a whole number; `of` is what it counts."""
+    needed = f"must be a whole number, {least} or more"
+    if most is not None:
+        needed = f"must be a number of {of} from {least} to {most}"
+
+    def number(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or not least <= int(text) <= (most or math.inf):
+            raise ArgumentTypeError(needed)
+        return int(text)
+
+    return number
 
 
 def iso(seconds: float | None) -> str | None:

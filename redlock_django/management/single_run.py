@@ -25,6 +25,13 @@ LOCK_HELD = 75
 """The exit status if another client holds the lock: EX_TEMPFAIL ("try again") of sysexits.h."""
 
 
+class UsageError(CommandError):
+    """Wrong arguments or settings: exit status 2."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, returncode=BAD_ARGUMENTS)
+
+
 class SingleRunMixin(BaseCommand):
     """Base for commands that run only once at a time: `class Command(SingleRunMixin)`.
 
@@ -81,5 +88,5 @@ def enter_lock(stack: ExitStack, key: str, *, skip: bool, **options: Any) -> Loc
     except StoreUnavailable as error:
         problem, status = str(error), NO_QUORUM
     except (BadResource, InvalidRedlock, ValueError) as error:
-        problem, status = str(error), BAD_ARGUMENTS
+        raise UsageError(str(error)) from None
     raise CommandError(problem, returncode=status)

@@ -54,7 +54,7 @@ def force_release(
 
 
 def _record(freed: Freed, by: str) -> None:
-    """Log, signal and store that a lock was released by force, and by whom."""
+    """Log, signal and store that a lock was released by force, and by which operator."""
     by = printable(by)
     counters.count(freed.using, "forced", freed.outcome is ReleaseOutcome.RELEASED)
     logger.warning(
@@ -75,6 +75,11 @@ def _record(freed: Freed, by: str) -> None:
         by=by,
         freed=freed,
     )
+    _store(freed, by)
+
+
+def _store(freed: Freed, by: str) -> None:
+    """Store the record of a forced release, which the log has too."""
     try:
         with transaction.atomic():
             ForcedRelease.objects.create(
@@ -87,8 +92,8 @@ def _record(freed: Freed, by: str) -> None:
                 masters=dict(freed.masters),
             )
     except (DatabaseError, ImproperlyConfigured) as error:
-        # A forced release must work without a database; the log has the record. The traceback is
-        # left out: in it a database may quote in many lines what a holder wrote.
+        # A forced release must work without a database. The traceback is left out: in it a
+        # database may quote in many lines what a holder wrote.
         logger.error(
             "redlock %s: the forced release was not recorded: %s",
             freed.resource,

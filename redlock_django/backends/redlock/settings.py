@@ -54,27 +54,8 @@ class RedlockSettings(StoreSettings):
         max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
         skew = seconds(section, "MAX_CLOCK_SKEW")
         # For how long a lock that a master forgot may still be held: clocks run at rates up
-        # to 1 % apart and may step. 50 ms more for the way to the master.
+        # to 1 % apart and may step.
         forgotten = 1.02 * max_ttl + 5 * skew
-        if section["RESTART_DELAY"] == "auto":
-            restart_delay = forgotten + 0.05 if len(addresses) >= 3 else 0.0
-        elif isinstance(section["RESTART_DELAY"], str):
-            raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
-        else:
-            restart_delay = seconds(section, "RESTART_DELAY", least=0)
-            if 0 < restart_delay < forgotten - 1e-6:  # as exact as floats are
-                raise ValueError(
-                    "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
-                    f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {restart_delay:g}: after a "
-                    "shorter delay a master that forgot a lock would grant it again while it is "
-                    "held"
-                )
-        fence_ttl = seconds(section, "FENCE_TTL")
-        if fence_ttl < forgotten:
-            raise ValueError(
-                "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = "
-                f"{forgotten:g} s, got {fence_ttl:g}"
-            )
         return cls(
             max_ttl=max_ttl,
             label=label,
@@ -82,9 +63,9 @@ class RedlockSettings(StoreSettings):
             master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
             connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
             max_clock_skew=skew,
-            restart_delay=restart_delay,
+            restart_delay=_restart_delay(section, forgotten, len(addresses)),
             key_prefix=_prefix(section),
-            fence_ttl=fence_ttl,
+            fence_ttl=_fence_ttl(section, forgotten),
             tolerate=_tolerate(section),
         )
 
@@ -123,6 +104,32 @@ class RedlockSettings(StoreSettings):
 def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
     """Return the settings of each set of masters of a store; () if its servers are no masters."""
     return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
+
+
+def _restart_delay(section: Section, forgotten: float, masters: int) -> float:
+    if section["RESTART_DELAY"] == "auto":
+        # 50 ms more for the way to the master.
+        return forgotten + 0.05 if masters >= 3 else 0.0
+    if isinstance(section["RESTART_DELAY"], str):
+        raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
+    delay = seconds(section, "RESTART_DELAY", least=0)
+    if 0 < delay < forgotten - 1e-6:  # as exact as floats are
+        raise ValueError(
+            "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
+            f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {delay:g}: after a shorter delay a master "
+            "that forgot a lock would grant it again while it is held"
+        )
+    return delay
+
+
+def _fence_ttl(section: Section, forgotten: float) -> float:
+    fence_ttl = seconds(section, "FENCE_TTL")
+    if fence_ttl < forgotten:
+        raise ValueError(
+            "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = "
+            f"{forgotten:g} s, got {fence_ttl:g}"
+        )
+    return fence_ttl
 
 
 def _tolerate(section: Section) -> frozenset[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentTypeError
-from collections.abc import Callable
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -15,8 +13,9 @@ from redlock_django.management.operator_command import (
     holder_summary,
     iso,
     lock_document,
+    whole_number,
 )
-from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.management.single_run import NO_QUORUM, UsageError
 from redlock_django.operate.health import server_word
 from redlock_django.operate.inspection import MAX_LISTED, ORDERS, HeldLocks, held_locks
 
@@ -39,57 +38,58 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
-            "--search", default="", metavar="TEXT", help="only resources whose name contains TEXT"
-        )
-        parser.add_argument(
+        add = parser.add_argument
+        add("--search", default="", metavar="TEXT", help="only resources whose name contains TEXT")
+        add(
             "--prefix",
             default="",
             metavar="TEXT",
             help="only resources whose name begins with TEXT",
         )
-        parser.add_argument(
+        add(
             "--holder",
             default="",
             metavar="WORDS",
             help="only locks of a holder whose description has all WORDS: a process id, a user id, "
             "or a part of the host, app or path",
         )
-        parser.add_argument(
+        add(
             "--state",
             choices=[state.value for state in HoldingState],
             help="only locks in this state",
         )
-        parser.add_argument(
-            "--order",
-            choices=[order for order in ORDERS if not order.startswith("-")],
-            default="ttl",
-            help="by remaining TTL (the default), by name, by age or by holder",
-        )
-        parser.add_argument("--reverse", action="store_true", help="reverse the order")
-        parser.add_argument(
-            "--limit",
-            type=_number(1),
-            default=100,
-            metavar="N",
-            help="list at most N locks (default: 100)",
-        )
-        parser.add_argument(
-            "--offset", type=_number(0), default=0, metavar="N", help="skip the first N locks"
-        )
-        parser.add_argument(
-            "--all",
-            action="store_true",
-            dest="every",
-            help=f"list as many locks as possible: {MAX_LISTED}, or all that match --search",
-        )
-        parser.add_argument(
+        add(
             "--scan",
             action="store_true",
             help="scan every key on the masters; this also finds locks of other programs that are "
             "not in the index",
         )
-        parser.add_argument(
+        self._add_paging(parser)
+
+    def _add_paging(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add(
+            "--order",
+            choices=[order for order in ORDERS if not order.startswith("-")],
+            default="ttl",
+            help="by remaining TTL (the default), by name, by age or by holder",
+        )
+        add("--reverse", action="store_true", help="reverse the order")
+        add(
+            "--limit",
+            type=whole_number(1),
+            default=100,
+            metavar="N",
+            help="list at most N locks (default: 100)",
+        )
+        add("--offset", type=whole_number(0), default=0, metavar="N", help="skip the first N locks")
+        add(
+            "--all",
+            action="store_true",
+            dest="every",
+            help=f"list as many locks as possible: {MAX_LISTED}, or all that match --search",
+        )
+        add(
             "--watch",
             type=float,
             nargs="?",
@@ -107,9 +107,7 @@ class Command(OperatorCommand):
                 raise CommandError(_too_few(page), returncode=NO_QUORUM)
             return
         if not 0 < interval < _DAY:
-            raise CommandError(
-                "--watch: SECONDS must be above 0 and less than a day.", returncode=BAD_ARGUMENTS
-            )
+            raise UsageError("--watch: SECONDS must be above 0 and less than a day.")
         try:
             while True:
                 page = self._list(options)
@@ -210,12 +208,3 @@ def _too_few(page: HeldLocks) -> str:
         f"Only {every - len(page.silent)} of {every} {server_word(page.using)}s answered, too few "
         "to know which locks are held."
     )
-
-
-def _number(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise ArgumentTypeError(f"must be a whole number, {least} or more")
-        return int(text)
-
-    return number

@@ -8,7 +8,7 @@ import time
 from enum import Enum
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
 from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
 from redlock_django.conf.settings import load
@@ -16,6 +16,7 @@ from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
 from redlock_django.locking.services import locks
+from redlock_django.management.single_run import UsageError
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit
@@ -68,10 +69,9 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
-        )
-        parser.add_argument(
+        add = parser.add_argument
+        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
+        add(
             "--wait",
             type=float,
             default=0.0,
@@ -92,7 +92,7 @@ class Command(BaseCommand):
             help="use after changing MASTERS, MAX_TTL, MAX_CLOCK_SKEW or RESTART_DELAY: store the "
             "new values on all masters, which become trusted when all older locks have expired",
         )
-        parser.add_argument(
+        add(
             "--removed",
             action="append",
             default=[],
@@ -115,23 +115,20 @@ class Command(BaseCommand):
         try:
             shards = redlock_settings(load(using).store)
         except InvalidRedlock as error:
-            raise CommandError(str(error), returncode=2) from None
+            raise UsageError(str(error)) from None
         if not shards and (force or reconfigure or removed):
-            raise CommandError(
+            raise UsageError(
                 f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
-                "--force, --reconfigure and --removed.",
-                returncode=2,
+                "--force, --reconfigure and --removed."
             )
         if removed and not reconfigure:
-            raise CommandError("--removed needs --reconfigure.", returncode=2)
+            raise UsageError("--removed needs --reconfigure.")
         if not shards:
             self._declare_store(using, wait)
             return
         masters = Masters(shards, wait)
         if not masters.addresses:
-            raise CommandError(
-                f"The alias {using!r} has no masters to declare. Set MASTERS.", returncode=2
-            )
+            raise UsageError(f"The alias {using!r} has no masters to declare. Set MASTERS.")
         if force:
             self._force(masters, force)
         elif reconfigure:
@@ -151,10 +148,9 @@ class Command(BaseCommand):
                     _refuse([str(error)], after=wait)
                 time.sleep(0.1)  # an error may come at once
         if was_new is None:
-            raise CommandError(
+            raise UsageError(
                 f"REDLOCK[{using!r}] has a store without masters, so nothing must be declared. "
-                "'manage.py redlock_status' shows whether its servers are trusted.",
-                returncode=2,
+                "'manage.py redlock_status' shows whether its servers are trusted."
             )
         for name in locks[using].backend.names:
             self.stdout.write(f"{name}: {'trusted now' if was_new else 'already trusted'}")
@@ -208,7 +204,7 @@ class Command(BaseCommand):
             self.stderr.write("Type 'yes' to continue: ", ending="")
             self.stderr.flush()
             if input() != "yes":
-                raise CommandError("Nothing was changed.", returncode=2)
+                raise UsageError("Nothing was changed.")
             logger.warning("redlock master %s: trusted by force", state.address.name)
         self._declare(masters, chosen, "trust")
 
@@ -232,10 +228,9 @@ class Command(BaseCommand):
             try:
                 close(state, deployment, masters.timeout)
             except Unfit as error:
-                raise CommandError(
+                raise UsageError(
                     f"{state.address.name} {error}\nNo client counts the masters before it in "
-                    "MASTERS until this command is run again.",
-                    returncode=2,
+                    "MASTERS until this command is run again."
                 ) from None
         self._declare(masters, states, "reconfigure")
 
@@ -245,7 +240,7 @@ class Command(BaseCommand):
             try:
                 wait = declare(state, masters.deployment, masters.timeout, how, after=states)
             except Unfit as error:
-                raise CommandError(f"{state.address.name} {error}", returncode=2) from None
+                raise UsageError(f"{state.address.name} {error}") from None
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
             self.stdout.write(f"{state.address.name}: trusted {when}")
 
@@ -306,7 +301,7 @@ def _refuse(reasons: list[str], after: float = 0.0) -> None:
     if reasons:
         waited = f" after {after:g} s" if after else ""
         reason = "\n  ".join((f"Nothing was changed{waited}:", *reasons))
-        raise CommandError(reason, returncode=2)
+        raise UsageError(reason)
 
 
 def _addresses_of(urls: list[str]) -> list[Address]:
@@ -316,7 +311,7 @@ def _addresses_of(urls: list[str]) -> list[Address]:
         try:
             address = Address.from_url(url)
         except ValueError as error:
-            raise CommandError(f"--removed: URL {number}: {error}", returncode=2) from None
+            raise UsageError(f"--removed: URL {number}: {error}") from None
         addresses[address.name] = address
     return list(addresses.values())
 

