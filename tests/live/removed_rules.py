@@ -25,6 +25,12 @@ from tests.live.replaced_scripts import replace_scripts
 from tests.live.test_script_mutants import mutated_script
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
+# The rule guards both drivers; with one of them, the test shows that it detects its absence.
+guards_both = pytest.mark.parametrize(
+    ("name", "guarded"),
+    [("threads", True), ("loop", True), ("loop", False)],
+    ids=["guarded-threads", "guarded-loop", "unguarded"],
+)
 
 
 def mutate_script(
@@ -51,10 +57,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     ),
     "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),
-    "of several replies one is read": (
-        Inbox._parse,
-        instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),
-    ),
+    "of several replies one is read": (Inbox._parse, always("not parser.has_data()")),
     "votes after the verdict are dropped": (
         Tally.cast,
         instead("votes[master] is None", "not votes[master] and self.verdict is Verdict.PENDING"),

@@ -18,7 +18,7 @@ from redlock_django.engine.errors import QuorumUnreachable
 from tests.live.traffic import Traffic, all_freed, left
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import VARIANTS, joined, make_backend, open_variant, trust
+from tests.wire.variants import SOON, VARIANTS, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -173,7 +173,7 @@ def _busy(master: LocalMaster) -> bool:
 
 @both
 def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as variant:
+    with joined(name, masters[:3], **SOON) as variant:
         seen: Counter[str] = Counter()
         masters[0].pause()
         for turn in range(80):

@@ -24,7 +24,7 @@ from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
 from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
-from tests.live.removed_rules import guards, mutate_script
+from tests.live.removed_rules import guards_both, mutate_script
 from tests.live.traffic import left
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -86,8 +86,7 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) a
 """
 
 
-@both
-@guards
+@guards_both
 def test_a_client_that_is_stopped_before_it_reads_the_replies(
     name: str, guarded: bool, masters: list[LocalMaster]
 ) -> None:
@@ -113,8 +112,7 @@ def test_a_client_that_is_stopped_before_it_reads_the_replies(
         assert out == ending
 
 
-@both
-@guards
+@guards_both
 def test_an_extension_that_is_answered_after_the_old_deadline(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,9 +225,13 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
 """
 
 
-@both
 @pytest.mark.parametrize(
-    ("by", "ending"), [("boottime", "False lost\n"), ("monotonic", "True renewed\n")]
+    ("name", "by", "ending"),
+    [
+        ("threads", "boottime", "False lost\n"),
+        ("loop", "boottime", "False lost\n"),
+        ("loop", "monotonic", "True renewed\n"),
+    ],
 )
 def test_a_machine_that_was_suspended(
     name: str, by: str, ending: str, shim: Path, tmp_path: Path, masters: list[LocalMaster]

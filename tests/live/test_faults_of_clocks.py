@@ -19,7 +19,7 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
 from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
-from tests.live.removed_rules import guards, mutate_script
+from tests.live.removed_rules import guards_both, mutate_script
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
@@ -66,8 +66,7 @@ def urls(clocked: Clocked) -> list[str]:
     return [each.master.url for each in clocked]
 
 
-@both
-@guards
+@guards_both
 @pytest.mark.parametrize("known", [True, False], ids=["seen", "unseen"])
 def test_a_clock_a_minute_ahead_makes_no_second_holder(
     name: str, known: bool, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
@@ -125,8 +124,7 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
         assert variant.release(lease) is True
 
 
-@both
-@guards
+@guards_both
 def test_a_lock_from_before_the_clocks_went_back_is_shortened(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,8 +162,7 @@ def usable_again(variant: Variant) -> bool:
     return variant.usable() == 3
 
 
-@both
-@guards
+@guards_both
 def test_masters_are_trusted_in_time_although_their_clocks_went_back(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,12 +21,12 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link.link import Link
 from tests.live.left_over import granted, locked
-from tests.live.removed_rules import guards
+from tests.live.removed_rules import guards_both
 from tests.live.traffic import Traffic, all_freed, left
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.proxy import behind
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -78,8 +78,7 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
         holes.close()  # refuses the attempts that are still connecting
 
 
-@both
-@guards
+@guards_both
 def test_masters_that_are_all_slower_than_the_ttl(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,11 +139,11 @@ def test_a_repeated_acquire_command_is_the_same_grant(
         assert not left(masters[:3])
 
 
-@both
+@pytest.mark.parametrize("name", VARIANTS[:1])
 def test_an_acquire_that_arrives_after_its_release_finds_the_tombstone(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as variant:
+    with joined(name, masters[:3], **SOON) as variant:
         masters[2].pause()
         with recorded_commands() as sent:
             lease = variant.acquire("order:1")
@@ -170,8 +169,7 @@ def repeat(master: LocalMaster, command: bytes) -> list[int]:
     return answer
 
 
-@both
-@guards
+@guards_both
 def test_two_clients_that_see_different_masters(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,8 +234,11 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
         all_freed(variants, masters)
 
 
-@both
-@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 60.0)], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(
+    ("name", "delay", "ttl"),
+    [("threads", 0.9, 0.7), ("loop", 0.9, 0.7), ("loop", 0.0, 60.0)],
+    ids=["guarded-threads", "guarded-loop", "unguarded"],
+)
 def test_a_failover_behind_one_address(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:

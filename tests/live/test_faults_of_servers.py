@@ -150,7 +150,7 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
         yield
 
 
-@both
+@pytest.mark.parametrize("name", VARIANTS[1:])
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
     """They refuse releases too: the result is unknown, and the release is repeated."""
     with joined(name, masters[:3], max_ttl=60.0) as variant, ExitStack() as stack:
@@ -246,8 +246,11 @@ def lacks_masters(variant: Variant) -> bool:
     return variant.usable() < 3
 
 
-@both
-@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 60.0)], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(
+    ("name", "delay", "ttl"),
+    [("threads", 0.9, 0.7), ("loop", 0.9, 0.7), ("loop", 0.0, 60.0)],
+    ids=["guarded-threads", "guarded-loop", "unguarded"],
+)
 def test_all_masters_are_restarted_within_one_ttl(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:

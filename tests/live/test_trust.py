@@ -14,12 +14,13 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
+from redlock_django.wire.links import outbox
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import survey
 from redlock_django.wire.servers.info import read_info
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,9 +31,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-either = pytest.mark.parametrize(
-    "name", VARIANTS[:1]
-)  # for tests that do not depend on the sync or async driver
+# Tests that do not depend on the driver run with one of them.
+either = pytest.mark.parametrize("name", VARIANTS[:1])
 
 
 def marker(master: LocalMaster) -> bytes | None:
@@ -57,7 +57,7 @@ def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[
 # Masters that may have lost their locks.
 
 
-@both
+@either
 def test_the_error_names_when_fresh_masters_count_and_which_command_helps(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -112,21 +112,26 @@ def prepare(forget: Callable[[LocalMaster], None], master: LocalMaster) -> None:
 
 
 forgetting = pytest.mark.parametrize(
-    ("forget", "doubt"),
+    ("name", "forget", "doubt"),
     [
-        (empty, "new or emptied"),
-        (flushed, "new or emptied"),
-        (restored, "restarted"),
+        ("threads", empty, "new or emptied"),
+        ("loop", flushed, "new or emptied"),
+        ("threads", restored, "restarted"),
     ],
 )
 
 
-@both
+@pytest.fixture
+def often_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for INFO more often than every two seconds."""
+    monkeypatch.setattr(outbox, "INSPECTED", 0.3)
+
+
 @forgetting
 def test_a_master_that_may_have_forgotten_is_not_counted(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
 ) -> None:
-    with trusted(name, masters[:3], restart_delay=60.0) as variant:
+    with trusted(name, masters[:3], restart_delay=60.0, master_timeout=0.5) as variant:
         prepare(forget, masters[2])
         lease = variant.acquire("order:1", ttl=8.0)
         variant.settle()
@@ -147,12 +152,11 @@ def test_a_master_that_may_have_forgotten_is_not_counted(
         masters[0].resume()
 
 
-@both
 @forgetting
 def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
 ) -> None:
-    with trusted(name, masters[:3], restart_delay=1.0) as variant:
+    with trusted(name, masters[:3], restart_delay=0.6) as variant:
         prepare(forget, masters[2])
         before = marker(masters[2])
         forgot = clock()
@@ -172,7 +176,7 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
             return False
 
         until(counted, f"{doubt}: {variant.fault(variant.links.masters[2])}")
-        assert clock() - forgot >= 1.0
+        assert clock() - forgot >= 0.6
         masters[0].resume()
 
 
@@ -181,7 +185,7 @@ def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
     name: str, masters: list[LocalMaster]
 ) -> None:
     """The master that hangs might belong to another deployment, which takes the empty one."""
-    with trusted(name, masters[:3], restart_delay=0.2, master_timeout=0.5) as variant:
+    with trusted(name, masters[:3], restart_delay=0.2, **SOON) as variant:
         masters[0].pause()
         variant.release(variant.acquire("order:1"))
         variant.wait_gone(0)
@@ -199,8 +203,7 @@ def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
         variant.wait_usable(3)
 
 
-@both
-@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 60.0)])
+@pytest.mark.parametrize(("name", "delay", "ttl"), [("loop", 0.9, 0.7), ("threads", 0.0, 60.0)])
 def test_an_old_holder_and_a_master_that_forgot_never_make_two(
     name: str, masters: list[LocalMaster], delay: float, ttl: float
 ) -> None:
@@ -235,7 +238,7 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
 
 @either
 def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMaster]) -> None:
-    backend = make_backend([master.url for master in masters[:3]], restart_delay=2.0)
+    backend = make_backend([master.url for master in masters[:3]], restart_delay=1.2)
     for master in masters[:3]:
         trust(master, backend.deployment)
         run_id, ready_at, print_ = (marker(master) or b"").split()
@@ -322,7 +325,7 @@ def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
 # Unsuitable servers.
 
 
-@both
+@either
 def test_one_server_under_two_names_counts_under_neither(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -425,7 +428,8 @@ def is_doubted(variant: Variant, index: int) -> bool:
     return variant.fault(variant.links.masters[index]).startswith("restarted: trusted in")
 
 
-@both
+@either
+@pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_takes_an_old_copy_of_its_data_is_not_counted(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -467,6 +471,7 @@ def test_a_server_without_a_run_id_is_named(
 
 
 @either
+@pytest.mark.usefixtures("often_inspected")
 def test_a_policy_that_changes_while_locks_go_on_is_noticed(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -481,7 +486,8 @@ def test_a_policy_that_changes_while_locks_go_on_is_noticed(
         until(noticed, "the policy is noticed")
 
 
-@both
+@pytest.mark.parametrize("name", VARIANTS[1:])
+@pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
     name: str, masters: list[LocalMaster]
 ) -> None:
@@ -591,12 +597,11 @@ def test_another_client_learns_of_the_step_from_the_master(
         other.wait_usable(2)
 
 
-@both
-@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize(("name", "away"), [("threads", False), ("loop", True)])
 def test_the_clocks_of_a_majority_step_so_it_was_ours(
     name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with trusted(name, masters[:5], restart_delay=2.0, master_timeout=0.5) as variant:
+    with trusted(name, masters[:5], restart_delay=1.2, **SOON) as variant:
         lease = variant.acquire("order:1")
         variant.settle()
         if away:
