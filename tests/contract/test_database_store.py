@@ -264,7 +264,7 @@ def test_aliases_that_name_one_file_exclude_each_other(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)])
 def test_many_processes_take_turns(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, kind: str
 ) -> None:

@@ -89,17 +89,6 @@ def late_patch(store_settings: dict[str, Any], *options: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "store_settings",
-    [
-        *("redis", "postgres", "zookeeper"),  # each waits in another way
-        *(
-            pytest.param(store, marks=pytest.mark.nightly)
-            for store in ("memory", "sharded", "sqlite", "mysql")
-        ),
-    ],
-    indirect=True,
-)
 def test_gevent_patches_after_all_imports_and_in_a_child_of_a_process_that_used_locks(
     store_settings: dict[str, Any],
 ) -> None:

@@ -27,7 +27,6 @@ def over(*by_day: str, shops: list[str] = SHOPS) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shop", params, indirect=True)
 
 
-three = over(SHOPS[0], SHOPS[2], SHOPS[3])  # one of them on SQLite
 opposites = over(SHOPS[0], SHOPS[3])  # both servers, with and without transactions
 plain = over(SHOPS[3], shops=SHOPS[1::2])
 
@@ -67,7 +66,9 @@ def two_shops(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> l
     return [shops(name) for name in SHOPS if name.endswith(request.param)]
 
 
-@pytest.mark.parametrize("kind", ["function", "api", "wait"])
+@pytest.mark.parametrize(
+    "kind", ["function", pytest.param("api", marks=pytest.mark.nightly), "wait"]
+)
 def test_fifty_requests_at_once_run_the_view_once(two_shops: list[Shop], kind: str) -> None:
     one, other = two_shops
     client, order, key = one.client(), new_order(), new_key()
@@ -80,7 +81,13 @@ def test_fifty_requests_at_once_run_the_view_once(two_shops: list[Shop], kind: s
 
 
 @plain
-@pytest.mark.parametrize("kind", ["async", "cached", "cached-async"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("async", "cached")),
+        "cached-async",
+    ],
+)
 def test_fifty_requests_at_once_run_once_around_the_view(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     one_is_done(all_at_once([client], kind, order, key, 50), waits=False)
@@ -137,7 +144,7 @@ ASYNC = {
 }
 
 
-@three
+@opposites
 def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> None:
     """All are killed before the retries, so that their leases run out together."""
     client = shop.client()

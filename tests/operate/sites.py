@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
 
+on_stores = pytest.mark.parametrize(
+    "site", ["masters", pytest.param("database", marks=pytest.mark.nightly)], indirect=True
+)
+"""For pages of the admin: by day, tests/contract/ shows that a database answers as masters do."""
+
 
 class Site:
     """Locks in a store; `servers` are the names under which the commands show it.

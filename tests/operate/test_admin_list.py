@@ -24,7 +24,7 @@ from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import held_locks
 from tests.operate.conftest import LIST, RECORDS, RELEASE
 from tests.operate.planted import plant, plant_value
-from tests.operate.sites import Site
+from tests.operate.sites import Site, on_stores
 from tests.waiting import stalls
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
-on_stores = pytest.mark.parametrize("site", ["masters", "database"], indirect=True)
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def names(page: Any) -> list[str]:
     return [lock.resource for lock in page.context["cl"].result_list]
 
 
-@on_stores
+@pytest.mark.parametrize("site", ["masters", "database"], indirect=True)
 def test_a_row_shows_holder_time_and_masters(site: Site, viewer: Client) -> None:
     site.put("order:1", ttl=50)
     body = viewer.get(LIST).content.decode()

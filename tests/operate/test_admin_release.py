@@ -12,7 +12,7 @@ from django.test import Client
 from redlock_django.models import ForcedRelease
 from tests.operate.conftest import LIST, RECORDS, RELEASE
 from tests.operate.planted import on, plant
-from tests.operate.sites import Site
+from tests.operate.sites import Site, on_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
-on_stores = pytest.mark.parametrize("site", ["masters", "database"], indirect=True)
 
 
 def detail(fingerprint: str, resource: str) -> str:

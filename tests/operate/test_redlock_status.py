@@ -234,6 +234,7 @@ def test_a_database_that_may_have_forgotten_locks(
     assert "redlock_init" not in said["W040"]
 
 
+@pytest.mark.nightly  # by day, list_locks is run as a process
 def test_as_a_process() -> None:
     done = subprocess.run(
         [sys.executable, str(MANAGE), "redlock_status"],
