@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
-from redlock_django.backends.database.attempt import Access, Queue
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.dialects import WAITERS
+from redlock_django.wire.wakeup import LoopWakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
 
-def resting() -> tuple[Coroutine[Any, Any, None], Callable[[], object]]:
-    """Return a waiter that rests, and what wakes it."""
-    connections = cast("Connections", None)
-    access = Access(connections=connections, clock=time.monotonic, turn=1.0, listener=None)
-    queue = Queue(access, ("order:1",))
-    return queue.arest(10), queue._wake
+def resting() -> tuple[Coroutine[Any, Any, object], Callable[[], object]]:
+    """Return a wait for a call, and what ends it."""
+    wakeup = LoopWakeup()
+    return wakeup.wait(10), wakeup.wake
 
 
 def working() -> tuple[Coroutine[Any, Any, None], Callable[[], object]]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from redlock_django.backends.database import sql as sql
-from redlock_django.backends.database.connections import Connections, Job, set_in_loop
+from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.listener import Listener
 from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
 
@@ -54,16 +50,17 @@ class Access:
 
 
 class Queue:
-    """The place of one waiter in the queues of its resources."""
+    """The place of one waiter in the queues of its resources; a listener calls its `wake`."""
 
-    def __init__(self, access: Access, resources: tuple[str, ...]) -> None:
+    def __init__(
+        self, access: Access, resources: tuple[str, ...], wake: Callable[[], object]
+    ) -> None:
         self._access = access
         self._resources = resources
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
-        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._wake_task: Callable[[], object] | None = None
+        self._wake = wake
         if access.listener is not None:
             access.listener.watch(resources, self._wake)
 
@@ -78,33 +75,6 @@ class Queue:
                 self._place = sql.join(cursor, self._name, self._resources)
             self._stayed = now
         return self._place
-
-    def _wake(self) -> None:
-        self._calls.put(None)
-        if self._wake_task is not None:
-            self._wake_task()
-
-    def rest(self, seconds: float) -> None:
-        """Sleep until the waiter is woken, for at most so many seconds."""
-        with suppress(queue.Empty):
-            self._calls.get(timeout=seconds)
-        self._forget_calls()
-
-    async def arest(self, seconds: float) -> None:
-        """Sleep as `rest` does, on the running loop."""
-        called = asyncio.Event()
-        self._wake_task = partial(set_in_loop, asyncio.get_running_loop(), called)
-        if self._calls.empty():
-            with suppress(TimeoutError):
-                # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the call.
-                async with asyncio.timeout(seconds):
-                    await called.wait()
-        self._forget_calls()
-
-    def _forget_calls(self) -> None:
-        with suppress(queue.Empty):
-            while True:
-                self._calls.get_nowait()
 
     def end(self) -> None:
         """Be woken no more."""

@@ -5,12 +5,11 @@ docs/explanation/database-locks.md says why there is one holder, and when there 
 
 from __future__ import annotations
 
-import queue
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database import sql as sql
@@ -21,18 +20,12 @@ from redlock_django.backends.database.inspection import DatabaseInspection
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
 from redlock_django.engine.run_protocol import adrive, drive
+from redlock_django.engine.steps import Pause
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
-
-class QueuePause(NamedTuple):
-    """A waiter sleeps until it is woken, for at most so many seconds."""
-
-    queue: Queue
-    seconds: float
-
-
-DatabaseStep = Job[Any] | QueuePause
+DatabaseStep = Job[Any] | Pause
 
 
 class DatabaseBackend(BaseBackend):
@@ -77,17 +70,41 @@ class DatabaseBackend(BaseBackend):
         self.connect()
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
-        return drive(self._acquire(resources, ttl, wait, holder), self._perform)
+        wakeup = Wakeup()
+
+        def perform(step: DatabaseStep) -> None:
+            if isinstance(step, Job):
+                self.connections.wait(self.connections.start(step))
+            else:
+                wakeup.wait(step.seconds)
+
+        return drive(self._acquire(resources, ttl, wait, holder, wakeup.wake), perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
-        return await adrive(self._acquire(resources, ttl, wait, holder), self._aperform)
+        wakeup = LoopWakeup()
+
+        async def perform(step: DatabaseStep) -> None:
+            if isinstance(step, Job):
+                await self.connections.arun(step)
+            else:
+                await wakeup.wait(step.seconds)
+
+        return await adrive(self._acquire(resources, ttl, wait, holder, wakeup.wake), perform)
 
     def _acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        wake: Callable[[], object],
     ) -> Generator[DatabaseStep, None, Lease]:
-        """Yield the steps until all resources are taken, and return the lease."""
+        """Yield the steps until all resources are taken, and return the lease.
+
+        `wake` ends a pause.
+        """
         asked = self.clock()
         waited = 0.0
         queue: Queue | None = None
@@ -106,9 +123,11 @@ class DatabaseBackend(BaseBackend):
                 if now >= asked + wait:
                     raise _refused(taken, waited)
                 if queue is None:
-                    queue = Queue(self.access, resources)  # joined by the next attempt, at once
+                    queue = Queue(
+                        self.access, resources, wake
+                    )  # joined by the next attempt, at once
                 else:
-                    yield QueuePause(queue, self._pause(taken, asked + wait - now))
+                    yield Pause(self._pause(taken, asked + wait - now))
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
@@ -144,7 +163,7 @@ class DatabaseBackend(BaseBackend):
         started = self.clock()
         jobs = [self._extension(lease, ttl) for lease, ttl in asked]
         results: list[tuple[LeaseState, Lease] | Exception] = []
-        finished: list[queue.SimpleQueue[None]] = []
+        finished: list[Wakeup] = []
         with suppress(StoreUnavailable):  # closed
             finished = [self.connections.start(job) for job in jobs]
         for index, (lease, ttl) in enumerate(asked):
@@ -205,18 +224,6 @@ class DatabaseBackend(BaseBackend):
         self.connections.close()
         if self.listener is not None:
             self.listener.join()
-
-    def _perform(self, step: DatabaseStep) -> None:
-        if isinstance(step, Job):
-            self.connections.wait(self.connections.start(step))
-        else:
-            step.queue.rest(step.seconds)
-
-    async def _aperform(self, step: DatabaseStep) -> None:
-        if isinstance(step, Job):
-            await self.connections.arun(step)
-        else:
-            await step.queue.arest(step.seconds)
 
 
 def _extended(lease: Lease, ttl: float, started: float, is_held: bool) -> tuple[LeaseState, Lease]:

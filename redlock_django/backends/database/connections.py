@@ -7,13 +7,11 @@ connection, and threads and event loops share the connections.
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
@@ -25,6 +23,7 @@ from redlock_django.backends.database.trust import FileReplaced, ready_in, recog
 from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -110,31 +109,25 @@ class Connections:
         self.wait(self.start(job))
         return job.result()
 
-    def start(self, job: Job[Any]) -> queue.SimpleQueue[None]:
+    def start(self, job: Job[Any]) -> Wakeup:
         """Queue a job; return what `wait` needs to wait for it."""
-        finished: queue.SimpleQueue[None] = queue.SimpleQueue()
-        job.finished = partial(finished.put, None)
+        finished = Wakeup()
+        job.finished = finished.wake
         self.submit(job)
         return finished
 
-    def wait(self, finished: queue.SimpleQueue[None]) -> None:
+    def wait(self, finished: Wakeup) -> None:
         """Wait for a job that was started; raise StoreUnavailable if that takes too long."""
-        try:
-            finished.get(timeout=self._timeout)
-        except queue.Empty:
-            raise self.too_slow() from None
+        if not finished.wait(self._timeout):
+            raise self.too_slow()
 
     async def arun(self, job: Job[Any]) -> None:
         """Do a job while the running loop goes on, with the same limit of time."""
-        finished = asyncio.Event()
-        job.finished = partial(set_in_loop, asyncio.get_running_loop(), finished)
+        finished = LoopWakeup()
+        job.finished = finished.wake
         self.submit(job)
-        try:
-            # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the result.
-            async with asyncio.timeout(self._timeout):
-                await finished.wait()
-        except TimeoutError:
-            raise self.too_slow() from None
+        if not await finished.wait(self._timeout):
+            raise self.too_slow()
 
     def post(self, work: Callable[[CursorWrapper], object]) -> None:
         """Do the work soon, and return at once. What fails is done when the database is back."""
@@ -266,12 +259,6 @@ class Connections:
         if self._failing is up:
             self._failing = not up
             self._notice(self._name, up, reason)
-
-
-def set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an event of a loop from another thread."""
-    with suppress(RuntimeError):  # the loop has been closed
-        loop.call_soon_threadsafe(event.set)
 
 
 def ignore_result() -> None:

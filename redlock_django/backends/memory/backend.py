@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
-from redlock_django.wire.wakeup import Wakeup
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 
 class MemorySettings(RedlockSettings):
@@ -210,21 +209,11 @@ class MemoryBackend(RedlockBackend):
             wakeup.wait(left)
 
     async def _anap(self, waiter: Waiter, pause: Pause) -> None:
-        loop = asyncio.get_running_loop()
-        called = asyncio.Event()
-
-        def wake() -> None:
-            with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(called.set)
-
-        waiter.wake = wake
+        wakeup = LoopWakeup()
+        waiter.wake = wakeup.wake
         waiter.rest(pause)
         while not waiter.decided and (left := waiter.until - clock()) > 0:
-            called.clear()
-            with suppress(TimeoutError):
-                # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the call.
-                async with asyncio.timeout(left):
-                    await called.wait()
+            await wakeup.wait(left)
 
     def _answer(self, asked: Round, waiter: Waiter | None = None) -> None:
         if waiter is not None and asked.awaited:

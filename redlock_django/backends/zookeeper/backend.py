@@ -5,7 +5,6 @@ docs/explanation/zookeeper-locks.md says why there is one holder, and when there
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +35,7 @@ from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.wire.wakeup import Wakeup
 
 _AGAIN = 0.05  # seconds until an attempt that was interrupted is repeated
 
@@ -137,7 +137,7 @@ class ZooKeeperBackend(BaseBackend):
     ) -> list[tuple[LeaseState, Lease] | Exception]:
         """Extend all leases at the same time, each by a request for each of its resources."""
         extensions = [Extension(self, lease, ttl) for lease, ttl in asked]
-        started: list[tuple[RequestBatch, queue.SimpleQueue[None]]] = []
+        started: list[tuple[RequestBatch, Wakeup]] = []
         for extension in extensions:
             if extension.batch is not None:
                 with suppress(StoreUnavailable):

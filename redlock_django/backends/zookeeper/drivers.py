@@ -6,29 +6,23 @@ locked. docs/explanation/interrupts.md explains this.
 
 from __future__ import annotations
 
-import asyncio
-import queue
-from contextlib import suppress
-from functools import partial
-
 from redlock_django.backends.zookeeper.requests import ZooKeeperStep
 from redlock_django.backends.zookeeper.session import Session
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 
-def start(session: Session, step: ZooKeeperStep) -> queue.SimpleQueue[None]:
+def start(session: Session, step: ZooKeeperStep) -> Wakeup:
     """Begin a step; return what `finish` needs to wait for it."""
-    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-    step.wake = partial(ended.put, None)
+    ended = Wakeup()
+    step.wake = ended.wake
     session.begin(step)
     return ended
 
 
-def finish(session: Session, step: ZooKeeperStep, ended: queue.SimpleQueue[None]) -> None:
+def finish(session: Session, step: ZooKeeperStep, ended: Wakeup) -> None:
     """Wait for a step; raise StoreUnavailable if it has requests that were not answered in time."""
-    with suppress(queue.Empty):
-        ended.get(timeout=step.seconds)
-        return
-    session.too_late(step)
+    if not ended.wait(step.seconds):
+        session.too_late(step)
 
 
 def perform(session: Session, step: ZooKeeperStep) -> None:
@@ -38,17 +32,8 @@ def perform(session: Session, step: ZooKeeperStep) -> None:
 
 async def aperform(session: Session, step: ZooKeeperStep) -> None:
     """Perform a step on the running loop."""
-    ended = asyncio.Event()
-    step.wake = partial(_set_in_loop, asyncio.get_running_loop(), ended)
+    ended = LoopWakeup()
+    step.wake = ended.wake
     session.begin(step)
-    with suppress(TimeoutError):
-        # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the result.
-        async with asyncio.timeout(step.seconds):
-            await ended.wait()
-            return
-    session.too_late(step)
-
-
-def _set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the loop has been closed
-        loop.call_soon_threadsafe(event.set)
+    if not await ended.wait(step.seconds):
+        session.too_late(step)

@@ -34,6 +34,7 @@ from redlock_django.backends.zookeeper.optional_kazoo import (
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
+from redlock_django.wire.wakeup import Wakeup
 
 CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # Parts of the session timeout. A server may have heard of the session a third of it (kazoo's pings)
@@ -192,12 +193,11 @@ class Session:
                 self._look(client)
                 self._wakes_at = self._next_look(client)
         if self.is_connected:
-            ended: queue.SimpleQueue[None] = queue.SimpleQueue()
+            ended = Wakeup()
             last = RequestBatch(lambda client: [client.sync_async("/")])
-            last.wake = partial(ended.put, None)
+            last.wake = ended.wake
             self._send(last, client)
-            with suppress(queue.Empty):
-                ended.get(timeout=CLOSING / 2)
+            ended.wait(CLOSING / 2)
         self._client = None
         stop(client)
 

@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import math
 import os
-import queue
 import select
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from operator import attrgetter
 from select import POLLIN, POLLOUT
 
@@ -31,6 +29,7 @@ from redlock_django.wire.link.link import Exchange, wake_none
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.waiting.waiters import Waiter
+from redlock_django.wire.wakeup import Wakeup
 
 
 class Batch:
@@ -308,17 +307,15 @@ class Combiner:
         return False
 
     def _sleep_until_woken(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
-        wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
-        sleeper.wake = partial(wakeups.put, None)
+        wakeup = Wakeup()
+        sleeper.wake = wakeup.wake
         sleepers[sleeper] = None
         try:
             # From here on other threads wake this one. Look at what happened before.
             left = min(longest, sleeper.until - clock())
             if self.reader is None or sleeper.decided or left <= 0:
                 return
-            try:
-                wakeups.get(timeout=left)
-            except queue.Empty:
+            if not wakeup.wait(left):
                 self.poller.wake()  # the reader judges which masters are late
         finally:
             sleepers.pop(sleeper, None)

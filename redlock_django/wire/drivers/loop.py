@@ -24,6 +24,7 @@ from redlock_django.wire.links.dialing import discard
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.handshake import Joined, Unfit
 from redlock_django.wire.waiting.waiters import Waiter
+from redlock_django.wire.wakeup import LoopWakeup
 
 # So many rounds are sent together while the loop goes on to begin others. More would leave the
 # masters without work meanwhile, and then the loop while the masters answer.
@@ -45,7 +46,7 @@ class LoopDriver:
         self._ticking = False
         self._ticked = 0.0
         self._arrivals = [Arrival() for _ in links.masters]
-        self._link_waits: set[asyncio.Future[None]] = set()
+        self._link_waits: set[LoopWakeup] = set()
         self._end: AsyncGenerator[None, None] | None = None
         # Bound once: these are used by every round.
         self._plan = links.planner.plan
@@ -148,27 +149,22 @@ class LoopDriver:
 
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, or the round is decided that was sent for it."""
-        loop = asyncio.get_running_loop()
+        wakeup = LoopWakeup()
         self.links.waiters.begin_pause(waiter, pause)
+        waiter.wake = wakeup.wake_here
         while not waiter.decided and (left := waiter.until - clock()) > 0:
-            called: asyncio.Future[None] = loop.create_future()
-            waiter.wake = partial(_complete, called)
-            over = loop.call_later(left, _complete, called)
-            try:
-                await called
-            finally:
-                over.cancel()
+            await wakeup.wait(left)
         self.links.waiters.end_pause(waiter)
 
     async def _wait_for_links(self) -> None:
+        wakeup = LoopWakeup()
         deadline = clock() + self.links.connect_timeout
-        while self.links.planner.may_reach_quorum() and (left := deadline - clock()) > 0:
-            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._link_waits.add(change)
-            try:
-                await asyncio.wait((change,), timeout=left)
-            finally:
-                self._link_waits.discard(change)
+        self._link_waits.add(wakeup)
+        try:
+            while self.links.planner.may_reach_quorum() and (left := deadline - clock()) > 0:
+                await wakeup.wait(left)
+        finally:
+            self._link_waits.discard(wakeup)
 
     def _flush(self) -> None:
         self._begun = 0
@@ -208,8 +204,8 @@ class LoopDriver:
 
     def changed(self) -> None:
         """Wake the tasks that wait for a quorum of links."""
-        for change in self._link_waits:
-            _complete(change)
+        for wakeup in self._link_waits:
+            wakeup.wake_here()
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         """Take the result of a connecting thread, in that thread; False ends the thread."""
