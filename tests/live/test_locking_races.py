@@ -142,7 +142,7 @@ PROCESS = """
 def test_threads_tasks_and_processes_exclude_each_other(
     masters: list[LocalMaster], tmp_path: Path
 ) -> None:
-    path, times = tmp_path / "counter", 20
+    path, times = tmp_path / "counter", 10
     path.write_text("0")
     processes = [
         subprocess.Popen(

@@ -107,22 +107,20 @@ def crowd(addresses: list[str], url: str) -> list[int]:
 def test_all_sixty_increments_are_kept(
     masters: list[LocalMaster], database: dict[str, Any]
 ) -> None:
+    """Without the lock some are lost, except in SQLite, whose transactions exclude each other."""
     with sites(masters, database, processes=2) as addresses:
         assert crowd(addresses, "/1/locked/") == [200] * MANY
         assert get(addresses[0], "/")[1]["n"] == MANY
-    assert locked(masters) == {}
+        assert locked(masters) == {}
+        if "sqlite" not in database["ENGINE"]:
+            assert any(loses_some(addresses) for _ in range(5)), "nothing was ever lost"
 
 
-@pytest.mark.postgres
-def test_without_the_lock_some_are_lost(
-    masters: list[LocalMaster], postgres: dict[str, Any]
-) -> None:
-    with sites(masters, {**postgres, "ATOMIC_REQUESTS": True}, processes=2) as addresses:
-        for attempt in range(1, 6):
-            assert crowd(addresses, "/1/unlocked/") == [200] * MANY
-            if get(addresses[0], "/")[1]["n"] < attempt * MANY:
-                return
-    pytest.fail("nothing was ever lost: the test above proves nothing")
+def loses_some(addresses: list[str]) -> bool:
+    """Return whether some increments without the lock are lost."""
+    before = get(addresses[0], "/")[1]["n"]
+    assert crowd(addresses, "/1/unlocked/") == [200] * MANY
+    return bool(get(addresses[0], "/")[1]["n"] < before + MANY)
 
 
 def test_committed_before_it_is_free_or_rolled_back(
