@@ -216,57 +216,63 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
         never("name in DOUBTFUL"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
     ),
     Mutant(
         "a plan outlives its links", "fast path: a change of any master ends the plan",
         Master.look_closer, without("self.plan.until = 0.0"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "no marker"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "no marker"),
     ),
     Mutant(
         "a plan without a quorum", "fast path: it asks a quorum at least",
         Planner._may_plan, never("len(links) < self._quorum"),
-        test_plain_rounds.test_it_asks_a_quorum_at_least,
+        test_plain_rounds.test_the_fast_path_asks_a_quorum_at_least,
     ),
     Mutant(
         "a plan without a doubtful master", "fast path: only masters that are away are left out",
         Planner._may_plan, always("master.late or master in behind or not link"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
     ),
     Mutant(
         "a plan without a master to dial", "fast path: a master to be dialed needs a closer look",
         Planner._may_plan, always("not master.unfinished"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost for want of a thread"),
+        partial(
+            test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once,
+            "lost for want of a thread",
+        ),
     ),
     Mutant(
         "a master that is left out is reached", "fast path: no release to masters left out",
         Planner._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
-        partial(test_plain_rounds.test_it_leaves_out_a_master_that_is_known_not_to_answer, "late"),
+        partial(
+            test_plain_rounds.test_the_fast_path_leaves_out_a_master_that_is_known_not_to_answer,
+            "late",
+        ),
     ),
     Mutant(
         "a release of a master left out is dropped", "fast path: a release is sent or kept",
         Planner.leave_out, never("not other.trusted"),
-        partial(test_plain_rounds.test_it_leaves_out_no_master_that_a_release_is_for, "lost"),
+        partial(test_plain_rounds.test_the_fast_path_keeps_a_master_that_a_release_is_for, "lost"),
     ),
     Mutant(
         "a faulty master is asked", "fast path: masters with a fault take the long way",
         Planner._is_sound, never("master.fault(now)"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
     ),
     Mutant(
         "a release passes an unanswered acquire", "fast path: such a release must bury",
         Planner._is_sound, never("master.unanswered"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "an unanswered acquire"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "an unanswered acquire"),
     ),
     Mutant(
         "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
         Planner.asks_plainly, never("self._membership.conflict"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "another deployment"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "another deployment"),
     ),
     Mutant(
         "all masters are asked the same", "fast path: each master is sent its own command",
         Planner.leave_out, never("alike != len(commands)"),
-        test_plain_rounds.test_it_is_not_taken_where_masters_are_asked_differently,
+        test_plain_rounds.test_the_fast_path_is_not_taken_where_masters_are_asked_differently,
     ),
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
@@ -291,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
         always("self._steps.note(...)"),
-        test_plain_rounds.test_a_clock_step_ends_it,
+        test_plain_rounds.test_a_clock_step_ends_the_fast_path,
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes together with a step",
@@ -365,13 +371,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "undo only what was granted", "rounds: an undo goes to all that may have granted",
         vars(Tally)["reached"].fget,
         instead("vote is None or ...", "vote is not None and vote.ballot is Ballot.GRANTED"),
-        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
+        partial(
+            test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
+            SystemExit,
+        ),
     ),
     Mutant(
         "undo also what was refused", "rounds: no undo where it was surely refused",
         vars(Tally)["reached"].fget,
         always("vote.ballot is not Ballot.REFUSED"),
-        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
+        partial(
+            test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
+            SystemExit,
+        ),
     ),
     Mutant(
         "cancelled without an undo", "rounds: a cancelled round releases",
@@ -538,7 +550,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "extended after the deadline", "extension: not asked after the old deadline", rounds.extend,
-        never("now >= lease.until", nth=1), test_rounds.test_nothing_is_sent_after_the_deadline,
+        never("now >= lease.until", nth=1),
+        test_rounds.test_an_extension_sends_nothing_after_the_deadline,
     ),
     Mutant(
         "extended by a late answer", "extension: not answered after the old deadline",
@@ -682,7 +695,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an undo calls", "queue: an undo before the next round calls nobody", Release.keys,
-        always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_nobody,
+        always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_no_waiter,
     ),
     Mutant(
         "a holder stays queued", "queue: a release that calls nobody removes its own waiter",
@@ -692,7 +705,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release that is followed calls", "queue: a release that is followed calls nobody",
         Release.arguments, instead("self.calls", "True"),
-        test_queue.test_a_release_that_is_followed_calls_nobody,
+        test_queue.test_a_release_that_is_followed_calls_no_waiter,
     ),
     Mutant(
         "a release of two locks calls no waiter of one",
@@ -832,7 +845,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a grant gives the index no end", "index: it expires after its last entry",
         Keyspace.add_grant, never("all(...)"),
-        test_index.test_nothing_is_left_of_a_killed_process,
+        test_index.test_a_killed_process_leaves_nothing_in_the_index,
     ),
     Mutant(
         "a grant prolongs a new index only", "index: a grant prolongs it once in each MAX_TTL",
@@ -1152,7 +1165,10 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "late grants are left to the links", "rounds: only once another holder is proved",
         attempt.leaves_late_grants, always("tally.rival_won"),
-        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
+        partial(
+            test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
+            SystemExit,
+        ),
     ),
     Mutant(
         "a waiter leaves late grants", "queue: a waiter releases what may be granted at once",

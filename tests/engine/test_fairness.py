@@ -64,7 +64,9 @@ def run_disturbed(simulation: Simulation, disturb: Callable[[], None] = lambda: 
 
 @by_day
 @pytest.mark.parametrize("masters", [1, 3, 5])
-def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int, seeds: range) -> None:
+def test_waiters_are_not_overtaken_and_do_not_wait_for_the_fallback(
+    masters: int, seeds: range
+) -> None:
     for seed in seeds:
         simulation = run_disturbed(crowd(seed, replace(TURNS, masters=masters)))
         checker = simulation.checker
@@ -75,7 +77,7 @@ def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int, see
 
 
 @by_day
-def test_waiters_that_a_release_wakes_before_their_turn_overtake_nobody(seeds: range) -> None:
+def test_waiters_that_a_release_wakes_before_their_turn_overtake_no_waiter(seeds: range) -> None:
     """As if each release were in the process of half of all waiters, whatever their places are."""
     for seed in seeds:
         simulation = crowd(seed)
@@ -136,7 +138,7 @@ def _with_shared_links(clients: list[Client], processes: int) -> None:
 
 @by_day
 @pytest.mark.parametrize("processes", [1, 3])
-def test_a_release_that_calls_nobody_because_the_next_waiter_follows_it(
+def test_a_release_that_the_next_waiter_follows_calls_no_waiter(
     processes: int, seeds: range
 ) -> None:
     for seed in seeds:
@@ -196,7 +198,7 @@ def test_a_client_that_does_not_wait_never_overtakes(seeds: range) -> None:
 
 @by_day
 @pytest.mark.slow
-def test_waiters_that_give_up_block_nobody(seeds: range) -> None:
+def test_waiters_that_give_up_block_no_other_waiter(seeds: range) -> None:
     for seed in seeds:
         simulation = run_disturbed(crowd(seed, waits=(20.0, 0.02), pause=0.004))
         assert simulation.world.seen["locked"] > 20
@@ -281,7 +283,7 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
 
 @by_day
 @pytest.mark.parametrize(("processes", "gap"), [(80, 3.0), (5, 0.5)])
-def test_masters_that_a_crowd_overloads_serve_it_all_the_same(
+def test_masters_that_a_crowd_overloads_serve_all_its_waiters(
     processes: int, gap: float, seeds: range
 ) -> None:
     """Each command takes 12 ms, so the first round of all clients exceeds any patience."""
@@ -333,7 +335,7 @@ def test_masters_that_forget_their_queues_cost_one_fallback(seeds: range) -> Non
 @by_day
 @pytest.mark.slow
 @pytest.mark.parametrize("kinds", [{"restart"}, {"kill"}, {"reset", "deaf", "mute"}])
-def test_with_masters_failing_everybody_is_served(kinds: set[str], seeds: range) -> None:
+def test_with_masters_failing_every_waiter_is_served(kinds: set[str], seeds: range) -> None:
     for seed in seeds:
         setup = replace(TURNS, faults=frozenset(kinds), every=0.3, seconds=8.0, max_ttl=0.6)
         simulation = crowd(seed, setup)

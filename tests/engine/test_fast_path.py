@@ -230,7 +230,7 @@ def test_the_switch_decides_if_votes_are_built_at_once() -> None:
 
 
 @pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.nightly)])
-def test_the_simulator_produces_the_same_digest_without_it(seeds: int) -> None:
+def test_the_simulator_produces_the_same_digest_without_the_fast_path(seeds: int) -> None:
     def chunk(on: bool, groups: int, seeds: int) -> sweep.Chunk:
         with fast_path(on):
             return sweep.run(0, seeds, groups)

@@ -75,7 +75,7 @@ def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:
             return names, done.value.fences
 
 
-def test_one_round_where_all_agree() -> None:
+def test_a_round_where_all_fences_agree_needs_no_confirmation() -> None:
     names, fences = _ask(Masters(5))
     assert names == ["Acquire"]
     assert fences == (NOW,)
@@ -104,7 +104,7 @@ def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
         masters.now += 0.001
 
 
-def test_confirm_raises_only_where_the_lock_is_ours() -> None:
+def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.memories[2].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)

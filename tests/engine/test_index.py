@@ -25,7 +25,7 @@ def index_exists(masters: Masters) -> bool:
     return bool(masters.memories[0].keyspace.sorted_set(masters.deployment.held))
 
 
-def test_nothing_is_left_of_a_killed_process() -> None:
+def test_a_killed_process_leaves_nothing_in_the_index() -> None:
     masters = Masters(1, max_ttl=5.0)
     for number in range(300):
         masters.taken(f"r{number}", ttl=5.0)
@@ -62,7 +62,7 @@ def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
     assert not index_exists(masters), "prolonged once in its period"
 
 
-def test_one_grant_in_sixteen_removes_what_is_left() -> None:
+def test_one_grant_in_sixteen_removes_expired_entries_of_the_index() -> None:
     masters = Masters(1)
     for number in range(120):
         masters.taken(f"r{number}", ttl=1.0)

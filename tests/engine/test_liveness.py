@@ -40,7 +40,7 @@ def test_hung_masters_cost_at_most_one_timeout(masters: int, hung: int) -> None:
 
 
 @pytest.mark.parametrize(("masters", "dead"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
-def test_nobody_wins_without_a_majority(masters: int, dead: int) -> None:
+def test_a_client_does_not_win_without_a_majority(masters: int, dead: int) -> None:
     simulation = Simulation(0, replace(QUIET, masters=masters, dead=dead))
     simulation.world.run(3.0)
     assert simulation.world.seen["grants"] == 0

@@ -69,7 +69,7 @@ def test_arguments() -> None:
     assert other.arguments() == ["1f", "n=9", 0, "trust"]
 
 
-def test_a_forced_release_buries_tokens_of_ours_only() -> None:
+def test_a_forced_release_buries_only_tokens_of_this_package() -> None:
     value = f'{TOKEN} {{"pid":1}}'
     ours, theirs = force(value.encode()), force(b"\xff theirs")
     release = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN, bury=True)

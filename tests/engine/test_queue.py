@@ -94,7 +94,7 @@ def free_silently(masters: Masters, lease: RedlockLease) -> None:
     masters.hear(replace(asked, commands=(replace(release, calls=False),) * 3))
 
 
-def test_a_release_that_is_followed_calls_nobody() -> None:
+def test_a_release_that_is_followed_calls_no_waiter() -> None:
     masters = Masters(3)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
@@ -206,7 +206,7 @@ def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
     waiting.won()
 
 
-def test_more_processes_that_are_gone_than_one_script_removes_block_nobody() -> None:
+def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() -> None:
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
@@ -294,7 +294,7 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
     late.won()
 
 
-def test_what_is_left_of_a_late_waiter_expires_with_its_queue() -> None:
+def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
     masters = Masters(1)
     lease = masters.taken(ttl=1.0)
     Waiting(masters, A)
@@ -495,7 +495,7 @@ def test_a_waiter_releases_what_silent_masters_may_have_granted() -> None:
     assert [command is not None for command in undo.commands] == [False] * 3 + [True] * 2
 
 
-def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
+def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
     masters = Masters(3)
     masters.taken()
     first = Waiting(masters, A)
@@ -641,7 +641,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
     assert masters.called == []
 
 
-def test_the_queues_of_all_are_left_when_it_is_held() -> None:
+def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
     masters = Masters(3)
     s = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
@@ -717,7 +717,7 @@ def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
     assert masters.queues() == [[], [], []]
 
 
-def test_where_it_was_never_asked_nothing_is_left() -> None:
+def test_a_master_that_was_down_is_not_among_those_reached() -> None:
     masters = Masters(3)
     lease = masters.run(masters.acquire(wait=1.0, waiter=A), down=(2,))
     assert lease.reached == {0, 1}

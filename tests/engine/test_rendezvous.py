@@ -73,7 +73,7 @@ def test_every_group_has_its_share() -> None:
     assert all(abs(shares[group] - many / 4) < 5 * 87 for group in range(4)), shares
 
 
-def test_it_is_the_same_in_every_process_and_python() -> None:
+def test_the_shard_of_a_resource_is_the_same_in_every_process_and_python() -> None:
     # Literal on purpose: a change here moves the resources of every site to other groups.
     assert [chosen(FOUR, f"order:{n}") for n in range(12)] == EXPECTED
     assert identity(["a", "b", "c"]) == IDENTITY_OF_ABC

@@ -69,7 +69,7 @@ def test_none_where_an_extension_would_gain_nothing(lease: RedlockLease) -> None
     assert next_extension(lease, 101, ttl=1, hold_until=FOREVER) is None
 
 
-def test_none_where_it_would_be_used_up_by_the_drift(lease: RedlockLease) -> None:
+def test_a_hold_that_the_drift_would_use_up_is_not_extended(lease: RedlockLease) -> None:
     when = lease.started + lease.ttl / 3
     assert next_extension(lease, 101, ttl=10, hold_until=when + SHORTEST / 2) is None
 

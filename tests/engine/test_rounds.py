@@ -184,7 +184,7 @@ def test_a_refusal_leaves_the_process_without_tokens() -> None:
         assert error.retry_after == pytest.approx(10, abs=0.1)
 
 
-def test_nobody_knows_when_a_lock_without_expiry_is_free() -> None:
+def test_a_lock_without_expiry_has_no_retry_after() -> None:
     masters = Masters()
     protocol = masters.acquire()
     refuse(next(protocol), "A", "A", "A", left=-1)
@@ -204,7 +204,7 @@ def test_too_few_masters() -> None:
     assert masters.tokens() == ["", "", ""]
 
 
-def test_nothing_is_undone_where_nothing_was_sent() -> None:
+def test_a_master_that_was_sent_nothing_gets_no_undo() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     step = next(protocol)
@@ -311,7 +311,7 @@ def test_a_split_vote_that_is_over_is_won() -> None:
     assert lease.attempts == 2
 
 
-def test_waiting_ends_when_it_must_and_not_sooner() -> None:
+def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
     masters = Masters(3)
     masters.taken(ttl=60)
     with pytest.raises(ResourceLocked) as caught:
@@ -431,7 +431,7 @@ def test_interrupted_before_any_answer(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_interrupted_undoes_where_it_may_be_granted(kind: Kind) -> None:
+def test_an_interrupted_round_is_undone_where_it_may_be_granted(kind: Kind) -> None:
     protocol = Masters(5).acquire()
     step = next(protocol)
     tally = asked(step).tally
@@ -540,7 +540,7 @@ def test_unanswered_is_unknown_and_the_old_deadline_stays() -> None:
     assert same.tally is not lease.tally
 
 
-def test_a_majority_that_has_it_no_more_is_a_loss() -> None:
+def test_a_majority_that_no_longer_has_the_lock_is_a_loss() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.forget(0)
@@ -550,7 +550,7 @@ def test_a_majority_that_has_it_no_more_is_a_loss() -> None:
     assert masters.tokens()[:2] == ["", ""], "an extension re-creates nothing"
 
 
-def test_half_of_an_even_number_that_has_it_no_more_is_a_loss_too() -> None:
+def test_half_of_an_even_number_that_no_longer_has_the_lock_is_a_loss_too() -> None:
     masters = Masters(4)
     lease = masters.taken()
     masters.forget(0)
@@ -569,7 +569,7 @@ def test_taken_by_another_is_a_loss_and_left_to_the_other() -> None:
     assert masters.tokens() == [other.token, other.token, lease.token]
 
 
-def test_nothing_is_sent_after_the_deadline() -> None:
+def test_an_extension_sends_nothing_after_the_deadline() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.now = lease.until

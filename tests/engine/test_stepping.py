@@ -31,7 +31,9 @@ def test_a_clock_knows_how_far_it_was_ahead_and_behind() -> None:
 
 
 @pytest.mark.parametrize("cleans", [True, False])
-def test_what_expires_while_a_clock_is_ahead_may_be_gone_when_it_is_back(cleans: bool) -> None:
+def test_a_key_that_expires_while_a_clock_is_ahead_may_be_gone_when_it_is_back(
+    cleans: bool,
+) -> None:
     world = World(0)
     simulation = Simulation(0, replace(STEPPING, clients=1))
     master = SimulatedMaster(world, 0, simulation.deployment, Clock(world, EPOCH, 1.0))

@@ -187,7 +187,9 @@ def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMast
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [25, pytest.param(100, marks=pytest.mark.nightly)])
-def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster], times: int) -> None:
+def test_a_lock_that_is_interrupted_at_any_moment_is_undone_before_the_process_exits(
+    masters: list[LocalMaster], times: int
+) -> None:
     """A process that Ctrl-C ends cannot retry: it must have sent its undo before it exits."""
     for master in masters[:3]:
         with master.client() as client:

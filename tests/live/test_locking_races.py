@@ -9,7 +9,7 @@ B10    app/test_lock.py::test_the_bodys_exception_wins_*
 B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_timed_out_*
 B12    app/test_lock.py::test_an_interrupted_release_is_posted_again,
        test_a_release_during_an_outage_is_sent_again
-B13    test_one_loop_after_the_other
+B13    test_locks_work_in_one_loop_after_the_other
 B14    app/test_lock.py::test_extend_never_revives_an_expired_lock, test_extend_of_what_expired
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
@@ -254,7 +254,9 @@ def test_the_first_use_of_all_by_many_at_once() -> None:
             assert all(pool.map(take, range(12)))
 
 
-def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings: Settings) -> None:
+def test_exactly_one_of_twenty_clients_at_once_wins(
+    masters: list[LocalMaster], settings: Settings
+) -> None:
     """Four sets of links, so that requests reach the masters in different orders.
 
     With split votes all of them ask again for twice MASTER_TIMEOUT: on a busy machine, one of them
@@ -515,7 +517,7 @@ def test_a_detached_lock_is_lost_if_our_clock_steps_after_the_end_of_its_loop(
     assert held.release() is False
 
 
-def test_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
+def test_locks_work_in_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
     async def use() -> None:
         async with lock(R) as held:
             await held.aextend()
@@ -623,7 +625,7 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
 # Other Redlock clients on the same masters.
 
 
-def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
+def test_a_foreign_lock_refuses_the_lock(masters: list[LocalMaster]) -> None:
     for master in masters[1:4]:
         with master.client() as client:
             assert client.set(KEY, "another client", nx=True, px=30_000)
@@ -637,7 +639,7 @@ def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
     assert locked(masters) == {KEY: 3}
 
 
-def test_ours_refuses_a_foreign_lock(masters: list[LocalMaster]) -> None:
+def test_a_held_lock_refuses_a_foreign_lock(masters: list[LocalMaster]) -> None:
     with lock(R):
         everywhere(masters)
         for master in masters:
@@ -669,7 +671,7 @@ def test_the_masters_store_the_holder(masters: list[LocalMaster]) -> None:
     assert f'"pid":{multiprocessing.current_process().pid}'.encode() in about
 
 
-def test_nothing_else_is_left_in_this_process() -> None:
+def test_locks_leave_no_owed_reply_or_waiting_thread() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: lock(f"r{number}").acquire().release(), range(200)))
     backend = locks["default"].backend

@@ -104,7 +104,7 @@ def crowd(addresses: list[str], url: str) -> list[int]:
 @pytest.mark.parametrize(
     "database", [POSTGRES, pytest.param("sqlite", marks=pytest.mark.nightly)], indirect=True
 )
-def test_all_sixty_increments_are_kept(
+def test_sixty_increments_under_a_lock_are_kept(
     masters: list[LocalMaster], database: dict[str, Any]
 ) -> None:
     """Without the lock some are lost, except in SQLite, whose transactions exclude each other."""
@@ -123,7 +123,7 @@ def loses_some(addresses: list[str]) -> bool:
     return bool(get(addresses[0], "/")[1]["n"] < before + MANY)
 
 
-def test_committed_before_it_is_free_or_rolled_back(
+def test_a_transaction_is_committed_before_the_lock_is_free_or_rolled_back(
     masters: list[LocalMaster], database: dict[str, Any]
 ) -> None:
     with sites(masters, database, look=True) as [site]:

@@ -512,7 +512,7 @@ def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
     ("odd", "word", "said"),
     [(odd, word, said) for (odd, said), word in zip(ODD, ["replica", "eviction"], strict=True)],
 )
-def test_what_is_tolerated_is_a_warning(
+def test_a_fault_that_is_tolerated_is_a_warning(
     name: str,
     masters: list[LocalMaster],
     odd: Callable[[LocalMaster, LocalMaster], None],
@@ -598,7 +598,7 @@ def test_another_client_learns_of_the_step_from_the_master(
 
 
 @pytest.mark.parametrize(("name", "away"), [("threads", False), ("loop", True)])
-def test_the_clocks_of_a_majority_step_so_it_was_ours(
+def test_a_step_of_the_clocks_of_a_majority_is_a_step_of_the_clients_clock(
     name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with trusted(name, masters[:5], restart_delay=1.2, **SOON) as variant:

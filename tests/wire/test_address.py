@@ -181,7 +181,7 @@ def test_no_error_shows_a_password(shape: str) -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=8), st.sampled_from(BREAKING))
-def test_whatever_the_password_no_error_shows_it(noise: str, shape: str) -> None:
+def test_no_error_shows_a_random_password(noise: str, shape: str) -> None:
     secret = f"{CANARY}{noise}{CANARY}"
     shown = refused(shape.format(secret)) or Address.from_url(shape.format(secret))
     assert CANARY not in f"{shown} {shown!r}"

@@ -272,7 +272,7 @@ def test_a_master_that_was_idle_is_not_quiet() -> None:
         assert 3 in _first_attempt(links).tally.asked
 
 
-def test_what_a_master_that_is_behind_owes_still_counts() -> None:
+def test_a_vote_that_a_master_behind_owes_still_counts() -> None:
     with _links_to_quick_masters() as links:
         first = links.ask(links.acquire())
         for index in (0, 1):

@@ -163,7 +163,7 @@ class Session:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_sessions_are_the_same_without_it(seed: int) -> None:
+def test_random_sessions_are_the_same_without_the_fast_path(seed: int) -> None:
     traces = []
     for on in (True, False):
         with timed_links(on) as (links, time):
@@ -178,7 +178,7 @@ def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
         links.say(index, resp([exchange.number, 1, time.wall, 7]))
 
 
-def test_a_healthy_round_takes_it() -> None:
+def test_a_healthy_round_takes_the_fast_path() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links(True) as (links, time):
         with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
@@ -250,7 +250,7 @@ def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: i
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_leaves_out_a_master_that_is_known_not_to_answer(fault: str) -> None:
+def test_the_fast_path_leaves_out_a_master_that_is_known_not_to_answer(fault: str) -> None:
     fail, reason = FAULTS[fault]
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
@@ -264,7 +264,7 @@ def test_it_leaves_out_a_master_that_is_known_not_to_answer(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_leaves_out_no_master_that_a_release_is_for(fault: str) -> None:
+def test_the_fast_path_keeps_a_master_that_a_release_is_for(fault: str) -> None:
     """A late master gets the release, and for one without a link it is kept."""
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
@@ -277,7 +277,7 @@ def test_it_leaves_out_no_master_that_a_release_is_for(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_it_names_why_a_master_is_left_out_today(fault: str) -> None:
+def test_the_fast_path_names_why_a_master_is_left_out_now(fault: str) -> None:
     with timed_links(True) as (links, time):
         FAULTS[fault][0](links)
         links.ask(links.acquire())
@@ -303,7 +303,7 @@ def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) ->
         assert links.ends[0].names() == ["acquire"]
 
 
-def test_it_asks_a_quorum_at_least() -> None:
+def test_the_fast_path_asks_a_quorum_at_least() -> None:
     with timed_links(True) as (links, _):
         _late(links)
         links.lose(links.masters[1], "lost")
@@ -312,7 +312,7 @@ def test_it_asks_a_quorum_at_least() -> None:
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_doubt_ends_it_at_once(doubt: str) -> None:
+def test_a_doubt_ends_the_fast_path_at_once(doubt: str) -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         assert time.now < links.planner.plan.until
@@ -322,7 +322,7 @@ def test_a_doubt_ends_it_at_once(doubt: str) -> None:
             links.ask(links.acquire("b" * 32))
 
 
-def test_it_ends_when_a_master_must_be_inspected() -> None:
+def test_the_fast_path_ends_when_a_master_must_be_inspected() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         links.ends[0].heard()
@@ -340,7 +340,7 @@ def test_masters_are_looked_at_once_for_many_rounds() -> None:
         assert links.planner.plan.until == 0.0
 
 
-def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
+def test_the_fast_path_is_not_taken_where_masters_are_asked_differently() -> None:
     with timed_links(True) as (links, _):
         exchange = links.ask(links.acquire(), 0, 1)
         assert exchange.tally.is_plain
@@ -382,7 +382,7 @@ def test_a_healed_master_does_not_count() -> None:
         assert healing.tally.verdict is Verdict.LOST
 
 
-def test_a_clock_step_ends_it() -> None:
+def test_a_clock_step_ends_the_fast_path() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
@@ -431,7 +431,7 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
         assert exchange.tally.reasons()[0] == "forgot the lock"
 
 
-def test_a_clock_step_in_a_short_reply_ends_it() -> None:
+def test_a_clock_step_in_a_short_reply_ends_the_fast_path() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))

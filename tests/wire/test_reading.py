@@ -85,7 +85,7 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
                 raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
 
 
-def test_a_thread_that_leaves_wakes_another_one_if_none_reads() -> None:
+def test_a_thread_that_leaves_wakes_another_thread_if_no_thread_reads() -> None:
     """For example, a thread that was woken to read, but was decided or interrupted meanwhile."""
     driver = make_backend(["unix:///nowhere"]).thread_driver()
     shared = driver.combiner
