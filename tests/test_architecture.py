@@ -68,12 +68,11 @@ LAYERS = [
     idempotency idempotency.registration idempotency.key
     idempotency.stores.*
     idempotency.settings
-    idempotency.forms idempotency.placement idempotency.flow.current
-    idempotency.flow.exception_answers idempotency.flow.recorders
-    idempotency.flow.steps
+    idempotency.forms idempotency.placement
+    idempotency.flow.current idempotency.flow.exception_answers idempotency.flow.recorders
+    idempotency.flow.runner
     idempotency.flow.claim idempotency.resolve
     idempotency.flow.attempt
-    idempotency.flow.runner
     idempotency.decorators
     admin.* checks.* contrib.* management.* testing.*
     apps

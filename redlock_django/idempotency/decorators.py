@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
@@ -23,17 +22,14 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.flow.runner import Execution
+from redlock_django.idempotency.flow.attempt import async_view, sync_view
 from redlock_django.idempotency.placement import (
-    handler_permission_check,
     inner_permission_check,
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import CHOICES, METHODS, IdempotentOptions
-from redlock_django.web.call import Call, call_of
 from redlock_django.web.frameworks import resolve_annotations
-from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import is_async_class, records_requests
+from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
 
 if TYPE_CHECKING:
@@ -179,7 +175,7 @@ def idempotent(
         check = None if replay_check is not None else inner_permission_check(view)
         if check is not None:
             raise replay_skips_check_error(view, check)
-        wrap = _async_view if iscoroutinefunction(view) else _sync_view
+        wrap = async_view if iscoroutinefunction(view) else sync_view
         wrapped = wrap(view, options)
         check_installed_if_ready()
         resolve_annotations(wrapped, view)
@@ -188,47 +184,6 @@ def idempotent(
         return cast("View", wrapped)
 
     return decorate
-
-
-def _sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
-    marker = transaction_marker(view)
-
-    @functools.wraps(view)
-    def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(options.using), args, kwargs, marker)
-        _check_permissions(call, options)
-        execution = Execution(call, options)
-        return execution.arun() if is_async_class(call.owner.__class__) else execution.run()
-
-    run_once._non_atomic_requests = marker  # type: ignore[attr-defined]
-    return run_once
-
-
-def _async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
-    # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
-    @functools.wraps(view)
-    async def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(options.using), args, kwargs, None)
-        _check_permissions(call, options)
-        return await Execution(call, options).arun()
-
-    return run_once
-
-
-def _check_permissions(call: Call, options: IdempotentOptions) -> None:
-    if options.replay_check is not None:
-        return
-    check = None
-    owner: type | None = getattr(call.view, "view_class", None)
-    if call.owner is not None and getattr(call.view, "__name__", "") == "dispatch":
-        owner = type(call.owner)
-        check = inner_permission_check(call.view, owner)
-    if owner is None:
-        return
-    if check is None and call.request.method in options.settings().methods:
-        check = handler_permission_check(owner, [call.request.method])
-    if check is not None:
-        raise replay_skips_check_error(owner, check)
 
 
 def _given(

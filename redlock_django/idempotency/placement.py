@@ -10,7 +10,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.settings import IdempotencySettings
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.request_values import Framework, authenticating_framework
@@ -127,6 +127,26 @@ def handler_permission_check(owner: type, methods: Iterable[str]) -> str | None:
         if _checks_user(getattr(owner, name, None)):
             return f"the login or permission decorator of {name}()"
     return None
+
+
+def check_permissions(call: Call, options: IdempotentOptions) -> None:
+    """Raise InvalidRedlock if a replay to this request would skip a permission check of its class.
+
+    A function was checked when it was decorated.
+    """
+    if options.replay_check is not None:
+        return
+    check = None
+    owner: type | None = getattr(call.view, "view_class", None)
+    if call.owner is not None and getattr(call.view, "__name__", "") == "dispatch":
+        owner = type(call.owner)
+        check = inner_permission_check(call.view, owner)
+    if owner is None:
+        return
+    if check is None and call.request.method in options.settings().methods:
+        check = handler_permission_check(owner, [call.request.method])
+    if check is not None:
+        raise replay_skips_check_error(owner, check)
 
 
 def _checks_user(view: object) -> bool:

@@ -112,6 +112,23 @@ class IdempotencySettings:
     tenant: Callable[..., Any] | None
     problem_base: str
 
+    # The key of a request is in one of these places, and `flow.claim` reads it.
+
+    def may_have_key(self, request: HttpRequest) -> bool:
+        """Return whether a request has a key in its header, or a form that may contain one."""
+        if request.method not in self.methods:
+            return False
+        return self.header in request.headers or has_posted_form(request)
+
+    def key_in_form(self, request: HttpRequest) -> str | None:
+        """Return the key in a posted form, or None.
+
+        Each form of a page has a field of its own: the forms of a formset, two in one <form>. They
+        are sent together, so the first key stands for all.
+        """
+        keys = posted_form(request).getlist(self.field)
+        return str(keys[0]) if keys else None
+
 
 _read: dict[str, tuple[Mapping[str, Any], IdempotencySettings]] = {}
 
@@ -260,10 +277,9 @@ class IdempotentOptions:
         cannot be read, and InvalidRedlock if the body was read before.
         """
         settings = self.settings()
-        is_form = has_posted_form(request)
-        if request.method in settings.methods and (is_form or settings.header in request.headers):
+        if settings.may_have_key(request):
             try:
-                posted_form(request) if is_form else read_whole_body(request)
+                posted_form(request) if has_posted_form(request) else read_whole_body(request)
             except RequestTooLarge as error:
                 error.problem_base = settings.problem_base
                 raise

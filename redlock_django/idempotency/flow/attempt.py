@@ -6,12 +6,14 @@ the decisions, and `runner` performs the steps.
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property, partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -34,32 +36,84 @@ from redlock_django.idempotency.flow.current import Idempotency, add_key_field
 from redlock_django.idempotency.flow.exception_answers import answer_to
 from redlock_django.idempotency.flow.recorders import (
     AnyRecorder,
-    Caller,
+    ResponsePolicy,
     SeparateRecorder,
     TransactionRecorder,
-    UnrecordedTransaction,
-    outcome_of,
-    response_is_private,
+    ViewTransaction,
 )
-from redlock_django.idempotency.flow.steps import CallHook, HoldLock, InThread, RunView, Steps
+from redlock_django.idempotency.flow.runner import (
+    CallHook,
+    HoldLock,
+    InThread,
+    Runner,
+    RunView,
+    Steps,
+)
 from redlock_django.idempotency.key import Claim, lock_name
+from redlock_django.idempotency.placement import check_permissions
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
-from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions, store_of
+from redlock_django.idempotency.settings import IdempotentOptions, store_of
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
+from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.locking.counters import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
-from redlock_django.web.options import has_pools, return_pooled_connections, waiting_thread
-from redlock_django.web.request_state import PageInProgress, forbid_caching
+from redlock_django.web.call import Call, call_of, finish_without_client
+from redlock_django.web.options import (
+    has_pools,
+    no_lock,
+    return_pooled_connections,
+    waiting_thread,
+)
+from redlock_django.web.request_state import PageInProgress, forbid_caching, is_async_class
+from redlock_django.web.transactions import transaction_marker
 
-if TYPE_CHECKING:
-    from redlock_django.web.call import Call
+logger = logging.getLogger("redlock_django")
 
 _EVERY = 20  # requests
 _recorded = count(1)
 
-logger = logging.getLogger("redlock_django")
+_COUNTERS: dict[type[IdempotencyRefused], str] = {
+    KeyInFlight: "conflicted",
+    TooManyWaiters: "conflicted",
+    KeyReused: "mismatched",
+    OutcomeUncertain: "uncertain",
+}
+"""The counters of requests that are refused because of an earlier request with their key."""
+
+
+def sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
+    """Return the idempotent wrapper of a sync view."""
+    marker = transaction_marker(view)
+
+    @functools.wraps(view)
+    def run_once(*args: Any, **kwargs: Any) -> Any:
+        call = call_of(view, no_lock(options.using), args, kwargs, marker)
+        check_permissions(call, options)
+        if call.state.recording:  # an idempotent view calls another one within the same request
+            return view(*args, **kwargs)
+        is_async = is_async_class(call.owner.__class__)
+        attempt = IdempotentAttempt(call, options, is_async=is_async)
+        return attempt.arun() if is_async else attempt.run()
+
+    run_once._non_atomic_requests = marker  # type: ignore[attr-defined]
+    return run_once
+
+
+def async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
+    """Return the idempotent wrapper of an async view."""
+
+    # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
+    @functools.wraps(view)
+    async def run_once(*args: Any, **kwargs: Any) -> Any:
+        call = call_of(view, no_lock(options.using), args, kwargs, None)
+        check_permissions(call, options)
+        if call.state.recording:  # as in a sync view
+            return await view(*args, **kwargs)
+        return await IdempotentAttempt(call, options, is_async=True).arun()
+
+    return run_once
 
 
 class IdempotentAttempt:
@@ -70,22 +124,30 @@ class IdempotentAttempt:
     """
 
     def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
-        self.call = call
+        self._call = call
         self._options = options
+        self._settings = options.settings()
         self._is_async = is_async
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._reader = ClaimReader(call, options, is_async=is_async)
-        self._retry_after: float | None = None
-        self._remedy = ""
+        self._reader = ClaimReader(call, options, self._settings, is_async)
+        self._no_quorum: StoreUnavailable | None = None
 
     @cached_property
-    def _settings(self) -> IdempotencySettings:
-        return self._options.settings()
+    def _store(self) -> Store:
+        return store_of(self._settings)
 
-    @property
-    def finishes_without_client(self) -> bool:
-        """True if an async view must run to its end, although its client disconnects."""
-        return self._reader.may_have_key and self._settings.on_disconnect == "finish"
+    def run(self) -> Any:
+        """Return the response of a sync view, or the one that is recorded."""
+        return Runner(self._call, self._options).run(self.steps())
+
+    async def arun(self) -> Any:
+        """Return the response of an async view, or the one that is recorded."""
+        runner = Runner(self._call, self._options)
+        response = runner.arun(self.steps())
+        finishes = self._settings.on_disconnect == "finish"
+        if finishes and self._settings.may_have_key(self._request):
+            return await finish_without_client(response, runner.has_begun)
+        return await response
 
     def steps(self) -> Steps:
         """Yield the steps from the request to its response, and return the response.
@@ -95,11 +157,7 @@ class IdempotentAttempt:
         header = self._settings.header
         claim = yield from self._reader.claim()
         if claim is None:
-            self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
-            add_key_field(self._request, self._options.using)
-            with PageInProgress(self._request):
-                response = yield RunView(self._unrecorded_transaction())
-            forbid_caching(self.call.state, response)
+            response = yield from self._run_without_key()
             if header in self._request.headers or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
@@ -109,10 +167,28 @@ class IdempotentAttempt:
             _set_header(response, header, self._request.headers[header])
         return response
 
+    def _run_without_key(self) -> Steps:
+        self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
+        add_key_field(self._request, self._options.using)
+        with PageInProgress(self._request):
+            response = yield RunView(self._transaction_without_key())
+        forbid_caching(self._call.state, response)
+        return response
+
+    def _transaction_without_key(self) -> ViewTransaction | None:
+        """Return the transaction that this request would have with a key, or None for none."""
+        settings, marker = self._settings, self._call.marker
+        if self._is_async or settings.store != "database":
+            return None
+        if self._request.method not in settings.methods or open_blocks():
+            return None
+        if marker is not None and marker.excludes(settings.database):
+            return None
+        return ViewTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
+
     def _run_once(self, claim: Claim) -> Steps:
         """Run the view, or replay or refuse the request, as `decide` decides."""
-        store = store_of(self._settings)
-        record: Record | None = yield InThread(partial(store.find, claim))
+        record = yield from self._find(claim)
         action = self._decide(record, KeyLock.NOT_TRIED)
         if action is Action.LOCK:
             state = yield from self._lock(claim, 0)
@@ -123,16 +199,23 @@ class IdempotentAttempt:
             # A record under another secret is not in the way of the INSERT.
             is_stale = claim.wait is not None or record is not None or len(claim.hashes) > 1
             if state is KeyLock.HELD and is_stale:
-                record = yield InThread(partial(store.find, claim))
+                record = yield from self._find(claim)
             action = self._decide(record, state)
         if action is Action.RUN:
-            yield from self._admit(store, claim)
-            response = yield from self._first(self._recorder(store, claim, instead_of=record))
+            yield from self._admit(claim)
+            response = yield from self._run_first(self._recorder(claim, instead_of=record))
             if response is not None:
                 return response
-            record = yield InThread(partial(store.find, claim))
+            record = yield from self._find(claim)
             action = self._decide(record, KeyLock.BUSY)
-        return (yield from self._without_view(action, store, record))
+        return (yield from self._answer_without_view(action, record))
+
+    def _find(self, claim: Claim) -> Steps:
+        return (yield InThread(partial(self._store.find, claim)))
+
+    def _decide(self, record: Record | None, lock: KeyLock) -> Decision:
+        status = None if record is None else record.status
+        return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
 
     def _lock(self, claim: Claim, wait: float) -> Steps:
         # The names with a fingerprint are held only while the very same request runs; the others
@@ -151,36 +234,41 @@ class IdempotentAttempt:
             return KeyLock.BUSY if same else KeyLock.BUSY_OTHERWISE
         except StoreUnavailable as error:
             logger.warning("idempotency: request refused, there is no quorum: %s", error)
-            self._retry_after, self._remedy = error.retry_after, error.remedy
+            self._no_quorum = error
             return KeyLock.NO_QUORUM
         return KeyLock.HELD
 
     def _wait(self, claim: Claim) -> Steps:
         """Wait until the first request with the key is over."""
-        using = self._options.using
         # An async view waits in no thread.
-        counted = nullcontext(True) if self._is_async else waiting_thread(using)
+        counted = nullcontext(True) if self._is_async else waiting_thread(self._options.using)
         with counted as may_wait:
             if not may_wait:
-                count_refusal(using, TooManyWaiters)
-                raise TooManyWaiters
+                raise self._refused(TooManyWaiters())
             if has_pools():
                 yield InThread(return_pooled_connections)
             return (yield from self._lock(claim, self._settings.wait))
 
-    def _admit(self, store: Store, claim: Claim) -> Steps:
+    def _admit(self, claim: Claim) -> Steps:
         """Raise TooManyRecords if the owner of the key has used too many keys lately."""
         if (most := self._settings.max_records) is None:
             return
         window = timedelta(seconds=self._settings.max_records_window)
-        seconds = yield InThread(partial(store.admit, claim, most=most, window=window))
+        seconds = yield InThread(partial(self._store.admit, claim, most=most, window=window))
         if seconds:
-            count_refusal(self._options.using, TooManyRecords)
-            raise TooManyRecords(retry_after=seconds)
+            raise self._refused(TooManyRecords(retry_after=seconds))
 
-    def _first(self, recorder: AnyRecorder) -> Steps:
+    def _recorder(self, claim: Claim, instead_of: Record | None) -> AnyRecorder:
+        policy = ResponsePolicy(self._call, self._options, self._settings)
+        if isinstance(self._store, DatabaseStore) and not self._is_async:
+            return TransactionRecorder(self._store, claim, policy.outcome_of, instead_of)
+        return SeparateRecorder(self._store, claim, policy.outcome_of, instead_of)
+
+    def _run_first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""
-        complete = recorder.complete if self._is_async else None
+        complete = None
+        if self._is_async and isinstance(recorder, SeparateRecorder):
+            complete = recorder.complete
         current = Idempotency(recorder.claim.key_hash, self._reader.seed, complete)
         self._request.idempotency = current  # type: ignore[attr-defined]
         add_key_field(self._request, self._options.using)
@@ -191,108 +279,68 @@ class IdempotentAttempt:
         except Exception as error:
             if not recorder.started and isinstance(error, DATABASE_ERRORS):
                 raise IdempotencyUnavailable from error  # BEGIN failed, for example
-            response = yield InThread(partial(recorder.failed, error, self._answer_to))
-            if response is None or not self.call.wrapped:
+            answer = partial(answer_to, self._call)
+            response = yield InThread(partial(recorder.failed, error, answer))
+            if response is None or not self._call.wrapped:
                 raise
         if recorder.started:
             yield InThread(partial(recorder.answered, response))
             if next(_recorded) % _EVERY == 0:
                 # So that responses end with their retention, although nobody purges the records.
-                yield InThread(store_of(self._settings).forget_expired_responses)
+                yield InThread(self._store.forget_expired_responses)
             _set_header(response, "Idempotent-Replayed", "false")
         return response
 
-    def _without_view(self, action: Decision, store: Store, record: Record | None) -> Steps:
+    def _answer_without_view(self, action: Decision, record: Record | None) -> Steps:
         """Replay or refuse the request."""
         if isinstance(action, type):
-            count_refusal(self._options.using, action)
-            refused = action(retry_after=self._retry_after)
-            refused.remedy = self._remedy
-            raise refused
-        if record is None or action not in (Action.REPLAY, Action.MARK_UNCERTAIN):
-            raise IdempotencyUnavailable  # the record has been deleted in the meantime
-        if action is Action.MARK_UNCERTAIN:
-            try:
-                yield InThread(partial(store.mark_uncertain, record.key_hash, record.attempt))
-            except AlreadyRecorded:
-                # The view is about to complete the record in a transaction of its own.
-                count_refusal(self._options.using, KeyInFlight)
-                raise KeyInFlight from None
-            # The whole hash, because a record in a cache is found only by its whole hash.
-            logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
-            count_refusal(self._options.using, OutcomeUncertain)
-            raise OutcomeUncertain
+            refused = action()
+            if self._no_quorum is not None:
+                refused.retry_after = self._no_quorum.retry_after
+                refused.remedy = self._no_quorum.remedy
+            raise self._refused(refused)
+        match action:
+            case Action.REPLAY if record is not None and record.response is not None:
+                return (yield from self._replay(record.key_hash, record.response))
+            case Action.MARK_UNCERTAIN if record is not None:
+                yield from self._mark_uncertain(record)
+        raise IdempotencyUnavailable  # the record has been deleted in the meantime
+
+    def _mark_uncertain(self, record: Record) -> Steps:
+        """Record that the outcome is uncertain, and refuse the request."""
+        try:
+            yield InThread(partial(self._store.mark_uncertain, record.key_hash, record.attempt))
+        except AlreadyRecorded:
+            # The view is about to complete the record in a transaction of its own.
+            raise self._refused(KeyInFlight()) from None
+        # The whole hash, because a record in a cache is found only by its whole hash.
+        logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
+        raise self._refused(OutcomeUncertain())
+
+    def _replay(self, key_hash: str, stored: StoredResponse) -> Steps:
         replay_check = self._options.replay_check
         if replay_check is not None and not (yield CallHook(replay_check)):
             raise PermissionDenied
-        response = record.replay()
-        count_replay(
-            self._options.using,
+        response = stored.replay()
+        counters.count(self._options.using, "replayed")
+        send(
+            request_replayed,
             sender=Idempotency,
+            using=self._options.using,
             request=self._request,
-            key_hash=record.key_hash,
+            key_hash=key_hash,
             response=response,
         )
         return response
 
-    def _decide(self, record: Record | None, lock: KeyLock) -> Decision:
-        status = None if record is None else record.status
-        return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
-
-    def _answer_to(self, error: Exception) -> Any:
-        return answer_to(self.call, error)
-
-    def _unrecorded_transaction(self) -> UnrecordedTransaction | None:
-        """Return the transaction that this request would have with a key, or None for none."""
-        settings = self._settings
-        if self._is_async or settings.store != "database":
-            return None
-        if self._request.method not in settings.methods or open_blocks():
-            return None
-        marker = self.call.marker
-        if marker is not None and marker.excludes(settings.database):
-            return None
-        return UnrecordedTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
-
-    def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
-        redact = self._options.redact
-        outcome = partial(
-            outcome_of,
-            self._settings,
-            is_private=partial(
-                response_is_private,
-                self.call,
-                Caller.of(self.call),
-                has_replay_check=self._options.replay_check is not None,
-            ),
-            redact=None if redact is None else partial(redact, self.call.request),
-        )
-        if isinstance(store, DatabaseStore) and not self._is_async:
-            return TransactionRecorder(store, claim, outcome, instead_of)
-        return SeparateRecorder(store, claim, outcome, instead_of)
+    def _refused(self, error: IdempotencyRefused) -> IdempotencyRefused:
+        """Count a refusal, and return its error to raise."""
+        if name := _COUNTERS.get(type(error)):
+            counters.count(self._options.using, name)
+        return error
 
 
 def _set_header(response: Any, name: str, value: str) -> None:
     # A view may return something else, about which Django raises an error later.
     if isinstance(response, HttpResponseBase):
         response[name] = value
-
-
-_COUNTERS: dict[type[IdempotencyRefused], str] = {
-    KeyInFlight: "conflicted",
-    TooManyWaiters: "conflicted",
-    KeyReused: "mismatched",
-    OutcomeUncertain: "uncertain",
-}
-
-
-def count_replay(using: str, *, sender: type, **details: Any) -> None:
-    """Count and signal a request that was answered from a record."""
-    counters.count(using, "replayed")
-    send(request_replayed, sender=sender, using=using, **details)
-
-
-def count_refusal(using: str, error_class: type[IdempotencyRefused]) -> None:
-    """Count a request that was refused because of an earlier request with its key."""
-    if name := _COUNTERS.get(error_class):
-        counters.count(using, name)

@@ -1,21 +1,16 @@
-"""Read from a request what its idempotency is about: its key, its scope and its fingerprint."""
+"""The claim of a request: its key, the owner of the key, and its fingerprint."""
 
 from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from django.http import HttpRequest
 
 from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped
-from redlock_django.idempotency.fingerprint import (
-    has_posted_form,
-    posted_form,
-    request_fingerprint,
-)
-from redlock_django.idempotency.flow.steps import CallHook, GetUser, InThread, Steps
+from redlock_django.idempotency.fingerprint import request_fingerprint
+from redlock_django.idempotency.flow.runner import CallHook, GetUser, InThread, Steps
 from redlock_django.idempotency.key import (
     Claim,
     UserId,
@@ -49,72 +44,64 @@ class ClaimReader:
     `from_form` is whether the key was in a form field. `seed` is that of the derived keys.
     """
 
-    def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
+    def __init__(
+        self, call: Call, options: IdempotentOptions, settings: IdempotencySettings, is_async: bool
+    ) -> None:
         self._call = call
         self._options = options
+        self._settings = settings
         self._is_async = is_async
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
         self.from_form = False
         self.seed = b""
-
-    @cached_property
-    def _settings(self) -> IdempotencySettings:
-        return self._options.settings()
-
-    @property
-    def may_have_key(self) -> bool:
-        """True if the request has a key in its header, or a form that may contain one."""
-        has_header = self._settings.header in self._request.headers
-        return self._request.method in self._settings.methods and (
-            has_header or has_posted_form(self._request)
-        )
 
     def claim(self) -> Steps:
         """Yield steps, and return the claim of the request: its user, key and fingerprint.
 
         Return None if it has no key, or no scope, and the view does not require one.
         """
-        if self._request.method not in self._settings.methods:
-            return None
-        sent = self._request.headers.get(self._settings.header)
-        key = parse_key(sent) if sent is not None else (yield from self._key_in_form())
+        settings, request = self._settings, self._request
+        key = yield from self._sent_key()
         if key is None:
-            if self._settings.required:
+            if settings.required and request.method in settings.methods:
                 raise KeyMissing
             return None
-        if self._settings.key_pattern and not self._settings.key_pattern.fullmatch(key):
+        if settings.key_pattern and not settings.key_pattern.fullmatch(key):
             raise KeyInvalid
-        check_placement(self._call, self._settings, is_async=self._is_async)
+        check_placement(self._call, settings, is_async=self._is_async)
         user = user_of((yield GetUser()))
         scope = yield from self._scope(user)
         if scope is None:
-            if self._settings.required or self._settings.on_unscoped == "reject":
+            if settings.required or settings.on_unscoped == "reject":
                 logger.warning(_UNSCOPED, view_name(self._call.view))
                 raise KeyUnscoped
             return None
         self.seed = seed_of(scope, key)
+        fingerprint = yield InThread(self._fingerprint)
         waiting = ("wait", "auto") if self.from_form else ("wait",)
         return Claim(
-            hashes=request_hashes(
-                scope, key, (yield InThread(self._fingerprint)), self._settings.secrets
-            ),
-            owner=owner_hash(scope, self._settings.secrets),
+            hashes=request_hashes(scope, key, fingerprint, settings.secrets),
+            owner=owner_hash(scope, settings.secrets),
             user="" if user is None else user.pk,
-            method=self._request.method or "",
-            path=self._request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
-            retention=timedelta(seconds=self._settings.retention),
-            wait=self._settings.wait if self._settings.in_flight in waiting else None,
+            method=request.method or "",
+            path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
+            retention=timedelta(seconds=settings.retention),
+            wait=settings.wait if settings.in_flight in waiting else None,
         )
 
-    def _key_in_form(self) -> Steps:
-        if not has_posted_form(self._request):
+    def _sent_key(self) -> Steps:
+        """Yield steps, and return the key in the header or else in the form, or None.
+
+        Raises KeyInvalid.
+        """
+        if not self._settings.may_have_key(self._request):
             return None
-        values = yield InThread(lambda: posted_form(self._request).getlist(self._settings.field))
-        check_body_is_complete(self._request)  # the field may be in the part that is missing
-        # Each form of a page has a field of its own: the forms of a formset, two in one <form>.
-        # They are sent together, so the first key stands for all.
-        self.from_form = bool(values)
-        return parse_key(values[0]) if values else None
+        sent: str | None = self._request.headers.get(self._settings.header)
+        if sent is None:
+            sent = yield InThread(lambda: self._settings.key_in_form(self._request))
+            check_body_is_complete(self._request)  # the field may be in the part that is missing
+            self.from_form = sent is not None
+        return None if sent is None else parse_key(sent)
 
     def _scope(self, user: UserId | None) -> Steps:
         anonymous = tenant = None

@@ -16,7 +16,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
-from redlock_django.idempotency.settings import IdempotencySettings
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.idempotency.stores.base import Record, Store
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.idempotency.stores.response import StoredResponse
@@ -29,104 +29,88 @@ if TYPE_CHECKING:
 logger = logging.getLogger("redlock_django")
 
 OutcomeOf = Callable[..., tuple[ViewOutcome, StoredResponse | None]]
-"""`(response or None, undone=)`; returns what to record. See `outcome_of`."""
+"""`(response or None, undone=)`; returns what to record. See `ResponsePolicy.outcome_of`."""
 
 AnswerTo = Callable[[Exception], Any]
 """Returns the client's answer to an exception that is not a failure, or None."""
 
 
-class TransactionRecorder:
+class _SyncRecorder:
+    """The common part of the recorders of sync views, whose transaction decides."""
+
+    begun = started = False
+
+    def __init__(self, database: str) -> None:
+        self.database: str | None = database
+        self._aliases: Sequence[str] = ()
+
+    def begin(self, aliases: Sequence[str]) -> None:
+        self._aliases = aliases
+
+    def committed(self) -> None:
+        """Do nothing: the transaction has decided."""
+
+    # An async view has no transaction, so these are never called.
+
+    async def abegin(self) -> None:
+        raise NotImplementedError
+
+    async def afinish(self, response: Any) -> None:
+        raise NotImplementedError
+
+
+class ViewTransaction(_SyncRecorder):
+    """The transaction of a request without a key: as with a key, and without a record.
+
+    A client must not choose by a header whether the view has a transaction.
+    """
+
+    def __init__(self, database: str, *, keep_5xx: bool) -> None:
+        super().__init__(database)
+        self._keep_5xx = keep_5xx
+
+    def finish(self, response: HttpResponseBase) -> None:
+        status, keep_5xx = response.status_code, self._keep_5xx
+        outcome = view_outcome(status, undone=True, storable=True, keep_5xx=keep_5xx)
+        if outcome is ViewOutcome.NO_EFFECT:
+            _roll_back(self._aliases)
+
+
+class TransactionRecorder(_SyncRecorder):
     """Writes the record in the view's own transaction: both are committed, or neither is."""
 
     def __init__(
-        self,
-        store: DatabaseStore,
-        claim: Claim,
-        outcome_of: OutcomeOf,
-        instead_of: Record | None,
+        self, store: DatabaseStore, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
-        self.database: str | None = store.alias
-        self.begun = self.started = False
-        self._store = store
+        super().__init__(store.alias)
         self.claim = claim
+        self._store = store
         self._outcome_of = outcome_of
         self._instead_of = instead_of
-        self._aliases: Sequence[str] = ()
 
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record before anything else.
 
         If the lock failed, another request with the key waits here for this COMMIT.
         """
-        self._aliases = aliases
+        super().begin(aliases)
         self._store.begin(self.claim, instead_of=self._instead_of)
         self.started = True
 
-    def finish(self, response: Any) -> None:
+    def finish(self, response: HttpResponseBase) -> None:
         if transaction.get_rollback(using=self._store.alias):
             return  # the view rolls back its transaction, and the record with it
-        if not isinstance(response, HttpResponseBase):
-            _roll_back(self._aliases)  # Django will raise an error about it
-            return
         outcome, stored = self._outcome_of(response, undone=True)
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
-        elif not self._store.complete(self.claim, response.status_code, stored):
-            raise IdempotencyUnavailable("the record of a running request was deleted")
-
-    def committed(self) -> None:
-        """Do nothing: the record is committed."""
+        else:
+            _complete(self._store, self.claim, response, stored)
 
     def answered(self, response: Any) -> None:
         """Do nothing: the transaction has decided."""
 
     def failed(self, error: Exception, answer_to: AnswerTo) -> Any:
         """Return None: the transaction has decided."""
-
-    # An async view has no transaction, so these are never called.
-
-    async def abegin(self) -> None:
-        raise NotImplementedError
-
-    async def afinish(self, response: Any) -> None:
-        raise NotImplementedError
-
-    def complete(self, response: Any) -> None:
-        raise NotImplementedError
-
-
-class UnrecordedTransaction:
-    """The transaction of a request without a key: as with a key, and without a record.
-
-    A client must not choose by a header whether the view has a transaction.
-    """
-
-    begun = started = False
-
-    def __init__(self, database: str, *, keep_5xx: bool) -> None:
-        self.database: str | None = database
-        self._keep_5xx = keep_5xx
-        self._aliases: Sequence[str] = ()
-
-    def begin(self, aliases: Sequence[str]) -> None:
-        self._aliases = aliases
-
-    def finish(self, response: Any) -> None:
-        status = getattr(response, "status_code", None)
-        outcome = view_outcome(status, undone=True, storable=True, keep_5xx=self._keep_5xx)
-        if outcome is ViewOutcome.NO_EFFECT:
-            _roll_back(self._aliases)
-
-    def committed(self) -> None:
-        """Do nothing: there is no record."""
-
-    # An async view has no transaction, so these are never called.
-
-    async def abegin(self) -> None:
-        raise NotImplementedError
-
-    async def afinish(self, response: Any) -> None:
-        raise NotImplementedError
 
 
 class SeparateRecorder:
@@ -168,22 +152,20 @@ class SeparateRecorder:
         self.begun = True
         await sync_to_async(self.begin)(())
 
-    def finish(self, response: Any) -> None:
-        if not isinstance(response, HttpResponseBase):
-            response = None  # Django will raise an error about it
-        undone = bool(self._aliases) or (response is not None and response is self._undone_by_view)
+    def finish(self, response: HttpResponseBase) -> None:
+        undone = bool(self._aliases) or response is self._undone_by_view
         outcome, stored = self._outcome_of(response, undone=undone)
         if self._aliases and all(map(transaction.get_rollback, self._aliases)):
             outcome = ViewOutcome.NO_EFFECT  # the view rolls back all its transactions
         elif outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
-        self._finished = outcome, stored, getattr(response, "status_code", 0)
+        self._finished = outcome, stored, response.status_code
 
     def committed(self) -> None:
         if self._finished is not None:
             self._record(*self._finished)
 
-    async def afinish(self, response: Any) -> None:
+    async def afinish(self, response: HttpResponseBase) -> None:
         def finish() -> None:
             self.finish(response)
             self.committed()
@@ -205,8 +187,8 @@ class SeparateRecorder:
         if outcome is ViewOutcome.NO_EFFECT:
             self._undone_by_view = response  # a 5xx is rolled back, as in a sync view
             transaction.set_rollback(True, using=alias)
-        elif not self._store.complete(self.claim, response.status_code, stored):
-            raise IdempotencyUnavailable("the record of a running request was deleted")
+        else:
+            _complete(self._store, self.claim, response, stored)
 
     def answered(self, response: Any) -> None:
         """Record the outcome if a lock error was answered after the view was called."""
@@ -272,57 +254,90 @@ class SeparateRecorder:
 AnyRecorder = TransactionRecorder | SeparateRecorder
 
 
+def _complete(
+    store: Store, claim: Claim, response: HttpResponseBase, stored: StoredResponse | None
+) -> None:
+    if not store.complete(claim, response.status_code, stored):
+        raise IdempotencyUnavailable("the record of a running request was deleted")
+
+
 def _roll_back(aliases: Sequence[str]) -> None:
     for alias in aliases:
         transaction.set_rollback(True, using=alias)
 
 
-def outcome_of(
-    settings: IdempotencySettings,
-    response: Any,
-    *,
-    undone: bool,
-    is_private: Callable[[], bool] = lambda: False,
-    redact: Callable[[bytes], Any] | None = None,
-) -> tuple[ViewOutcome, StoredResponse | None]:
-    """Return what to record of a response, or of None if the view failed.
+class ResponsePolicy:
+    """Decides what is recorded of a view's response. It is made before the view is called."""
 
-    `undone` is that of `view_outcome`. `is_private` returns whether the response must not be
-    replayed. `redact` returns the body to store instead of the one that was sent.
-    """
-    stored = None
-    if response is not None and not is_private():
+    def __init__(
+        self, call: Call, options: IdempotentOptions, settings: IdempotencySettings
+    ) -> None:
+        self._call = call
+        self._options = options
+        self._settings = settings
+        self._before = Caller.of(call)
+
+    def outcome_of(
+        self, response: Any, *, undone: bool
+    ) -> tuple[ViewOutcome, StoredResponse | None]:
+        """Return what to record of a response, or of None if the view failed.
+
+        `undone` is that of `view_outcome`.
+        """
+        stored = None if response is None or self._is_private() else self._stored(response)
+        outcome = view_outcome(
+            None if response is None else response.status_code,
+            undone=undone,
+            storable=stored is not None,
+            keep_5xx=self._settings.on_5xx == "record",
+        )
+        return outcome, stored
+
+    def _is_private(self) -> bool:
+        """Return whether the response must not be replayed.
+
+        A replay does not run the view, so it neither sets the cookie of a session nor checks a
+        token.
+        """
+        after = Caller.of(self._call)
+        if after.cookie != self._before.cookie:  # such as that of a login
+            return True
+        if self._options.replay_check is not None or after == self._before:
+            return False
+        logger.warning(
+            "idempotency: the response of %s is not stored, because request.user or request.auth "
+            "was set inside of @idempotent, and a replay would skip that. Put @idempotent below "
+            "what authenticates the client, or pass replay_check=",
+            view_name(self._call.view),
+        )
+        return True
+
+    def _stored(self, response: Any) -> StoredResponse | None:
+        settings, redact = self._settings, self._options.redact
         stored = StoredResponse.of(
             response, headers=settings.keep_headers, largest=settings.max_response_bytes
         )
-    if stored is not None:
+        if stored is None:
+            return None
         forbidden = "no-store" in response.get("Cache-Control", "").lower()
         # `redact` would find nothing in a compressed body, which would be stored whole.
         unreadable = redact is not None and stored.is_encoded
         if not settings.store_body or forbidden or unreadable:
-            stored = stored.without_body()
-        elif redact is not None:
-            stored = replace(stored, body=_redacted(redact, stored.body))
-    outcome = view_outcome(
-        None if response is None else response.status_code,
-        undone=undone,
-        storable=stored is not None,
-        keep_5xx=settings.on_5xx == "record",
-    )
-    return outcome, stored
-
-
-def _redacted(redact: Callable[[bytes], Any], body: bytes) -> bytes:
-    redacted = redact(body)
-    if not isinstance(redacted, bytes):
-        raise InvalidRedlock(
-            f"idempotent(): redact must return bytes, got {type(redacted).__name__}"
-        )
-    return redacted
+            return stored.without_body()
+        if redact is None:
+            return stored
+        body = redact(self._call.request, stored.body)
+        if not isinstance(body, bytes):
+            kind = type(body).__name__
+            raise InvalidRedlock(f"idempotent(): redact must return bytes, got {kind}")
+        return replace(stored, body=body)
 
 
 class Caller(NamedTuple):
-    """The caller at one moment. `cookie` is what the session cookie of its response names."""
+    """The caller of a view, as far as the view may change it: its session, user and token.
+
+    `cookie` is what the session cookie of its response names.
+    """
 
     cookie: object
     user: object
@@ -334,22 +349,6 @@ class Caller(NamedTuple):
         request = getattr(call.request, "_request", call.request)
         # REST framework and django-ninja set `auth`.
         return cls(_session_cookie(request), _user(request), getattr(request, "auth", None))
-
-
-def response_is_private(call: Call, before: Caller, *, has_replay_check: bool) -> bool:
-    """Return whether the response of a view must not be replayed; `before` is before the view."""
-    after = Caller.of(call)
-    if after.cookie != before.cookie:  # such as that of a login
-        return True
-    if has_replay_check or after == before:
-        return False
-    logger.warning(
-        "idempotency: the response of %s is not stored, because request.user or request.auth was "
-        "set inside of @idempotent, and a replay would skip that. Put @idempotent below what "
-        "authenticates the client, or pass replay_check=",
-        view_name(call.view),
-    )
-    return True
 
 
 def _session_cookie(request: HttpRequest) -> object:

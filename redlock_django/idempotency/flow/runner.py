@@ -1,92 +1,127 @@
-"""Performs the steps of an `IdempotentAttempt`, for sync and async views."""
+"""The steps of an `IdempotentAttempt`, and how they are performed for sync and async views."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 
 from redlock_django.engine.run_protocol import adrive, drive
-from redlock_django.exceptions import (
-    IdempotencyRefused,
-    IncompleteBody,
-    InvalidRedlock,
-    RedlockError,
-)
-from redlock_django.idempotency.flow.attempt import IdempotentAttempt
-from redlock_django.idempotency.flow.recorders import AnyRecorder, UnrecordedTransaction
-from redlock_django.idempotency.flow.steps import (
-    AttemptStep,
-    CallHook,
-    GetUser,
-    HoldLock,
-    InFlightLock,
-    InThread,
-    RunView,
-)
+from redlock_django.exceptions import IdempotencyRefused, IncompleteBody, InvalidRedlock
 from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
+from redlock_django.locking.lock import Lock
+from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
-from redlock_django.web.call import Call, finish_without_client
+from redlock_django.web.call import Call
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import RequestState, opens_transaction
+from redlock_django.web.request_state import opens_transaction
 from redlock_django.web.request_values import arequest_user, request_user
 from redlock_django.web.transactions import two_locks_error, view_name
 
+if TYPE_CHECKING:
+    from redlock_django.idempotency.flow.recorders import AnyRecorder, ViewTransaction
 
-class Execution:
-    """One request of an idempotent view, answered by `run` or `arun`."""
+
+class InThread(NamedTuple):
+    """Call a function that may block on the database, the cache or a file."""
+
+    function: Callable[[], Any]
+
+
+class CallHook(NamedTuple):
+    """Call a hook of the site; for an async view it may be a coroutine function."""
+
+    hook: Callable[..., Any]
+
+
+class GetUser(NamedTuple):
+    """Return the user of the request, or None."""
+
+
+class HoldLock(NamedTuple):
+    """Acquire the in-flight lock on these resources, and hold it until the request is answered.
+
+    `wait` is in seconds. Raises what `Lock` raises.
+    """
+
+    resources: tuple[str, ...]
+    wait: float
+
+
+class RunView(NamedTuple):
+    """Run the view, with a recorder or a transaction that the request has without a key."""
+
+    recorder: AnyRecorder | ViewTransaction | None
+
+
+AttemptStep = InThread | CallHook | GetUser | HoldLock | RunView
+Steps = Generator[AttemptStep, Any, Any]
+
+
+class InFlightLock(Lock):
+    """The lock whose holder is the running request of a key; it is never skipped.
+
+    `ON_UNAVAILABLE` does not apply: without this lock it is not known whether the first request is
+    still running.
+    """
+
+    _strict = True
+
+    @has_parameters_of(LockParameters)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The first resource that is refused has a meaning, and every client has the same order.
+        self._parameters.keep_order()
+
+
+class Runner:
+    """Performs the steps of one request, and answers a refusal; `arun` is for async views.
+
+    It takes the lock that a decorator has left to the request: see `web.request_state`.
+    """
 
     def __init__(self, call: Call, options: IdempotentOptions) -> None:
         self._call = call
         self._options = options
-        self._state = RequestState.of(call.request)
-        self._deferred_lock = self._state.take_deferred_lock()
-        self._recorder: AnyRecorder | UnrecordedTransaction | None = None
+        self._state = call.state
+        self._deferred_lock = call.state.take_deferred_lock()
+        self._recorder: AnyRecorder | ViewTransaction | None = None
 
-    def run(self) -> Any:
-        """Return the response of a sync view, or the one that is recorded."""
-        call, state = self._call, self._state
-        if state.recording:  # an idempotent view calls another one within the same request
-            return call.view(*call.args, **call.kwargs)
-        state.recording = True
+    def has_begun(self) -> bool:
+        """Return whether the record of an async view may have been written."""
+        return self._recorder is not None and self._recorder.begun
+
+    def run(self, steps: Steps) -> Any:
+        """Return the response to a sync view's request."""
+        self._state.recording = True
         try:
             with ExitStack() as stack:
-                steps = IdempotentAttempt(call, self._options, is_async=False).steps()
                 return drive(steps, partial(self._perform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
-            return getattr(call.owner, "answer_lock_error", answer)(call.request, error)
+            reply = getattr(self._call.owner, "answer_lock_error", answer)
+            return reply(self._call.request, error)
         finally:
-            state.recording = False
-            state.recorder = None  # unused if a decorator in between has answered
+            self._state.recording = False
+            self._state.recorder = None  # unused if a decorator in between has answered
 
-    async def arun(self) -> Any:
-        """Return the response of an async view, or the one that is recorded."""
-        call, state = self._call, self._state
-        if state.recording:  # an idempotent view calls another one within the same request
-            return await call.view(*call.args, **call.kwargs)
-        attempt = IdempotentAttempt(call, self._options, is_async=True)
-        if attempt.finishes_without_client:
-            return await finish_without_client(self._arun(attempt), self._has_begun)
-        return await self._arun(attempt)
-
-    async def _arun(self, attempt: IdempotentAttempt) -> Any:
-        call, state = self._call, self._state
-        state.recording = True
+    async def arun(self, steps: Steps) -> Any:
+        """Return the response to an async view's request."""
+        self._state.recording = True
         try:
             async with AsyncExitStack() as stack:
-                return await adrive(attempt.steps(), partial(self._aperform, stack))
+                return await adrive(steps, partial(self._aperform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
-            return await aanswer(call.request, error)
+            return await aanswer(self._call.request, error)
         finally:
-            state.recording = False
-            state.recorder = None  # unused if a decorator in between has answered
+            self._state.recording = False
+            self._state.recorder = None  # unused if a decorator in between has answered
 
     def _perform(self, stack: ExitStack, step: AttemptStep) -> Any:
         match step:
@@ -122,16 +157,13 @@ class Execution:
             case RunView(recorder):
                 return await self._run_view(recorder, Call.arun)
 
-    def _has_begun(self) -> bool:
-        return self._recorder is not None and self._recorder.begun
-
     def _lock(self, resources: tuple[str, ...], wait: float) -> InFlightLock:
         holder = {"path": self._call.request.path}
         return InFlightLock(*resources, using=self._options.using, wait=wait, holder=holder)
 
     def _run_view(
         self,
-        recorder: AnyRecorder | UnrecordedTransaction | None,
+        recorder: AnyRecorder | ViewTransaction | None,
         run: Callable[[Call], Any],
     ) -> Any:
         """Run the view with a recorder; `run` is for a view that opens no transaction itself."""
@@ -143,6 +175,6 @@ class Execution:
             raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
 
-    def _set_problem_base(self, error: RedlockError) -> None:
+    def _set_problem_base(self, error: IdempotencyRefused | IncompleteBody) -> None:
         if isinstance(error, IdempotencyRefused):
             error.problem_base = self._options.settings().problem_base

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
-from django.http import HttpResponse
-
-from redlock_django.exceptions import ResultUnavailable
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
 from redlock_django.idempotency.stores.response import StoredResponse
@@ -30,12 +27,6 @@ class Record:
     attempt: str
     status: RecordStatus
     response: StoredResponse | None = None
-
-    def replay(self) -> HttpResponse:
-        """Return the recorded response again."""
-        if self.response is None:
-            raise ResultUnavailable
-        return self.response.replay()
 
 
 @dataclass(frozen=True, kw_only=True)
