@@ -97,7 +97,7 @@ class HeldLock(models.Model):
     def of(cls, using: str, holding: Holding) -> HeldLock:
         """Return the row for a lock that the masters of an alias report."""
         lock = cls(
-            id=f"{holding.fingerprint}:{quote(using, safe='')}:{holding.resource}",
+            id=cls.id_of(holding.fingerprint, using, holding.resource),
             using=using,
             resource=holding.resource,
             fingerprint=holding.fingerprint,
@@ -107,6 +107,11 @@ class HeldLock(models.Model):
         )
         lock.holding = holding
         return lock
+
+    @staticmethod
+    def id_of(fingerprint: str, using: str, resource: str) -> str:
+        """Return the id of a lock."""
+        return f"{fingerprint}:{quote(using, safe='')}:{resource}"
 
     @staticmethod
     def parts(lock_id: str) -> tuple[str, str, str]:

@@ -447,7 +447,7 @@ def test_a_narrowed_queryset_is_a_clone_with_its_own_query(
 ) -> None:
     print_ = site.put("order:1")
     every: Any = HeldLockQuerySet(HeldLock)
-    some = every.in_state(HoldingState.HELD).searching("order").order_by("-resource", "-pk")
+    some = every.asking(state=HoldingState.HELD, search="order").order_by("-resource", "-pk")
     assert (every.asked.state, every.asked.search, every.asked.order) == (None, "", "ttl")
     assert some._chain().asked == some.all().asked == some._clone().asked == some.asked
     assert not asked

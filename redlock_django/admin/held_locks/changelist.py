@@ -44,7 +44,7 @@ class HeldLockChangeList(ChangeList):
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Return the queryset of Django's change list, limited to this page."""
         queryset: Any = super().get_queryset(request, exclude_parameters)
-        return queryset.starting_at(max(0, self.page_num - 1) * PAGE)
+        return queryset.asking(offset=max(0, self.page_num - 1) * PAGE)
 
     def url_for_result(self, result: Any) -> str:
         """Return the URL of a lock's page; raise NoReverseMatch, and Django does not link to one.
@@ -77,7 +77,7 @@ class HeldLockChangeList(ChangeList):
                 )
                 self.queryset.inspection = inspection
                 if self.queryset.asked.offset >= self.queryset.page.total:
-                    self.queryset = self.queryset.starting_at(0)  # This page no longer exists.
+                    self.queryset = self.queryset.asking(offset=0)  # This page no longer exists.
                 super().get_results(request)
                 self.looked = self.queryset.page
         except InvalidRedlock as error:

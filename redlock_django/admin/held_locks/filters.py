@@ -41,10 +41,6 @@ class AliasFilter(SimpleListFilter):
         """Return whether to show the filter: several aliases, or one named in the URL."""
         return len(self.lookup_choices) > 1 or self.value() is not None
 
-    def value(self) -> str | None:
-        """Return the alias named in the URL, or None."""
-        return super().value()
-
     def choices(self, changelist: Any) -> Iterator[Any]:
         """Yield the aliases, without "All"."""
         chosen = self.value() or next(iter(aliases()), None)
@@ -61,7 +57,7 @@ class AliasFilter(SimpleListFilter):
             return queryset
         if alias not in aliases():
             raise IncorrectLookupParameters
-        return queryset.of_alias(alias)
+        return queryset.asking(alias=alias)
 
 
 class StateFilter(SimpleListFilter):
@@ -81,7 +77,7 @@ class StateFilter(SimpleListFilter):
         if (state := self.value()) is None:
             return queryset
         try:
-            return queryset.in_state(HoldingState(state))
+            return queryset.asking(state=HoldingState(state))
         except ValueError as error:
             raise IncorrectLookupParameters from error
 
@@ -109,7 +105,7 @@ class PrefixFilter(TextFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the locks whose resource begins with the text."""
-        return queryset.with_prefix(self.value() or "")
+        return queryset.asking(prefix=self.value() or "")
 
 
 class HolderFilter(TextFilter):
@@ -120,4 +116,4 @@ class HolderFilter(TextFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the locks of the holders that fit every word."""
-        return queryset.of_holder(self.value() or "")
+        return queryset.asking(holder=self.value() or "")

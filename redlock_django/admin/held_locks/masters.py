@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from django.template.defaultfilters import filesizeformat
@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import duration
 from redlock_django.backends.inspection.results import ServerHealth
-from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.membership import NEW
 
 
@@ -66,48 +65,3 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
         memory=memory,
         persistence=_("append-only file") if health.persistent else _("none"),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bar:
-    """The state of a lock on one master: `kind` is "own", "rival", "none" or "silent".
-
-    `width` is the remaining TTL in percent of the longest bar.
-    """
-
-    master: str
-    kind: str
-    words: str
-    fingerprint: str = ""
-    left: str = ""
-    width: str = "0"
-
-
-def bars(holding: Holding, silent: Mapping[str, str], scale: float) -> list[Bar]:
-    """Return a bar for each master of a lock; a full bar is at least `scale` seconds."""
-    seen = {s.server: s for s in (*holding.leading, *holding.rivals)}
-    own = {s.server for s in holding.leading}
-    longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
-    drawn = []
-    for name in holding.servers:
-        sighting = seen.get(name)
-        if sighting is None:
-            if name in silent:
-                kind, words = "silent", _("no answer: %s") % silent[name]
-            else:
-                kind, words = "none", _("not held")
-            drawn.append(Bar(master=name, kind=kind, words=words))
-            continue
-        kind, words = ("own", _("held")) if name in own else ("rival", _("held by another client"))
-        ttl = longest if sighting.ttl is None else sighting.ttl
-        drawn.append(
-            Bar(
-                master=name,
-                kind=kind,
-                words=words,
-                fingerprint=sighting.fingerprint,
-                left=duration(sighting.ttl),
-                width=f"{100 * ttl / longest:.1f}",
-            )
-        )
-    return drawn

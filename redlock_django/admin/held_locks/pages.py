@@ -130,7 +130,7 @@ class HeldLockAdmin(_ModelAdmin):
         """Return a lazy queryset of the held locks of the first alias."""
         from redlock_django.admin.held_locks.queryset import HeldLockQuerySet
 
-        return HeldLockQuerySet(HeldLock).of_alias(next(iter(aliases()), "default"))
+        return HeldLockQuerySet(HeldLock).asking(alias=next(iter(aliases()), "default"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
         """Return the change list class that queries the masters."""
@@ -142,7 +142,7 @@ class HeldLockAdmin(_ModelAdmin):
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
         """Search on the masters for the literal search term."""
-        return (queryset.searching(search_term.strip()) if search_term else queryset), False
+        return (queryset.asking(search=search_term.strip()) if search_term else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
         """Return Django's URL patterns and those of `release_view` and `contention_view`."""
@@ -180,9 +180,8 @@ class HeldLockAdmin(_ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """Show one lock and its state on each master."""
-        from redlock_django.admin.held_locks.masters import bars
-        from redlock_django.admin.held_locks.queryset import led_by
-        from redlock_django.admin.held_locks.release_action import replacement_text, rival_locks
+        from redlock_django.admin.held_locks.detail import detail_context
+        from redlock_django.admin.held_locks.shown_locks import led_by, replacement_text
         from redlock_django.locking.services import locks
         from redlock_django.operate.inspection import who_holds
 
@@ -196,27 +195,13 @@ class HeldLockAdmin(_ModelAdmin):
         if looked is None:
             return self._back(request, messages.WARNING, _("There is no such lock."))
         holding = next(iter(looked.locks), None)
-        seen = led_by(fingerprint, holding) if holding is not None else None
+        seen = led_by(fingerprint, holding)
         if seen is None:
             text = _("Lock on %s:") % printable(resource) + f" {replacement_text(holding)}"
             return self._back(request, messages.WARNING, text)
-        service, lock = locks[alias], HeldLock.of(alias, seen)
         context = {
             **self._context(request, _("Held lock")),
-            "lock": lock,
-            "name": printable(resource),
-            "holder": {name: labels.holder_field(seen.holder, name) for name in seen.holder},
-            "where": labels.holder_process(seen.holder),
-            "since": labels.time_cell(lock.since),
-            "minimum_hold": labels.minimum_hold_line(moment(seen.minimum_hold_until)),
-            "left": labels.duration(seen.ttl),
-            "on_masters": labels.masters_of(seen),
-            "waiters": seen.waiters,
-            "missing": labels.missing_text(seen),
-            "badge": labels.badge(seen.state),
-            "explained": labels.EXPLANATIONS[seen.state.value],
-            "bars": bars(seen, looked.silent, service.settings.ttl),
-            "rivals": rival_locks(alias, seen),
+            **detail_context(alias, seen, looked.silent, locks[alias].settings.ttl),
             "audit": releases_url(request, resource, self.admin_site.name),
             **(extra_context or {}),
         }
@@ -245,9 +230,9 @@ class HeldLockAdmin(_ModelAdmin):
         return self._back(request)
 
     def _confirm(self, request: HttpRequest, ids: list[str]) -> HttpResponse:
-        from redlock_django.admin.held_locks.release_action import selected_locks
+        from redlock_django.admin.held_locks.shown_locks import shown_locks
 
-        every = selected_locks(ids)
+        every = shown_locks(ids)
         if not every:
             return self._back(request, messages.WARNING, _("There is no such lock."))
         context = {

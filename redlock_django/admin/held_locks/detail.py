@@ -1,0 +1,97 @@
+"""The page of one lock: its holder, its state on each master, and its rivals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from redlock_django.admin import labels
+from redlock_django.admin.held_locks.shown_locks import ShownLock
+from redlock_django.engine.inspection.holders import Holding
+from redlock_django.locking.names import printable
+from redlock_django.models import HeldLock, moment
+
+
+def detail_context(
+    alias: str, seen: Holding, silent: Mapping[str, str], scale: float
+) -> dict[str, Any]:
+    """Return what the page of a lock shows; `silent` and `scale` are those of `bars`."""
+    lock = HeldLock.of(alias, seen)
+    return {
+        "lock": lock,
+        "name": printable(seen.resource),
+        "holder": {name: labels.holder_field(seen.holder, name) for name in seen.holder},
+        "where": labels.holder_process(seen.holder),
+        "since": labels.time_cell(lock.since),
+        "minimum_hold": labels.minimum_hold_line(moment(seen.minimum_hold_until)),
+        "left": labels.duration(seen.ttl),
+        "on_masters": labels.masters_of(seen),
+        "waiters": seen.waiters,
+        "missing": labels.missing_text(seen),
+        "badge": labels.badge(seen.state),
+        "explained": labels.EXPLANATIONS[seen.state.value],
+        "bars": bars(seen, silent, scale),
+        "rivals": _rivals(alias, seen),
+    }
+
+
+def _rivals(alias: str, holding: Holding) -> list[ShownLock]:
+    """Return the locks of the other holders of a resource."""
+    return [
+        ShownLock(
+            id=HeldLock.id_of(fingerprint, alias, holding.resource),
+            fingerprint=fingerprint,
+            alias=alias,
+            resource=holding.resource,
+            holding=holding,
+        )
+        for fingerprint in dict.fromkeys(rival.fingerprint for rival in holding.rivals)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """The state of a lock on one master: `kind` is "own", "rival", "none" or "silent".
+
+    `width` is the remaining TTL in percent of the longest bar.
+    """
+
+    master: str
+    kind: str
+    words: str
+    fingerprint: str = ""
+    left: str = ""
+    width: str = "0"
+
+
+def bars(holding: Holding, silent: Mapping[str, str], scale: float) -> list[Bar]:
+    """Return a bar for each master of a lock; a full bar is at least `scale` seconds."""
+    seen = {s.server: s for s in (*holding.leading, *holding.rivals)}
+    own = {s.server for s in holding.leading}
+    longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
+    drawn = []
+    for name in holding.servers:
+        sighting = seen.get(name)
+        if sighting is None:
+            if name in silent:
+                kind, words = "silent", _("no answer: %s") % silent[name]
+            else:
+                kind, words = "none", _("not held")
+            drawn.append(Bar(master=name, kind=kind, words=words))
+            continue
+        kind, words = ("own", _("held")) if name in own else ("rival", _("held by another client"))
+        ttl = longest if sighting.ttl is None else sighting.ttl
+        drawn.append(
+            Bar(
+                master=name,
+                kind=kind,
+                words=words,
+                fingerprint=sighting.fingerprint,
+                left=labels.duration(sighting.ttl),
+                width=f"{100 * ttl / longest:.1f}",
+            )
+        )
+    return drawn
