@@ -23,7 +23,7 @@ def register_checks() -> None:
     `django.setup()` stays fast that way: the checks import the whole app.
     """
     for check in (
-        "databases.check_routers",
+        "stores.check_routers",
         "idempotency.check_idempotency",
         "middleware.check_middleware",
         "settings.check_settings",
@@ -31,9 +31,9 @@ def register_checks() -> None:
     ):
         register(_imported_later(check), TAG)
     for check in (
-        "databases.check_sqlite",
+        "stores.check_sqlite",
         "deployment.check_deployment",
-        "zookeeper.check_zookeeper",
+        "stores.check_zookeeper",
     ):
         register(_imported_later(check), TAG, deploy=True)
     register(_imported_later("masters.check_command"), MASTERS_TAG)

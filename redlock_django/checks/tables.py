@@ -11,7 +11,7 @@ from django.db import Error as DatabaseError
 from django.db import connections, models, router
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.databases import stores_in_databases
+from redlock_django.checks.stores import stores_in_databases
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord, LockRow, ServerRow, WaiterRow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.names import check_resource
@@ -30,12 +28,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
         longest = locks[self.using].settings.max_ttl
         self._lease: Lease = self._backend.acquire(self.resources, longest, 0, _OTHER_HOLDER)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._backend.release(self._lease)
 
     async def __aenter__(self) -> None:
@@ -43,12 +36,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
         longest = locks[self.using].settings.max_ttl
         self._lease = await self._backend.aacquire(self.resources, longest, 0, _OTHER_HOLDER)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._backend.arelease(self._lease)
 
 

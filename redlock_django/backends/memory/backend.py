@@ -12,16 +12,19 @@ from typing import Any, ClassVar
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.backends.memory.survey import MemorySurvey, reason
 from redlock_django.backends.redlock.backend import RedlockBackend
 from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.query import Answer as QueryAnswer
+from redlock_django.engine.protocol.query import Query, SendQuery
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.servers.survey import Answer, Survey
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
@@ -44,6 +47,10 @@ def _sleep(seconds: float) -> None:
 
 class MemoryBackend(RedlockBackend):
     """Redlock over masters in this process: for tests, never for production.
+
+    It runs the whole protocol on models of servers, not on one dict of locks: so tests of a site
+    can make masters hang, restart, forget their data and step their clocks (see
+    docs/how-to/testing.md), and the simulator of this project checks the same scripts.
 
     `advance()` advances the time. To control it completely, replace `now`, the clock of the
     backend, `time` (µs), the clock of its masters, and `sleep`. Methods take the index of a
@@ -229,3 +236,57 @@ class MemoryBackend(RedlockBackend):
                 reply = self.masters[index].say(command, 0, *self._markers[index])
                 vote = command.vote(reply[1:])
             asked.tally.cast(index, vote)
+
+
+class MemorySurvey(Survey):
+    """Asks the masters of a MemoryBackend; those that are down stay silent."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        super().__init__((), backend.deployment, 0.0)
+        self._backend = backend
+
+    def ask(
+        self, work: Callable[[SendQuery], Answer], within: float | None = None
+    ) -> dict[int, Answer]:
+        return {index: work(_sender(master)) for index, master in self._up().items()}
+
+    def health(self) -> dict[int, Health]:
+        return {index: self._health(index, master) for index, master in self._up().items()}
+
+    def _health(self, index: int, master: MemoryMaster) -> Health:
+        keyspace = master.keyspace
+        return Health(
+            run_id=master.run_id,
+            latency=0.0,
+            offset=keyspace.time() / 1e6 - wall_ns() / 1e9 - self._backend.passed,
+            server="memory",
+            version="",
+            uptime=0.0,
+            policy="noeviction",
+            maxmemory=0,
+            persistent=False,
+            held=len(keyspace.still_held(self.deployment.held, keyspace.time() // 1000)),
+            ready_in=self._backend._ready_in(index),
+            deployment=self.deployment.fingerprint,
+            forbidden=(),
+            faults=(),
+        )
+
+    def _up(self) -> dict[int, MemoryMaster]:
+        for index, down in enumerate(self._backend.down):
+            if down:
+                self.silent[index] = reason(down)
+        masters = enumerate(self._backend.masters)
+        return {index: master for index, master in masters if index not in self.silent}
+
+
+def reason(down: object) -> str:
+    """Return why a master is down: the reason it was given, which may be just True."""
+    return down if isinstance(down, str) else "down"
+
+
+def _sender(master: MemoryMaster) -> SendQuery:
+    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
+        return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
+
+    return send

@@ -9,8 +9,10 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
-from redlock_django.backends.zookeeper.optional_kazoo import KazooClient, NoNodeError
 from redlock_django.backends.zookeeper.paths import (
     Node,
     Tree,

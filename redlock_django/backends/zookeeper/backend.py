@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from kazoo.client import KazooClient
+
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.zookeeper.attempt import (
     Acquisition,
@@ -23,7 +25,6 @@ from redlock_django.backends.zookeeper.client import is_own_thread
 from redlock_django.backends.zookeeper.drivers import aperform, finish, perform, start
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
-from redlock_django.backends.zookeeper.optional_kazoo import KazooClient
 from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
 from redlock_django.backends.zookeeper.requests import (
     RequestBatch,

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from redlock_django.backends.zookeeper.optional_kazoo import (
-    CREATOR_ALL_ACL,
-    KazooClient,
-    SequentialThreadingHandler,
-    collect_hosts,
-)
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.security import CREATOR_ALL_ACL
+
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 
 THREADS = "redlock-zookeeper"

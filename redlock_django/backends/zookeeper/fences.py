@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
 from redlock_django.backends.zookeeper.client import explained
-from redlock_django.backends.zookeeper.optional_kazoo import (
-    BadVersionError,
-    KazooClient,
-    NodeExistsError,
-    NoNodeError,
-)
 from redlock_django.backends.zookeeper.paths import (
     LARGEST,
     SPAN,

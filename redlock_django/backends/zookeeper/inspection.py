@@ -8,6 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
@@ -18,12 +22,6 @@ from redlock_django.backends.zookeeper.client import (
     new_client,
     stop,
     with_failure,
-)
-from redlock_django.backends.zookeeper.optional_kazoo import (
-    KazooClient,
-    KazooException,
-    KazooTimeoutError,
-    NoNodeError,
 )
 from redlock_django.backends.zookeeper.paths import (
     MIN_HOLD,

@@ -6,14 +6,10 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from redlock_django.backends.zookeeper.optional_kazoo import (
-    ConnectionClosedError,
-    ConnectionLoss,
-    SessionExpiredError,
-)
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 
 if TYPE_CHECKING:
-    from redlock_django.backends.zookeeper.optional_kazoo import KazooClient
+    from kazoo.client import KazooClient
 
 INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""

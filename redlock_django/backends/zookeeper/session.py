@@ -14,6 +14,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import KazooState, KeeperState
+
 from redlock_django.backends.base import Notice
 from redlock_django.backends.zookeeper.client import (
     THREADS,
@@ -25,12 +29,6 @@ from redlock_django.backends.zookeeper.client import (
     with_failure,
 )
 from redlock_django.backends.zookeeper.held_nodes import HeldNodes
-from redlock_django.backends.zookeeper.optional_kazoo import (
-    ConnectionLoss,
-    KazooClient,
-    KazooState,
-    KeeperState,
-)
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable

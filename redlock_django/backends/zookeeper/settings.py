@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
+from kazoo.hosts import collect_hosts
+from kazoo.protocol.paths import normpath
+from kazoo.security import ACL
+
 from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.values import (
     LONGEST_WAIT,
@@ -16,21 +20,12 @@ from redlock_django.backends.values import (
     several,
     string,
 )
-from redlock_django.backends.zookeeper.optional_kazoo import ACL, collect_hosts, normpath
 from redlock_django.wire.servers.address import nearest
 
 _OPTIONS = (
-    "auth_data",
-    "ca",
-    "certfile",
-    "check_hostname",
-    "default_acl",
-    "keyfile",
-    "keyfile_password",
-    "sasl_options",
-    "use_ssl",
-    "verify_certs",
-)
+    "auth_data", "ca", "certfile", "check_hostname", "default_acl", "keyfile", "keyfile_password",
+    "sasl_options", "use_ssl", "verify_certs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,37 +113,44 @@ def _root(section: Section) -> str:
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of kazoo's client, with `auth_data` as it wants it."""
     for key in given:
         if key not in _OPTIONS:
             raise ValueError(f"OPTIONS: unknown key {key!r}{nearest(key, _OPTIONS)}")
-    options = dict(given)
-    pairs = options.get("auth_data") or ()
+    for key, check in {"sasl_options": _check_sasl, "default_acl": _check_acl}.items():
+        if given.get(key) is not None:
+            check(given[key])
+    if given.get("check_hostname") and not given.get("verify_certs", True):
+        raise ValueError("OPTIONS: check_hostname needs verify_certs: set both or none")
+    return {**given, "auth_data": _credentials(given.get("auth_data") or ())}
+
+
+def _credentials(pairs: object) -> set[tuple[str, str]]:
+    """Return `auth_data`: pairs of a scheme and a credential."""
     if not isinstance(pairs, list | tuple | set) or not all(map(_is_pair, pairs)):
         raise ValueError(
             "OPTIONS: auth_data must be a list of pairs such as ('digest', 'user:password')"
         )
-    if pairs and any(scheme == "sasl" for scheme, _ in pairs):
+    if any(scheme == "sasl" for scheme, _ in pairs):
         raise ValueError("OPTIONS: use sasl_options instead of auth_data for SASL")
-    options["auth_data"] = {(scheme, credential) for scheme, credential in pairs}
-    sasl = options.get("sasl_options")
-    if sasl is not None:
-        if not isinstance(sasl, Mapping) or "mechanism" not in sasl:
-            raise ValueError("OPTIONS: sasl_options must be a dict with the key 'mechanism'")
-        if find_spec("puresasl") is None:
-            raise ValueError("OPTIONS: sasl_options needs pure-sasl: pip install pure-sasl")
-    if options.get("check_hostname") and not options.get("verify_certs", True):
-        raise ValueError("OPTIONS: check_hostname needs verify_certs: set both or none")
-    acl = options.get("default_acl")
-    if acl is not None and not (
-        isinstance(acl, list | tuple) and acl and all(isinstance(one, ACL) for one in acl)
-    ):
-        raise ValueError("OPTIONS: default_acl must be a list of ACLs of kazoo.security")
-    return options
+    return {(scheme, credential) for scheme, credential in pairs}
 
 
 def _is_pair(pair: object) -> bool:
-    return (
-        isinstance(pair, list | tuple)
-        and len(pair) == 2
-        and all(isinstance(part, str) for part in pair)
-    )
+    return isinstance(pair, list | tuple) and [isinstance(part, str) for part in pair] == [
+        True,
+        True,
+    ]
+
+
+def _check_sasl(options: object) -> None:
+    if not isinstance(options, Mapping) or "mechanism" not in options:
+        raise ValueError("OPTIONS: sasl_options must be a dict with the key 'mechanism'")
+    if find_spec("puresasl") is None:
+        raise ValueError("OPTIONS: sasl_options needs pure-sasl: pip install pure-sasl")
+
+
+def _check_acl(acl: object) -> None:
+    acls = acl if isinstance(acl, list | tuple) else ()
+    if not acls or not all(isinstance(one, ACL) for one in acls):
+        raise ValueError("OPTIONS: default_acl must be a list of ACLs of kazoo.security")

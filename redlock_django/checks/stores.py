@@ -1,9 +1,9 @@
-"""Checks of locks in a database: what SQLite does not promise, and tables that a router forbids."""
+"""Checks of locks in databases and in ZooKeeper: what these stores do not promise as they are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.core import checks
 from django.core.checks import CheckMessage, Error
@@ -12,6 +12,9 @@ from django.db import router
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.models import LockRow
+
+if TYPE_CHECKING:  # it needs kazoo
+    from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 
 
 def check_routers(**_: Any) -> list[CheckMessage]:
@@ -50,6 +53,34 @@ def check_sqlite(**_: Any) -> list[CheckMessage]:
                     hint="Use PostgreSQL or Redis servers if the site runs on several machines. "
                     "Never put the file on a network file system. Otherwise silence this check.",
                     id="redlock_django.W045",
+                )
+            )
+    return messages
+
+
+def check_zookeeper(**_: Any) -> list[CheckMessage]:
+    """Return W046 for nodes that every client may delete, W047 for fewer than three servers."""
+    messages: list[CheckMessage] = []
+    for options in valid_aliases():
+        if options.backend_class.__name__ != "ZooKeeperBackend":
+            continue
+        alias, store = options.alias, cast("ZooKeeperSettings", options.store)
+        if store.has_open_acl:
+            messages.append(
+                checks.Warning(
+                    f"REDLOCK[{alias!r}]: every client of the ZooKeeper servers can delete locks.",
+                    hint="Set auth_data or sasl_options in OPTIONS, and then the nodes belong to "
+                    "these credentials; or set default_acl.",
+                    id="redlock_django.W046",
+                )
+            )
+        if len(store.hosts) < 3:
+            messages.append(
+                checks.Warning(
+                    f"REDLOCK[{alias!r}]: HOSTS names {len(store.hosts)} of the ZooKeeper servers: "
+                    "while it is down, no lock can be acquired, and held ones are lost.",
+                    hint="Use an ensemble of three or five servers, and name all of them.",
+                    id="redlock_django.W047",
                 )
             )
     return messages
