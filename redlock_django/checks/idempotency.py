@@ -22,8 +22,8 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import METHODS, IdempotentOptions, settings_of
 from redlock_django.locking.services import locks
+from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.request_state import records_requests
-from redlock_django.web.request_values import Framework, authenticating_framework
 from redlock_django.web.rules import Route
 from redlock_django.web.transactions import view_name
 

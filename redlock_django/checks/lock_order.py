@@ -10,7 +10,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.web.request_values import Framework, authenticating_framework
+from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.transactions import TransactionMarker, view_name
 
 _CHECKING_ONLY = ("django.", "rest_framework.", "ninja.")

@@ -149,7 +149,6 @@ def _planned() -> Locked:
 def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
-    yield from _body_errors(view)
     yield from decorators_outside_transaction(view)
     yield from login_inside_lock(view, by_rule=route.pattern in planned)
     if route.pattern in planned:
@@ -157,7 +156,7 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     for function in (view, *(handler for _, handler in handlers_of(view))):
         if options := getattr(function, "lock_options", None):
             try:
-                options.check_user(function)
+                options.check_order(function)
             except InvalidRedlock as error:
                 yield Error(str(error), id="redlock_django.E012")
     atomic = atomic_aliases(view)
@@ -231,14 +230,6 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
             f"the URL {route.path!r} provides: {given}.",
             id="redlock_django.E004",
         )
-
-
-def _body_errors(view: Any) -> Iterator[CheckMessage]:
-    if options := getattr(view, "lock_options", None):
-        try:
-            options.check_body(view)
-        except InvalidRedlock as error:
-            yield Error(str(error), id="redlock_django.E012")
 
 
 def invalid_aliases() -> set[str]:

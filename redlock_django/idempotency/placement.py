@@ -12,8 +12,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
+from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.request_state import records_requests
-from redlock_django.web.request_values import Framework, authenticating_framework
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,10 +50,40 @@ from redlock_django.web.transactions import (
 )
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from redlock_django.locking.lock import Lock
     from redlock_django.locking.transactions.transaction_lock import TransactionLock
     from redlock_django.web.options import LockOptions
     from redlock_django.web.request_state import Recorder
+
+
+@dataclass
+class Progress:
+    """How far the call of a sync or async view has got.
+
+    `blocks` are the connections inside atomic blocks that others have opened around the view, and
+    `aliases` the databases of the transactions that were opened for it. The view has `begun`; it
+    has `finished` once only COMMIT is left.
+    """
+
+    recorder: Recorder | None
+    blocks: Sequence[BaseDatabaseWrapper] = ()
+    aliases: Sequence[str] = ()
+    begun: bool = False
+    finished: bool = False
+
+    def is_undone(self, error: RedlockError, request: Any) -> bool:
+        """Return whether nothing is left of what the view did before an error."""
+        if not self.begun:
+            return True
+        if self.finished:
+            return False
+        # The block of a middleware is rolled back for a lost lock only.
+        return bool(self.aliases) or (
+            bool(self.blocks)
+            and (isinstance(error, LockLost) or was_rolled_back_by_django(request, error))
+        )
 
 
 class Call(NamedTuple):
@@ -99,76 +130,85 @@ class Call(NamedTuple):
 
     def run(self) -> Any:
         """Call a sync view under its lock, and return its response or the answer to an error."""
-        view, options, request, state = self.view, self.options, self.request, self.state
         if self.defers_lock:
-            state.deferred_lock = options
-            return view(*self.args, **self.kwargs)
-        recorder = state.take_recorder()
-        locks_it = options.apply_to(request)
-        if not locks_it and recorder is None:
-            return call_in_transactions(self.marker, request, view, *self.args, **self.kwargs)
-        begun = finished = False
-        aliases: Sequence[str] = ()
-        blocks = open_blocks()
-        inside = bool(blocks)
-        if inside and (recorder is not None or not state.has_middleware):
-            raise unanswerable_error(view, blocks[0])
+            self.state.deferred_lock = self.options
+            return self.view(*self.args, **self.kwargs)
+        recorder = self.state.take_recorder()
+        if recorder is None and not self.options.apply_to(self.request):
+            return call_in_transactions(
+                self.marker, self.request, self.view, *self.args, **self.kwargs
+            )
+        progress = Progress(recorder, open_blocks())
+        if progress.blocks and (recorder is not None or not self.state.has_middleware):
+            raise unanswerable_error(self.view, progress.blocks[0])
         try:
-            held, locked = self._lock(durable=not inside) if locks_it else (None, None)
-            # Acquired inside of the `try`: a signal that raises must not leave the lock.
-            try:
-                if held is not None:
-                    options.enter(held, view)
-                    if state.has_middleware and (inside or self.renders_later):
-                        # Before the view, because the outer transaction ends first in any case.
-                        state.keep(held)
-                with transactions_of(
-                    self.marker,
-                    durable=not inside,
-                    record=recorder.database if recorder is not None else None,
-                    locked=locked,
-                ) as aliases:
-                    if recorder is not None:
-                        recorder.begin(aliases)
-                    begun = True
-                    response = self._finished(view(*self.args, **self.kwargs))
-                    check_response(view, response, locked)
-                    if recorder is not None:
-                        check_recordable(view, response)
-                        recorder.finish(response)
-                    # Only before COMMIT: after it, refusing the response would undo nothing.
-                    if held is not None and (aliases or inside):
-                        guard_commits(held, blocks)
-                    finished = True
-                if recorder is not None:
-                    recorder.committed()
-                if held is not None:
-                    state.keep_for_stream(response, request, held)
-            finally:
-                if held is not None and held not in state.locks:
-                    held.release()
-            return response
+            return self._run_under_lock(progress)
         except RedlockError as error:
             if not has_problem(error):
                 raise
-            if isinstance(error, LockLost):
-                # The blocks that others have opened contain the work of the view, too.
-                for connection in blocks:
-                    connection.set_rollback(True)
-            undone = bool(aliases)
-            if inside and not undone:
-                # The block of a middleware is rolled back for a lost lock only.
-                undone = isinstance(error, LockLost) or was_rolled_back_by_django(request, error)
-            judge_effects(error, request, undone=not begun or (undone and not finished))
-            own = options.own_answer(request, error)
-            if own is None:
-                reply = getattr(self.owner, "answer_lock_error", answer)
-                own = reply(request, error, status=options.status_for(error))
-            if not (state.has_middleware and inside):
-                return own
-            # Only an exception rolls back the outer block.
-            state.prepare_answer(error, own)
-            raise
+            return self._answer_error(error, progress)
+
+    def _run_under_lock(self, progress: Progress) -> Any:
+        """Acquire the lock, run the view in its transactions, and release or keep the lock."""
+        held, transaction = self._lock(durable=not progress.blocks)
+        # Acquired inside of the `try`: a signal that raises must not leave the lock.
+        try:
+            if held is not None:
+                self.options.enter(held, self.view)
+                if self.state.has_middleware and (progress.blocks or self.renders_later):
+                    # Before the view, because the outer transaction ends first in any case.
+                    self.state.keep(held)
+            response = self._run_in_transactions(progress, held, transaction)
+            if progress.recorder is not None:
+                progress.recorder.committed()
+            if held is not None:
+                self.state.keep_for_stream(response, self.request, held)
+        finally:
+            if held is not None and held not in self.state.locks:
+                held.release()
+        return response
+
+    def _run_in_transactions(
+        self, progress: Progress, held: Lock | None, transaction: TransactionLock | None
+    ) -> Any:
+        """Begin the transactions, run the view and its recorder, check the lock, and commit."""
+        recorder = progress.recorder
+        with transactions_of(
+            self.marker,
+            durable=not progress.blocks,
+            record=recorder.database if recorder is not None else None,
+            locked=transaction,
+        ) as progress.aliases:
+            if recorder is not None:
+                recorder.begin(progress.aliases)
+            progress.begun = True
+            response = self._finished(self.view(*self.args, **self.kwargs))
+            check_response(self.view, response, transaction)
+            if recorder is not None:
+                check_recordable(self.view, response)
+                recorder.finish(response)
+            # Only before COMMIT: after it, refusing the response would undo nothing.
+            if held is not None and (progress.aliases or progress.blocks):
+                guard_commits(held, progress.blocks)
+            progress.finished = True
+        return response
+
+    def _answer_error(self, error: RedlockError, progress: Progress) -> Any:
+        """Return the answer to a lock error, or raise it if a block around must be rolled back."""
+        if isinstance(error, LockLost):
+            # The blocks that others have opened contain the work of the view, too.
+            for connection in progress.blocks:
+                connection.set_rollback(True)
+        judge_effects(error, self.request, undone=progress.is_undone(error, self.request))
+        own = self.options.own_answer(self.request, error)
+        if own is None:
+            reply = getattr(self.owner, "answer_lock_error", answer)
+            own = reply(self.request, error, status=self.options.status_for(error))
+        if not (self.state.has_middleware and progress.blocks):
+            return own
+        # Only an exception rolls back the outer block.
+        self.state.prepare_answer(error, own)
+        raise error
 
     async def arun(self) -> Any:
         """Call an async view as `run` calls a sync one; an async view has no transaction.
@@ -176,79 +216,88 @@ class Call(NamedTuple):
         If the client leaves after the view has begun, the view is finished first, or cancelled (an
         option).
         """
-        view, options, request, state = self.view, self.options, self.request, self.state
         if self.defers_lock:
-            state.deferred_lock = options
-            return await view(*self.args, **self.kwargs)
-        check_async(view, self.marker, in_transaction=options.in_transaction is not None)
-        recorder = state.take_recorder()
-        locks_it = options.apply_to(request)
-        if not locks_it and recorder is None:
-            return await view(*self.args, **self.kwargs)
-        begun = asyncio.Event()
-        answered = self._answered(locks_it, recorder, begun)
-        if locks_it and options.finishes_without_client:
-            return await finish_without_client(answered, begun.is_set)
+            self.state.deferred_lock = self.options
+            return await self.view(*self.args, **self.kwargs)
+        in_transaction = self.options.in_transaction is not None
+        check_async(self.view, self.marker, in_transaction=in_transaction)
+        recorder = self.state.take_recorder()
+        locks_it = self.options.apply_to(self.request)
+        if recorder is None and not locks_it:
+            return await self.view(*self.args, **self.kwargs)
+        progress = Progress(recorder)
+        answered = self._answered(progress)
+        if locks_it and self.options.finishes_without_client:
+            return await finish_without_client(answered, lambda: progress.begun)
         return await answered
 
-    async def _answered(
-        self, locks_it: bool, recorder: Recorder | None, begun: asyncio.Event
-    ) -> Any:
+    async def _answered(self, progress: Progress) -> Any:
         """Return the response of an async view, or the answer to an error."""
-        view, options, request, state = self.view, self.options, self.request, self.state
         try:
-            async with AsyncExitStack() as stack:
-                held = await self._aenter(stack) if locks_it else None
-                if recorder is not None:
-                    await recorder.abegin()
-                begun.set()
-                response = await view(*self.args, **self.kwargs)
-                if self._renders(response):
-                    response = await sync_to_async(response.render)()
-                if recorder is not None:
-                    check_recordable(view, response)
-                    await recorder.afinish(response)
-                if held is not None:
-                    if state.has_middleware and self.renders_later:
-                        state.keep(held)
-                    state.keep_for_stream(response, request, held)
-                    if held in state.locks:
-                        stack.pop_all()
-            return response
+            return await self._arun_under_lock(progress)
         except RedlockError as error:
             if not has_problem(error):
                 raise
-            judge_effects(error, request, undone=not begun.is_set())
-            own = options.own_answer(request, error)
+            judge_effects(error, self.request, undone=progress.is_undone(error, self.request))
+            own = self.options.own_answer(self.request, error)
             if inspect.isawaitable(own):
                 own = await own
             if own is None:
-                own = await aanswer(request, error, status=options.status_for(error))
+                status = self.options.status_for(error)
+                own = await aanswer(self.request, error, status=status)
             return own
 
-    def _lock(self, *, durable: bool) -> tuple[Lock, None] | tuple[None, TransactionLock]:
-        """Return the lock to acquire, or the transaction that will hold it."""
-        options, request = self._prepared()
+    async def _arun_under_lock(self, progress: Progress) -> Any:
+        """Acquire the lock, run the view and its recorder, and release or keep the lock."""
+        recorder = progress.recorder
+        async with AsyncExitStack() as stack:
+            held = await self._aenter(stack)
+            if recorder is not None:
+                await recorder.abegin()
+            progress.begun = True
+            response = await self.view(*self.args, **self.kwargs)
+            if self._renders(response):
+                response = await sync_to_async(response.render)()
+            if recorder is not None:
+                check_recordable(self.view, response)
+                await recorder.afinish(response)
+            if held is not None:
+                if self.state.has_middleware and self.renders_later:
+                    self.state.keep(held)
+                self.state.keep_for_stream(response, self.request, held)
+                if held in self.state.locks:
+                    stack.pop_all()
+        return response
+
+    def _lock(self, *, durable: bool) -> tuple[Lock | None, TransactionLock | None]:
+        """Return the lock to acquire, or the transaction that will hold it; None for neither."""
+        options, request = self.options, self.request
+        if not options.apply_to(request):
+            return None, None
+        self._prepare()
         names = [template.render(request, self.kwargs) for template in options.templates]
         if options.in_transaction is not None:
             return None, options.transaction_lock(names, durable=durable)
         return options.lock(request, names), None
 
-    async def _aenter(self, stack: AsyncExitStack) -> Lock:
-        options, request = self._prepared()
+    async def _aenter(self, stack: AsyncExitStack) -> Lock | None:
+        """Acquire the lock of an async view, and return it; `stack` releases it."""
+        options, request = self.options, self.request
+        if not options.apply_to(request):
+            return None
+        self._prepare()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         lock = options.lock(request, names)
         stack.push_async_exit(lock)  # before it is acquired, as in `run`
         await options.aenter(lock, self.view)
         return lock
 
-    def _prepared(self) -> tuple[LockOptions, Any]:
+    def _prepare(self) -> None:
+        """Check that the lock can be acquired here, and read the body before that."""
         if not self.wrapped:
-            self.options.check_user(self.view, self.owner)
-            self.options.check_body(self.view, self.owner)
+            self.options.check_order(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)
         read_body(self.request)
-        return self.options, self.request
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.

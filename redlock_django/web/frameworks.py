@@ -3,8 +3,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any
+
+from django.http import HttpRequest
+
+
+class Framework(Enum):
+    """A framework that authenticates the user inside of its views."""
+
+    REST_FRAMEWORK = "REST framework"
+    NINJA = "django-ninja"
+
+
+def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
+    """Return the framework that authenticates the user inside of a view, or None.
+
+    `owner` is the instance whose method the view is, or None.
+    """
+    view_class = getattr(view, "cls", None) or getattr(view, "view_class", None) or type(owner)
+    if hasattr(view_class, "initialize_request"):
+        return Framework.REST_FRAMEWORK
+    return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
+
+
+def is_rest_request(request: object) -> bool:
+    """Return whether a request is the one of REST framework that wraps Django's."""
+    return hasattr(request, "negotiator")
 
 
 def operation_of(view: Any) -> Any:
@@ -45,3 +71,23 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
         return eval(annotation, names)  # the site's own code, as typing.get_type_hints() does
     except Exception:  # noqa: BLE001 - a name for type checkers only, or prose: it stays
         return annotation
+
+
+def ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | None:
+    """Return the parser of the django-ninja API whose view the request was resolved to."""
+    match = request.resolver_match  # None for a view that is called without a URL
+    view: Any = inspect.unwrap(match.func) if match else None
+    for cell in getattr(view, "__closure__", None) or ():
+        for operation in _operations(cell):
+            if (api := getattr(operation, "api", None)) is not None:
+                parse: Callable[[HttpRequest], object] = api.parser.parse_body
+                return parse
+    return None
+
+
+def _operations(cell: Any) -> Iterable[Any]:
+    """Return the operations of a view of django-ninja, which a cell of its closure may have."""
+    try:
+        return getattr(cell.cell_contents, "operations", ())
+    except ValueError:  # an empty cell
+        return ()

@@ -82,7 +82,7 @@ class Template:
         if self._computed:
             return self._check(self._computed(request, **kwargs))
         user = self._known(request, request_user(request)) if self.needs_user else None
-        return self._join(_values(request, kwargs, user))
+        return self._join(self._reader(request, kwargs, user))
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
@@ -90,7 +90,7 @@ class Template:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None
-        return self._join(_values(request, kwargs, user))
+        return self._join(self._reader(request, kwargs, user))
 
     def unconverted(self, converters: Mapping[str, object]) -> list[str]:
         """Return the placeholders that may have several spellings of one value, as written.
@@ -129,6 +129,24 @@ class Template:
         except BadResource as error:
             raise InvalidRedlock(f"the resource callable {self.text!r}: {error}") from None
 
+    def _reader(
+        self, request: HttpRequest, kwargs: Mapping[str, Any], user: Any
+    ) -> Callable[[Slot], object]:
+        """Return the function that reads the value of a placeholder from one request."""
+        values = RequestValues(request) if self.needs_request else None
+
+        def value_of(slot: Slot) -> object:
+            if slot.source == "user":
+                return getattr(user, "pk", None)
+            if values is not None and slot.source != "url":
+                return values.read(slot.source, slot.name, slot.text)
+            if slot.name in kwargs:
+                return kwargs[slot.name]
+            given = _quoted(kwargs) or "none"
+            raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL provides: {given}")
+
+        return value_of
+
     def _join(self, value_of: Callable[[Slot], object]) -> str:
         name = self._start
         for slot, literal in self._rest:
@@ -159,26 +177,6 @@ def resource(template: str, **values: object) -> str:
 
 def _quoted(names: Any) -> str:
     return ", ".join(repr(name) for name in sorted(names))
-
-
-def _values(request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> Callable[[Slot], object]:
-    """Return the function that reads the value of a placeholder from one request."""
-    values = RequestValues(request)
-
-    def value_of(slot: Slot) -> object:
-        match slot.source:
-            case "url":
-                if slot.name not in kwargs:
-                    given = _quoted(kwargs) or "none"
-                    raise InvalidRedlock(
-                        f"<{slot.text}> needs a URL kwarg; the URL provides: {given}"
-                    )
-                return kwargs[slot.name]
-            case "user":
-                return getattr(user, "pk", None)
-        return values.read(slot.source, slot.name, slot.text)
-
-    return value_of
 
 
 def _shortened(name: str) -> str:

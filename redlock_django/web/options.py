@@ -21,8 +21,8 @@ from redlock_django.locking.thread_state import reset_with_threads, threads_are_
 from redlock_django.locking.transactions.databases import check_database
 from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_transactions
 from redlock_django.locking.transactions.transaction_lock import TransactionLock
+from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.name_templates import Template
-from redlock_django.web.request_values import Framework, authenticating_framework
 from redlock_django.web.transactions import old_data_error, view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
@@ -159,23 +159,31 @@ class LockOptions:
         except ValueError as error:
             raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
 
-    def check_user(self, view: Callable[..., Any], owner: object = None) -> None:
-        """Raise InvalidRedlock if the lock comes before the view authenticates the user.
+    def check_order(self, view: Callable[..., Any], owner: object = None) -> None:
+        """Raise InvalidRedlock if the lock comes before a framework of the view does its part.
 
-        With REST framework only if `<user.pk>` is read then.
+        That is authenticating the user, or parsing the body from which a template reads: only the
+        parsers of REST framework decide what the view reads. `owner` is the instance whose method
+        the view is, or None.
         """
         framework = authenticating_framework(view, owner)
+        if framework is Framework.NINJA:
+            raise InvalidRedlock(
+                f"{view_name(view)}: django-ninja authenticates the user inside of "
+                "@decorate_view(lock_resource(...)), so anonymous clients would hold its locks. "
+                "Put @lock_resource directly on the function, below @api.post(...)"
+            )
         if framework is Framework.REST_FRAMEWORK and self._needs_user:
             raise InvalidRedlock(
                 f"{view_name(view)}: <user.pk> is read before REST framework authenticates the "
                 "user. Put @lock_resource on a handler method or an action of a class with "
                 "redlock_django.contrib.drf.LockAPIMixin"
             )
-        if framework is Framework.NINJA:
+        if framework is Framework.REST_FRAMEWORK and self._needs_body:
             raise InvalidRedlock(
-                f"{view_name(view)}: django-ninja authenticates the user inside of "
-                "@decorate_view(lock_resource(...)), so anonymous clients would hold its locks. "
-                "Put @lock_resource directly on the function, below @api.post(...)"
+                f"{view_name(view)}: the body is read before REST framework parses it, and the "
+                "view may read another value. Put @lock_resource on a handler method or an action "
+                "of a class with redlock_django.contrib.drf.LockAPIMixin, or below @api_view"
             )
 
     def check_kwargs(self, view: Callable[..., Any], kwargs: Collection[str]) -> None:
@@ -186,19 +194,6 @@ class LockOptions:
             given = ", ".join(map(repr, kwargs)) or "none"
             where = f"{view_name(view)}: template {template!r}"
             raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
-
-    def check_body(self, view: Callable[..., Any], owner: object = None) -> None:
-        """Raise InvalidRedlock if a template reads the body before REST framework parses it.
-
-        Only its parsers decide what the view reads. `owner` is as in `check_user`.
-        """
-        framework = authenticating_framework(view, owner)
-        if self._needs_body and framework is Framework.REST_FRAMEWORK:
-            raise InvalidRedlock(
-                f"{view_name(view)}: the body is read before REST framework parses it, and the "
-                "view may read another value. Put @lock_resource on a handler method or an action "
-                "of a class with redlock_django.contrib.drf.LockAPIMixin, or below @api_view"
-            )
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""

@@ -11,10 +11,8 @@ Django's `request.auser()` reads the session and does not notice that `request.u
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +23,7 @@ from django.http import HttpRequest
 from django.http.request import RawPostDataException
 
 from redlock_django.exceptions import BadResource, IncompleteBody, InvalidRedlock
-from redlock_django.web.frameworks import operation_of
+from redlock_django.web.frameworks import is_rest_request, ninja_parser
 
 SOURCES = ("header", "get", "post", "json")
 """Where `RequestValues.read` finds values."""
@@ -93,11 +91,11 @@ class RequestValues:
             document = _unambiguous_object(self._request)
         except RawPostDataException:
             # Releases of REST framework before 3.18 parse a stream and do not keep it.
-            if not _is_rest(self._of_view):
+            if not is_rest_request(self._of_view):
                 raise _Ambiguous("the body was read as a stream before") from None
-        if _is_rest(self._of_view):
+        if is_rest_request(self._of_view):
             return self._parsed_by_rest()
-        if (parse_body := _ninja_parser(self._request)) is not None:
+        if (parse_body := ninja_parser(self._request)) is not None:
             try:
                 return parse_body(self._request)
             except Exception:  # noqa: BLE001 - django-ninja answers any error with 400, too
@@ -175,30 +173,6 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")  # Python accepts NaN and Infinity
 
 
-def _is_rest(request: object) -> bool:
-    return hasattr(request, "negotiator")
-
-
-def _ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | None:
-    """Return the parser of the django-ninja API whose view the request was resolved to."""
-    match = request.resolver_match  # None for a view that is called without a URL
-    view: Any = inspect.unwrap(match.func) if match else None
-    for cell in getattr(view, "__closure__", None) or ():
-        for operation in _operations(cell):
-            if (api := getattr(operation, "api", None)) is not None:
-                parse: Callable[[HttpRequest], object] = api.parser.parse_body
-                return parse
-    return None
-
-
-def _operations(cell: Any) -> Iterable[Any]:
-    """Return the operations of a view of django-ninja, which a cell of its closure may have."""
-    try:
-        return getattr(cell.cell_contents, "operations", ())
-    except ValueError:  # an empty cell
-        return ()
-
-
 _DJANGO = "django.contrib.auth.middleware"
 
 
@@ -224,24 +198,6 @@ async def arequest_user(request: Any) -> Any:
             "request.auser must set request.user to the same user"
         )
     return replaced
-
-
-class Framework(Enum):
-    """A framework that authenticates the user inside of its views."""
-
-    REST_FRAMEWORK = "REST framework"
-    NINJA = "django-ninja"
-
-
-def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
-    """Return the framework that authenticates the user inside of a view, or None.
-
-    `owner` is the instance whose method the view is, or None.
-    """
-    view_class = getattr(view, "cls", None) or getattr(view, "view_class", None) or type(owner)
-    if hasattr(view_class, "initialize_request"):
-        return Framework.REST_FRAMEWORK
-    return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
 
 
 def _loaded_user(request: Any) -> Any:

@@ -86,9 +86,9 @@ def _locked(
     views: dict[URLPattern, Any] = {r.pattern: lock(r.pattern.callback) for r in matching}
     # A pattern that is included twice is locked in both places, also if one of them is selected.
     for route in (route for route in every if route.pattern in views):
-        views[route.pattern].lock_options.check_user(route.pattern.callback)
-        views[route.pattern].lock_options.check_body(route.pattern.callback)
-        for name, template in views[route.pattern].lock_options.missing(route.kwargs):
+        options = views[route.pattern].lock_options
+        options.check_order(route.pattern.callback)
+        for name, template in options.missing(route.kwargs):
             given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
             raise InvalidRedlock(
                 f"template {template!r} needs the URL kwarg {name!r}; "
