@@ -36,7 +36,7 @@ STEPS: dict[str, tuple[str, ...]] = {
         "wire/links/inbox.py",
         "wire/judging/clock_steps.py",
         "wire/link/link.py:Exchange.decide",
-        "engine/plain_tally.py:FastTally.grant",
+        "engine/quorum.py:Tally.grant",
     ),
     "send to ten links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
     "begin two rounds": (

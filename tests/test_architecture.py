@@ -24,8 +24,7 @@ LAYERS = [
     engine engine.errors engine.run_protocol
     engine.protocol.*
     engine.quorum
-    engine.plain_tally engine.membership
-    engine.fencing engine.validity
+    engine.membership engine.fencing engine.validity
     engine.steps
     engine.attempt
     engine.refusal engine.renewal
@@ -401,7 +400,6 @@ CONTRACTS = {
     "backends.inspection.contract.Inspection": "what operators ask a store",
     "engine.validity.Lease": "a lease, which each store extends by what it must know",
     "engine.steps.Round": "what a driver carries out",
-    "engine.quorum.Tally": "how votes are counted, with and without the fast path",
     "engine.protocol.query.Query": "a question to one master",
     "wire.servers.survey.Survey": "questions to all masters: over connections, in memory",
     "wire.servers.handshake.Unfit": "an error: why a master is not used",

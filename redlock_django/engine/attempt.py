@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
@@ -31,7 +30,7 @@ class Attempt(Round):
         masters = ask.deployment.masters
         # As in `Round`, and by positional arguments: an attempt takes twice as long otherwise.
         self.commands = (ask,) * masters
-        self.tally = self.last = FastTally(masters, ask.deployment.skew, True)
+        self.tally = self.last = Tally(masters, ask.deployment.skew, True)
         self.patient = patient
         self.awaited, self.frees, self.spares = True, (), spares
         self.ask = ask
@@ -59,10 +58,10 @@ class Attempt(Round):
         ask, tally = self.ask, self.tally
         if tally.verdict is not WON:
             return now
-        self.fences = highest(tally, len(ask.resources))
-        if not stored_by_majority(tally, self.fences):
+        self.fences = highest(tally.account, len(ask.resources))
+        if not stored_by_majority(tally.account, self.fences):
             confirm = Confirm(ask.deployment, ask.resources, ask.value, self.fences)
-            self.last = FastTally(tally.masters, tally.skew)
+            self.last = Tally(tally.masters, tally.skew)
             now = yield Round((confirm,) * tally.masters, self.last, self.patient)
         self._end(now)
         return now
@@ -75,7 +74,7 @@ class Attempt(Round):
     @property
     def unreachable(self) -> bool:
         """True if too few masters answered, or too slowly."""
-        return self.late or self.last.unreachable
+        return self.late or self.last.account.unreachable
 
     @property
     def split(self) -> bool:
@@ -85,7 +84,8 @@ class Attempt(Round):
         may lose. The same holds if idle connections had been closed, as routers do, or masters were
         spared: the next attempt has new connections, and asks all masters.
         """
-        return self.last.only_stale or not (self.unreachable or self.last.rival_won)
+        account = self.last.account
+        return account.only_stale or not (self.unreachable or account.rival_won)
 
     @property
     def queued(self) -> bool:
@@ -93,8 +93,8 @@ class Attempt(Round):
 
         If the other votes are split, the waiters that have them ask again at once, or release them.
         """
-        tally = self.last
-        return tally.majority(len(tally.queueing)) and not tally.count(Ballot.GRANTED)
+        account = self.last.account
+        return account.majority(len(account.queueing)) and not account.count(Ballot.GRANTED)
 
     def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
         """Release the lock wherever it may be; return the clock afterwards.
@@ -109,11 +109,11 @@ class Attempt(Round):
         is_left = leaves_late_grants(ask, tally)
         reached = tally.reached | queued
         if is_left:
-            reached -= tally.silent
+            reached -= tally.account.silent
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
-            now = yield Round(commands, FastTally(tally.masters), awaited=False)
+            now = yield Round(commands, Tally(tally.masters), awaited=False)
         return now
 
 
@@ -124,7 +124,7 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
     masters that have not answered by then nearly always refuse as well, so no undo is sent to
     them. A waiter asks again, perhaps before its late grant would be released.
     """
-    return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
+    return isinstance(ask, Acquire) and not ask.waiter and tally.account.rival_won
 
 
 def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:

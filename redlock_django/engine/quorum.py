@@ -1,9 +1,19 @@
-"""The tally of the votes of N masters, and its verdict: is a round won or lost."""
+"""The tally of a round: its verdict, won or lost, and the account of why.
+
+Nearly every round is answered by masters that grant with the same fences and agreeing clocks, or do
+not answer at all. A `Tally` counts such grants as they come. The first other answer (a refusal,
+other fences, a clock that is off, too few masters left) opens the `Account`, which has a vote for
+each master. So does a caller that looks at it. That both ways come to the same verdict is shown by
+`tests/engine/test_fast_path.py`.
+"""
 
 from __future__ import annotations
 
+import math
 from enum import Enum
+from functools import cache
 from statistics import median
+from typing import Any
 
 from redlock_django.engine.protocol.votes import Ballot, Vote, granted
 
@@ -25,47 +35,60 @@ class Verdict(Enum):
 PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
 
-class Tally:
-    """The votes of one round over `masters` masters (always the configured number).
+class Switch:
+    """The switch of the fast path. Tests and REDLOCK_FAST_PATH=0 turn it off."""
 
-    `skew` is in µs: the vote of a master whose clock is further than that from the median of the
-    answering masters does not count. With `rivals`, a lost tally stays PENDING until either one
-    rival is proved to hold a majority or every master has answered: a split vote, which no client
-    won, must not be mistaken for a held lock. Without, it stays PENDING as long as it may still
-    become `denied`: a lock that is lost must not be reported as unknown.
+    on = True
+
+
+class Tally:
+    """The count of one round over `masters` masters (always the configured number).
+
+    The round is WON once a majority grants whose clocks agree within `skew` µs. It is LOST once
+    that is impossible, and no answer that is outstanding can change why. With `rivals`, this means
+    that one rival is proved to hold a majority: a split vote, which no client won, must not be
+    mistaken for a held lock. Without, it means that no more refusals can make the lock denied: a
+    lock that is lost must not be reported as unknown.
     """
 
-    __slots__ = ("_votes", "masters", "need", "rivals", "skew", "verdict")
-    is_plain = False
-    """True as long as a `FastTally` has got nothing but plain grants and failures."""
-    unanimous: tuple[int, ...] | None = None
-    """The fences of a round that was won by plain grants, which all have them; else None."""
+    __slots__ = (
+        "_account", "_earliest", "_fences", "_latest", "_missing", "_unsent", "_votes", "masters",
+        "need", "rivals", "skew", "verdict",
+    )  # fmt: skip
+    _earliest: float
+    _latest: float
 
     def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
         self.masters = masters
-        self.need = quorum(masters)
+        self.need = self._missing = quorum(masters)  # grants that are missing for a quorum
         self.skew = skew
         self.rivals = rivals
-        self._votes: list[Vote | None] = [None] * masters
         self.verdict = PENDING
+        # The vote of each master. Without an account, a vote that grants is its clock alone.
+        self._votes: list[Any] = [None] * masters
+        self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
+        # The fences that all of these grants have, and the bounds of their clocks.
+        self._fences: tuple[int, ...] | None = None
+        self._account = None if Switch.on else Account(self._votes, skew)
 
-    @property
-    def votes(self) -> list[Vote | None]:
-        """The vote of each master; None for those that have not answered yet."""
-        return self._votes
-
-    @property
-    def outstanding(self) -> int:
-        """How many masters have not answered yet."""
-        return self._votes.count(None)
-
-    @property
-    def grants(self) -> int:
-        """How many masters have granted so far. Another thread may count votes meanwhile."""
-        return self.count(Ballot.GRANTED)
+    # The verdict.
 
     def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences."""
+        votes = self._votes
+        if self._fences is None and self._account is None:  # this is the first one
+            near = math.inf if self.skew is None else self.skew >> 1  # half, so that any two agree
+            self._fences, self._earliest, self._latest = fences, time - near, time + near
+        if (
+            fences == self._fences
+            and self._earliest <= time <= self._latest
+            and votes[master] is None
+        ):
+            votes[master] = time
+            self._missing -= 1
+            if not self._missing:
+                self.verdict = WON
+            return self.verdict
         return self.cast(master, granted(time, fences))
 
     def cast(self, master: int, vote: Vote) -> Verdict:
@@ -74,40 +97,132 @@ class Tally:
         The first vote of a master is final. A verdict is final too once it is reached. Later votes
         are still stored, because a renewal needs to know which masters had forgotten the lock.
         """
-        votes = self.votes
-        if votes[master] is None:
-            votes[master] = vote
-        # Also for a vote that is there already: an interrupt may have struck before it was judged.
-        if self.verdict is PENDING:
-            self.verdict = self._judge()
+        if is_first := self._votes[master] is None:
+            self._votes[master] = vote
+            if not vote.sent:
+                self._unsent = (*self._unsent, master)
+        account = self._account
+        if account is None:
+            if not (is_first and self._is_spared(vote)):
+                self._open()
+        elif self.verdict is PENDING:
+            # Also for a vote that is there already: an interrupt may have struck before the count.
+            self.verdict = self._judge(account)
         return self.verdict
+
+    def _is_spared(self, vote: Vote) -> bool:
+        """Return whether a round may be won by the other masters after this failure.
+
+        Its clock does not matter: the median is then among clocks that agree.
+        """
+        failures = sum(isinstance(vote, Vote) for vote in self._votes)
+        return vote.ballot is Ballot.FAILED and self.masters - failures >= self.need
+
+    def _judge(self, account: Account) -> Verdict:
+        granting, outstanding = account.count(Ballot.GRANTED), self.outstanding
+        if granting >= self.need and len(account.counted()) >= self.need:
+            return WON
+        if not outstanding:
+            return LOST
+        # A vote that is left out because of the master's clock may count again when the median
+        # moves, so it is still possible here.
+        if granting + outstanding >= self.need:
+            return PENDING
+        if self.rivals:
+            is_final = account.unreachable or account.rival_won
+        else:
+            is_final = account.denied or not account.may_be_denied
+        return LOST if is_final else PENDING
+
+    def _open(self) -> Account:
+        """Open the account: build the votes of the grants that were counted without any."""
+        fences = self._fences or ()
+        votes = [granted(vote, fences) if type(vote) is int else vote for vote in self._votes]
+        account = Account(votes, self.skew)
+        self._votes, self._account, self._fences = votes, account, None
+        if self.verdict is PENDING:
+            self.verdict = self._judge(account)
+        return account
+
+    # What nearly every caller asks: no votes are built for it.
+
+    @property
+    def is_plain(self) -> bool:
+        """True as long as there are no answers but agreeing grants, and failures of a minority."""
+        return self._account is None
+
+    @property
+    def unanimous(self) -> tuple[int, ...] | None:
+        """The fences of a round that was won by agreeing grants, which all have them; else None."""
+        return self._fences if self.verdict is WON else None
+
+    @property
+    def grants(self) -> int:
+        """How many masters have granted so far. Another thread may count votes meanwhile."""
+        account = self._account
+        return self.need - self._missing if account is None else account.count(Ballot.GRANTED)
+
+    @property
+    def outstanding(self) -> int:
+        """How many masters have not answered yet."""
+        return self._votes.count(None)
+
+    @property
+    def asked(self) -> frozenset[int]:
+        """The masters that may have received the command, whatever they answered."""
+        masters = _all(self.masters)
+        return masters.difference(self._unsent) if self._unsent else masters
+
+    @property
+    def reached(self) -> frozenset[int]:
+        """The masters that may have the lock: not those never asked or sure to have refused."""
+        return self.asked if self._account is None else self._account.reached
+
+    @property
+    def forgot(self) -> frozenset[int]:
+        """The masters that answered that they do not have the lock."""
+        return frozenset() if self._account is None else self._account.forgot
+
+    # Why.
+
+    @property
+    def account(self) -> Account:
+        """The vote of each master, and what the votes prove."""
+        return self._account or self._open()
+
+    @property
+    def votes(self) -> list[Vote | None]:
+        """The vote of each master; None for those that have not answered yet."""
+        return self.account.votes
+
+
+class Account:
+    """The account of why a round was won or lost: the votes, in the order of the masters.
+
+    A vote is None as long as it is outstanding. The tally adds late ones.
+    """
+
+    __slots__ = ("need", "skew", "votes")
+
+    def __init__(self, votes: list[Vote | None], skew: int | None) -> None:
+        self.votes = votes
+        self.skew = skew
+        self.need = quorum(len(votes))
 
     def majority(self, votes: int) -> bool:
         """Return whether that many votes are a majority."""
         return votes >= self.need
 
-    def _judge(self) -> Verdict:
-        yes, outstanding = self.count(Ballot.GRANTED), self.outstanding
-        if yes >= self.need and self.majority(len(self.counted())):
-            return WON
-        # A vote that is left out because of the master's clock may count again when the median
-        # moves, so it is still possible here.
-        if outstanding and yes + outstanding >= self.need:
-            return PENDING
-        if outstanding and self.rivals and not (self.unreachable or self.rival_won):
-            return PENDING
-        if outstanding and not self.rivals and self._may_be_denied():
-            return PENDING
-        return LOST
-
-    def _may_be_denied(self) -> bool:
-        """Return whether outstanding votes may still prove, as refusals, that the lock is lost."""
-        most = self.count(Ballot.REFUSED) + self.outstanding
-        return not self.denied and self.masters - most < self.need
-
     def count(self, ballot: Ballot) -> int:
         """Return how many masters voted `ballot`."""
         return [vote.ballot for vote in self.votes if vote is not None].count(ballot)
+
+    @property
+    def outstanding(self) -> int:
+        """How many masters have not answered yet."""
+        return self.votes.count(None)
+
+    # Votes whose clocks agree.
 
     def counted(self) -> list[Vote]:
         """Return the granting votes of masters whose clocks agree."""
@@ -138,13 +253,7 @@ class Tally:
             return True
         return abs(vote.time - middle) <= self.skew
 
-    @property
-    def unreachable(self) -> bool:
-        """True if too few masters can be counted for a quorum, even if none of them refused."""
-        if self.outstanding:
-            # The median may still move, so that a vote left out for its clock counts again.
-            return self.masters - self.count(Ballot.FAILED) < self.need
-        return len(self.agreeing) < self.need
+    # What the votes prove.
 
     @property
     def answered(self) -> bool:
@@ -152,9 +261,12 @@ class Tally:
         return self.majority(len(self.agreeing))
 
     @property
-    def queueing(self) -> list[Vote]:
-        """The answers of the masters that have the waiter in a queue."""
-        return [vote for vote in self.votes if vote is not None and vote.ahead >= 0]
+    def unreachable(self) -> bool:
+        """True if too few masters can be counted for a quorum, even if none of them refused."""
+        if self.outstanding:
+            # The median may still move, so that a vote left out for its clock counts again.
+            return not self._suffice_without(self.count(Ballot.FAILED))
+        return not self.answered
 
     @property
     def only_stale(self) -> bool:
@@ -162,24 +274,34 @@ class Tally:
         lasting = sum(
             vote.ballot is Ballot.FAILED and not vote.stale for vote in self.votes if vote
         )
-        return self.unreachable and self.masters - lasting >= self.need
+        return self.unreachable and self._suffice_without(lasting)
 
     @property
     def denied(self) -> bool:
         """True if so many masters refused that the others are fewer than a quorum."""
-        return self.masters - self.count(Ballot.REFUSED) < self.need
+        return not self._suffice_without(self.count(Ballot.REFUSED))
+
+    @property
+    def may_be_denied(self) -> bool:
+        """True if it is `denied`, or would be if all that are outstanding refused."""
+        return not self._suffice_without(self.count(Ballot.REFUSED) + self.outstanding)
 
     @property
     def rival_won(self) -> bool:
         """True if one other holder is proved to have a majority."""
         rivals = [v.rival for v in self.votes if v is not None and v.rival is not None]
-        return len(rivals) >= self.need and max(map(rivals.count, rivals)) >= self.need
+        return self.majority(max(map(rivals.count, rivals), default=0))
+
+    def _suffice_without(self, votes: int) -> bool:
+        """Return whether the masters without that many are a majority of all."""
+        return self.majority(len(self.votes) - votes)
+
+    # Which masters.
 
     @property
-    def asked(self) -> frozenset[int]:
-        """The masters that may have received the command, whatever they answered."""
-        votes = enumerate(self.votes)
-        return frozenset(master for master, vote in votes if vote is None or vote.sent)
+    def queueing(self) -> list[Vote]:
+        """The answers of the masters that have the waiter in a queue."""
+        return [vote for vote in self.votes if vote is not None and vote.ahead >= 0]
 
     @property
     def reached(self) -> frozenset[int]:
@@ -214,3 +336,8 @@ class Tally:
                 off = ((vote.time or 0) - (middle or 0)) / 1_000_000
                 reasons.append(f"its clock is {off:+.1f} s off the other masters'")
         return reasons
+
+
+@cache
+def _all(masters: int) -> frozenset[int]:
+    return frozenset(range(masters))

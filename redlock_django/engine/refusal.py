@@ -9,7 +9,7 @@ from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
-from redlock_django.engine.quorum import Tally
+from redlock_django.engine.quorum import Account
 
 REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""
@@ -21,26 +21,27 @@ class CrowdRefusal:
     It refuses a waiter whose wait ended before its process allowed it to ask.
     """
 
-    __slots__ = ("_tally",)
+    __slots__ = ("_account",)
 
     def __init__(self) -> None:
-        self._tally: Tally | None = None
+        self._account: Account | None = None
 
     def note(self, attempt: Attempt) -> None:
         """Note how an attempt has ended."""
-        self._tally = attempt.last if attempt.last.rival_won and not attempt.late else None
+        account = attempt.last.account
+        self._account = account if account.rival_won and not attempt.late else None
 
     @property
     def is_refused(self) -> bool:
         """True if the crowd was refused last, and has not acquired the lock since."""
-        return self._tally is not None
+        return self._account is not None
 
     def error(self, resources: tuple[str, ...]) -> ResourceLocked | None:
         """Return the error for a waiter that has not asked; None if the masters must be asked."""
-        if (tally := self._tally) is None:
+        if (account := self._account) is None:
             return None
-        names = _at_fault(resources, tally)
-        text, retry_after = Text(partial(_held, names, tally)), partial(free_in, tally)
+        names = _at_fault(resources, account)
+        text, retry_after = Text(partial(_held, names, account)), partial(free_in, account)
         return ResourceLocked(text, resource=names, retry_after=retry_after)
 
 
@@ -62,48 +63,51 @@ class WaitingCaller(Protocol):
 
 
 def refusal(
-    deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool
+    deployment: Deployment, resources: tuple[str, ...], account: Account, late: bool
 ) -> NotAcquired:
     """Return the error for a round that was not won."""
-    if late or tally.unreachable:
-        return _unreachable(deployment, ", ".join(resources), tally, late)
-    names = _at_fault(resources, tally)
+    if late or account.unreachable:
+        return _unreachable(deployment, ", ".join(resources), account, late)
+    names = _at_fault(resources, account)
     return ResourceLocked(
-        Text(partial(_held, names, tally)),
+        Text(partial(_held, names, account)),
         resource=names,
-        tally=partial(_answers, deployment, tally),
-        retry_after=partial(free_in, tally),
+        tally=partial(_answers, deployment, account),
+        retry_after=partial(free_in, account),
     )
 
 
-def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:
+def _at_fault(resources: tuple[str, ...], account: Account) -> str:
     """Return the names of the resources at fault; the others may be free."""
     if len(resources) == 1:
         return resources[0]
-    faults = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
+    faults = {vote.resource for vote in account.votes if vote and vote.ballot is Ballot.REFUSED}
     return ", ".join(resources[index] for index in sorted(faults))
 
 
-def _held(names: str, tally: Tally) -> str:
-    refused = [vote for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED]
+def _held(names: str, account: Account) -> str:
+    refused = [vote for vote in account.votes if vote and vote.ballot is Ballot.REFUSED]
     only_reserved = all(vote.reserved for vote in refused)
     return f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}"
 
 
-def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
-    return dict(zip(deployment.names, tally.reasons(), strict=True))
+def _answers(deployment: Deployment, account: Account) -> dict[str, str]:
+    return dict(zip(deployment.names, account.reasons(), strict=True))
 
 
-def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -> QuorumUnreachable:
-    votes = _answers(deployment, tally)
-    unasked = sum(vote is NOT_ASKED for vote in tally.votes)
-    failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
+def _unreachable(
+    deployment: Deployment, names: str, account: Account, late: bool
+) -> QuorumUnreachable:
+    votes = _answers(deployment, account)
+    masters = len(account.votes)
+    unasked = sum(vote is NOT_ASKED for vote in account.votes)
+    failures = masters - len(account.agreeing) - account.outstanding - unasked
     why = "the masters answered too slowly for the lock's TTL"
     if not late:
         label = f" of {deployment.label}" if deployment.label else ""
         why = (
-            f"{failures} of {tally.masters} masters{label} cannot be counted, and "
-            f"{tally.need} must agree"
+            f"{failures} of {masters} masters{label} cannot be counted, and "
+            f"{account.need} must agree"
         )
     return QuorumUnreachable(f"{names}: {why} ({_by_reason(votes)})", resource=names, tally=votes)
 
@@ -117,12 +121,12 @@ def _by_reason(votes: dict[str, str]) -> str:
     return "; ".join(f"{', '.join(masters[reason])}: {reason}" for reason in reasons)
 
 
-def free_in(tally: Tally) -> float | None:
+def free_in(account: Account) -> float | None:
     """Return the seconds until enough refusing locks expire for a quorum; None if unknown."""
-    missing = tally.need - tally.count(Ballot.GRANTED)
+    missing = account.need - account.count(Ballot.GRANTED)
     left = sorted(
         vote.ttl
-        for vote in tally.votes
+        for vote in account.votes
         if vote is not None and vote.ttl is not None and vote.ttl >= 0
     )
     if missing < 1:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redlock_django.engine.attempt import to_masters
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Command, Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import WON
+from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import WaitingCaller
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
@@ -88,7 +87,7 @@ def extend(
     ask = Extend(deployment, lease.resources, value, ttl)
     heal = Heal(deployment, lease.resources, value, ttl, lease.fences)
     forgot = lease.tally.forgot
-    tally = FastTally(deployment.masters, deployment.skew)
+    tally = Tally(deployment.masters, deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
     now = yield Round(commands, tally)
     lease = replace(lease, tally=tally, reached=lease.reached | forgot)
@@ -97,7 +96,7 @@ def extend(
     until = valid_until(ttl, started)
     if tally.verdict is WON and now < until:
         return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
-    return (LeaseState.LOST if tally.denied else LeaseState.UNKNOWN), lease
+    return (LeaseState.LOST if tally.account.denied else LeaseState.UNKNOWN), lease
 
 
 def merged(held: RedlockLease, extended: RedlockLease) -> RedlockLease:
@@ -133,15 +132,15 @@ def release(
     if len(lease.reached) < masters:
         # An extension under way may be healing the masters that had forgotten the lock.
         commands = to_masters(ask, lease.reached | lease.tally.forgot, masters)
-    tally = FastTally(masters)
+    tally = Tally(masters)
     try:
         yield Round(commands, tally, 0.0, awaited, frees)
     except GeneratorExit:
         raise
     except BaseException:
         # The interrupt may have struck before a byte was sent; to release twice is harmless.
-        yield Round(commands, FastTally(masters), awaited=False)
+        yield Round(commands, Tally(masters), awaited=False)
         raise
     if tally.verdict is WON:
         return True
-    return False if tally.denied else None
+    return False if tally.account.denied else None

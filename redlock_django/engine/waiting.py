@@ -11,7 +11,7 @@ from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.commands import Acquire
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Tally
+from redlock_django.engine.quorum import Account
 from redlock_django.engine.refusal import WaitingCaller, free_in, refusal
 from redlock_django.engine.steps import Pause, Protocol
 from redlock_django.engine.validity import RedlockLease
@@ -195,7 +195,7 @@ class Wait:
         """Return the error for a call whose last attempt was lost."""
         attempt = self.attempt
         assert attempt is not None
-        error = refusal(self.client.deployment, self.resources, attempt.last, attempt.late)
+        error = refusal(self.client.deployment, self.resources, attempt.last.account, attempt.late)
         error.waited, error.took = attempt.started - self.asked, now - self.asked
         error.attempts = self.lost
         return error
@@ -214,7 +214,7 @@ class Wait:
         clocks showed when the wait began.
         """
         ask, started = attempt.ask, attempt.started
-        if lag := clock_lag(attempt.tally, ask.proposal, now - started):
+        if lag := clock_lag(attempt.tally.account, ask.proposal, now - started):
             self.lag += lag
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         delay = unheard = self.client.delay(self.lost)
@@ -222,7 +222,7 @@ class Wait:
         # Where others share the votes, a waiter that has none and is in most queues need not ask
         # again at once. If all asked, a crowd would share the votes again.
         if not attempt.split or (queueing and attempt.queued):
-            delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
+            delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
         return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin)
@@ -230,43 +230,44 @@ class Wait:
 
 def _place(attempt: Attempt) -> tuple[str, int]:
     """Return the resource in whose queue a majority has the waiter, and how many are in front."""
-    queued = attempt.last.queueing
-    if not attempt.last.majority(len(queued)):
+    account = attempt.last.account
+    queued = account.queueing
+    if not account.majority(len(queued)):
         return "", 0
     return attempt.ask.resources[queued[0].resource], min(vote.ahead for vote in queued)
 
 
-def clock_lag(tally: Tally, shown: int, took: float) -> int:
+def clock_lag(account: Account, shown: int, took: float) -> int:
     """Return by how many µs, at least, this client's clock is behind a majority's; 0 if near.
 
     The client's clock showed `shown` when the round began; the round took `took` seconds. Each
     master stores a ticket near its own clock: waiters whose clocks are wrong would be in a
     different order on each master, and refuse each other for long.
     """
-    times = [vote.time for vote in tally.agreeing if vote.time is not None]
-    if tally.skew is None or not tally.majority(len(times)):
+    times = [vote.time for vote in account.agreeing if vote.time is not None]
+    if account.skew is None or not account.majority(len(times)):
         return 0
     most = round(median(times)) - shown
     least = min(max(most - round(took * 1_000_000), 0), most)  # the masters may answer late
-    return least if abs(least) > tally.skew / 2 else 0
+    return least if abs(least) > account.skew / 2 else 0
 
 
-def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, float]:
+def retry_delays(account: Account, delay: float, *, queueing: bool) -> tuple[float, float]:
     """Return the seconds to pause before asking again without a call.
 
     The second number is for a waiter that may miss its call. `delay` is random, and grows from
     attempt to attempt up to 0.1.
     """
-    if tally.unreachable:
+    if account.unreachable:
         # Otherwise many waiters on a busy host would use the processor time that the replies need.
         delay *= UNREACHABLE
-    left = free_in(tally)
-    queued = tally.queueing
+    left = free_in(account)
+    queued = account.queueing
     ahead = min((vote.ahead for vote in queued), default=0)
     unheard = delay
     if queueing:
         unheard = _prolonged(FALLBACK + delay / 2, LONGEST, ahead)
-        if tally.majority(len(queued)):
+        if account.majority(len(queued)):
             delay = _prolonged(CALM * (1 + 10 * delay), CALM_LONGEST, ahead)
         else:
             delay = unheard
@@ -275,11 +276,11 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
     # watches a turn that this attempt has begun. Other waiters do watch any other turn. If all of
     # them asked at its end, a crowd would find one turn after the other, and use the processor time
     # that the waiters with these turns need.
-    turns = [vote.ttl or 0 for vote in tally.votes if vote and vote.reserved]
+    turns = [vote.ttl or 0 for vote in account.votes if vote and vote.reserved]
     spread = 0.5 * ahead / (ahead + 100)
-    if tally.majority(sum(left >= TURN for left in turns)):
+    if account.majority(sum(left >= TURN for left in turns)):
         spread = 0.0
-    elif tally.majority(len(turns)):
+    elif account.majority(len(turns)):
         spread = 0.005 * ahead * max(1.0, ahead / NEAR)
     expired = math.inf if left is None else left + 0.001 + spread
     return min(delay, expired), min(unheard, expired)

@@ -347,7 +347,7 @@ class Client:
         self._exchange = None
         if exchange is not None:
             exchange.decided = True
-            if exchange.tally.count(Ballot.GRANTED):
+            if exchange.tally.account.count(Ballot.GRANTED):
                 self.world.seen["interrupted with grants out"] += 1
 
     def _decided(self, ticket: int, asked: Round) -> None:
@@ -538,12 +538,12 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
         seen["rounds"] += 1
         lost = tally.verdict is Verdict.LOST
         seen["rounds won by plain grants"] += tally.unanimous is not None
-        one = lost and tally.rival_won
-        seen["split votes"] += lost and not (one or tally.unreachable)
+        one = lost and tally.account.rival_won
+        seen["split votes"] += lost and not (one or tally.account.unreachable)
         seen["refused by one rival"] += one
     if tally.is_plain:
         return  # every clock agrees; to look at the votes would end the fast path
     # Most rounds have no granted vote, so there is none to leave out for its clock.
-    granted = tally.count(Ballot.GRANTED)
-    if granted and len(tally.counted()) < granted:
+    granted = tally.account.count(Ballot.GRANTED)
+    if granted and len(tally.account.counted()) < granted:
         seen["clock off the median"] += 1

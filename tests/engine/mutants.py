@@ -38,10 +38,9 @@ from redlock_django.engine import (
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.quorum import Tally
+from redlock_django.engine.quorum import Account, Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until
 from redlock_django.engine.waiting import Wait
@@ -139,23 +138,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quorum of those that are up", "quorum: N is the configured number of masters",
         Tally._judge,
-        at_start("self.need = quorum(self.masters - self.count(Ballot.FAILED))"),
+        at_start("self.need = quorum(self.masters - account.count(Ballot.FAILED))"),
         schedules.masters_that_are_down_count_in_the_number,
     ),
     Mutant(
         "a master votes twice", "quorum: the first vote of a master counts", Tally.cast,
-        instead("votes[master] is None", "vote.ballot is not Ballot.FAILED or not votes[master]"),
+        instead(
+            "self._votes[master] is None",
+            "vote.ballot is not Ballot.FAILED or not self._votes[master]",
+        ),
         test_quorum.test_the_first_vote_of_a_master_counts,
     ),
     Mutant(
-        "any clock votes", "quorum: a clock too far from the median has no vote", Tally._near,
+        "any clock votes", "quorum: a clock too far from the median has no vote", Account._near,
         always("abs(...) <= self.skew"),
         schedules.a_master_whose_clock_ran_ahead_makes_no_second_holder,
     ),
     Mutant(
         "rivals are not distinguished", "quorum: one other holder, or a split vote",
         Attempt.__init__,
-        argument(FastTally, rivals="False"), schedules.a_proven_holder_ends_the_round,
+        argument(Tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
     ),
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", Wait.goes_on,
@@ -163,12 +165,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "stale connections refuse a lock", "quorum: asked again on new connections",
-        Attempt.split, never("self.last.only_stale"),
+        Attempt.split, never("account.only_stale"),
         test_rounds.test_a_round_that_failed_for_stale_connections_is_asked_again,
     ),
     Mutant(
         "one stale connection is enough", "quorum: asked again only if a quorum is possible",
-        vars(Tally)["only_stale"].fget, instead("lasting", "0"),
+        vars(Account)["only_stale"].fget, instead("lasting", "0"),
         test_rounds.test_a_majority_that_failed_for_other_reasons_is_not_asked_again,
     ),
     Mutant(
@@ -183,35 +185,35 @@ MUTANTS: tuple[Mutant, ...] = (
         test_rounds.test_a_pause_between_split_votes_ends_in_time,
     ),
     Mutant(
-        "plain grants wait for all", "fast path: won with a quorum", FastTally.grant,
-        instead("not self._missing", "not self.outstanding"),
+        "plain grants wait for all", "fast path: won with a quorum", Tally.grant,
+        instead("not self._missing", "None not in votes"),
         partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
     ),
     Mutant(
-        "any fences are plain", "fast path: other fences take the long way", FastTally.grant,
-        never("self._fences is not None"), EVERY_ANSWER,
+        "any fences are plain", "fast path: other fences take the long way", Tally.grant,
+        instead("fences == self._fences", "self._fences is not None"), EVERY_ANSWER,
     ),
     Mutant(
         "any clocks are plain", "fast path: clocks that are off take the long way",
-        FastTally.grant, always("self._earliest <= time <= self._latest"),
+        Tally.grant, always("self._earliest <= time <= self._latest"),
         EVERY_ANSWER,
     ),
     Mutant(
         "a plain vote counts twice", "fast path: the first vote of a master counts",
-        FastTally.grant, never("votes[master] is not None"),
+        Tally.grant, always("votes[master] is None"),
         test_fast_path.test_random_answers_are_the_same_verdict,
     ),
     Mutant(
-        "a lost quorum is plain", "fast path: too few masters take the long way", FastTally.cast,
-        always("self.majority(...)"), EVERY_ANSWER,
+        "a lost quorum is plain", "fast path: too few masters take the long way",
+        Tally._is_spared, always("... >= self.need"), EVERY_ANSWER,
     ),
     Mutant(
-        "a refusal is plain", "fast path: a refusal takes the long way", FastTally.cast,
+        "a refusal is plain", "fast path: a refusal takes the long way", Tally._is_spared,
         always("vote.ballot is Ballot.FAILED"), EVERY_ANSWER,
     ),
     Mutant(
         "masters not asked are reached", "fast path: no undo where nothing was sent",
-        FastTally.cast, never("not vote.sent"), EVERY_ANSWER,
+        Tally.cast, never("not vote.sent"), EVERY_ANSWER,
     ),
     Mutant(
         "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
@@ -321,12 +323,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a verdict waits for all", "quorum: a round returns at its verdict", Tally._judge,
-        instead("yes >= self.need", "yes >= self.need and not self.outstanding"),
+        instead("granting >= self.need", "not outstanding and granting >= self.need"),
         partial(slowly, test_rounds.test_won_before_the_slowest_has_answered),
     ),
     Mutant(
         "a verdict waits for no denial", "quorum: what a majority denies is lost, not unknown",
-        Tally._judge, never("outstanding and not self.rivals and ..."),
+        Tally._judge, always("not account.may_be_denied"),
         partial(test_quorum.test_every_ballot_in_every_order, 3),
     ),
     Mutant(
@@ -347,7 +349,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "elapsed time is read before the confirm round",
         "validity: checked after the confirm round", Attempt.judge,
         together(
-            instead("highest(...)", "(highest(tally, len(ask.resources)), heard := now)[0]"),
+            instead("tally.account", "(heard := now) and tally.account", nth=1),
             instead("self._end(now)", "self._end(heard)"),
         ),
         test_rounds.test_validity_is_judged_after_the_confirm_round,
@@ -369,7 +371,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "undo only what was granted", "rounds: an undo goes to all that may have granted",
-        vars(Tally)["reached"].fget,
+        vars(Account)["reached"].fget,
         instead("vote is None or ...", "vote is not None and vote.ballot is Ballot.GRANTED"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
@@ -378,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "undo also what was refused", "rounds: no undo where it was surely refused",
-        vars(Tally)["reached"].fget,
+        vars(Account)["reached"].fget,
         always("vote.ballot is not Ballot.REFUSED"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
@@ -405,7 +407,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "too few answers are a success", "rounds: released, lost and unknown differ",
         rounds.release,
-        instead("... if tally.denied else None", "False if tally.denied else True"),
+        instead("... if tally.account.denied else None", "not tally.account.denied"),
         test_rounds.test_a_release_is_none_where_too_few_answer,
     ),
     Mutant(
@@ -516,7 +518,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one master confirms for all", "fence: a majority has stored it",
         fencing.stored_by_majority,
-        instead("tally.majority(...)", "any(vote.fences[index] >= fence for vote in votes)"),
+        instead("account.majority(...)", "any(vote.fences[index] >= fence for vote in votes)"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
     Mutant(
@@ -545,7 +547,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wrong clock lifts the fence", "fence: a clock off the median has no say",
         fencing.highest,
-        instead("tally.agreeing", "filter(None, tally.votes)"),
+        instead("account.agreeing", "filter(None, account.votes)"),
         test_fencing.test_a_clock_off_the_median_has_no_say,
     ),
     Mutant(
@@ -570,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any clock extends", "extension: a clock off the median does not count", rounds.extend,
-        argument(FastTally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
+        argument(Tally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
     ),
     Mutant(
         "heal without a marker", "master: heal writes to no other deployment", scripts.heal,
@@ -672,7 +674,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a clock near the skew is near", "queue: every master has the same order",
         waiting.clock_lag,
-        instead("tally.skew / 2", "tally.skew * 2"),
+        instead("account.skew / 2", "account.skew * 2"),
         test_queue.test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well,
     ),
     Mutant(
@@ -684,7 +686,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a minority decides that a clock is wrong", "queue: a majority tells the time",
         waiting.clock_lag,
-        never("not tally.majority(...)"),
+        never("not account.majority(...)"),
         test_queue.test_a_minority_does_not_decide_that_a_clock_is_wrong,
     ),
     Mutant(
@@ -744,7 +746,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter that has a vote asks seldom", "queue: a waiter that has a vote asks at once",
         vars(Attempt)["queued"].fget,
-        always("not tally.count(Ballot.GRANTED)"),
+        always("not account.count(Ballot.GRANTED)"),
         test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
     ),
     Mutant(
@@ -761,7 +763,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter waits for a minority", "link: a round with a quorum of answers is not patient",
         Round.waits_on,
-        always("not self.tally.answered"),
+        always("not self.tally.account.answered"),
         link_schedules.a_patient_round_does_not_wait_for_a_minority,
     ),
     Mutant(
@@ -971,13 +973,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a crowd asks when its waits end",
         "queue: a waiter behind others whose wait is over is refused as they were",
-        refusal.CrowdRefusal.note, never("attempt.last.rival_won"),
+        refusal.CrowdRefusal.note, never("account.rival_won"),
         test_queue.test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were,
     ),
     Mutant(
         "a crowd without an answer is refused",
         "queue: a waiter behind others asks itself if they had no answer",
-        refusal.CrowdRefusal.note, always("attempt.last.rival_won"),
+        refusal.CrowdRefusal.note, always("account.rival_won"),
         partial(
             test_queue.test_a_waiter_behind_others_asks_itself_if_they_had_no_answer,
             {"mute": (1, 2)},
@@ -1027,19 +1029,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a crowd that is not answered asks at once", "queue: without a quorum, pauses are long",
         waiting.retry_delays,
-        never("tally.unreachable"),
+        never("account.unreachable"),
         test_queue.test_without_a_queue_the_pause_is_random,
     ),
     Mutant(
         "a turn that was begun is watched late", "queue: each turn is watched closely",
         waiting.retry_delays,
-        never("tally.majority(sum(left >= TURN for left in turns))"),
+        never("account.majority(sum(left >= TURN for left in turns))"),
         test_queue.test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each,
     ),
     Mutant(
         "a crowd watches each turn", "queue: few waiters ask when a watched turn is over",
         waiting.retry_delays,
-        never("tally.majority(len(turns))"),
+        never("account.majority(len(turns))"),
         test_queue.test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd,
     ),
     Mutant(
@@ -1050,13 +1052,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "waiters poll", "queue: a waiter that will be called asks seldom", waiting.retry_delays,
-        never("tally.majority(len(queued))"),
+        never("account.majority(len(queued))"),
         test_queue.test_a_waiter_that_will_be_called_asks_again_in_seconds,
     ),
     Mutant(
         "a minority will call", "queue: a waiter in too few queues asks often",
         waiting.retry_delays,
-        always("tally.majority(len(queued))"),
+        always("account.majority(len(queued))"),
         test_queue.test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called,
     ),
     Mutant(
@@ -1164,7 +1166,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants are left to the links", "rounds: only once another holder is proved",
-        attempt.leaves_late_grants, always("tally.rival_won"),
+        attempt.leaves_late_grants, always("tally.account.rival_won"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,

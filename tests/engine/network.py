@@ -267,7 +267,7 @@ class Wire:
                 exchange.cast(line.index, NOT_NEEDED)
             else:
                 asked.append((line, command))
-        hopeless = exchange.decided and exchange.tally.unreachable
+        hopeless = exchange.decided and exchange.tally.account.unreachable
         packed, off = None, self.owner.clock.off
         for line, command in asked:
             if isinstance(command, Release):

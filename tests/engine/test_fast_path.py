@@ -13,11 +13,10 @@ import pytest
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.plain_tally import FastTally, Switch
 from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
-from redlock_django.engine.quorum import Tally, Verdict, quorum
+from redlock_django.engine.quorum import Switch, Tally, Verdict, quorum
 from redlock_django.engine.steps import Round, Step
 from redlock_django.engine.waiting import Client
 from tests.engine import sweep
@@ -59,20 +58,22 @@ def _count(tally: Tally, master: int, vote: Vote) -> Verdict:
 
 def _state(tally: Tally) -> tuple[Any, ...]:
     """Return all that a caller can learn from a tally."""
+    account = tally.account
     return (
-        tally.votes, tally.verdict, tally.outstanding, tally.unreachable, tally.only_stale,
-        tally.denied, tally.rival_won, tally.reasons(), tally.counted(), tally.agreeing,
+        account.votes, tally.verdict, account.outstanding, account.unreachable, account.only_stale,
+        account.denied, account.rival_won, account.reasons(), account.counted(), account.agreeing,
         tally.asked, tally.reached, tally.forgot,
     )  # fmt: skip
 
 
 def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look: int = -1) -> None:
-    """Count votes in both tallies, look at the votes once after `look` of them, and compare."""
-    fast = FastTally(masters, skew=SKEW, rivals=rivals)
-    slow = Tally(masters, skew=SKEW, rivals=rivals)
+    """Count votes with the fast path and without, look at all after `look` of them, and compare."""
+    fast = Tally(masters, skew=SKEW, rivals=rivals)
+    with fast_path(False):
+        slow = Tally(masters, skew=SKEW, rivals=rivals)
     for number, (master, vote) in enumerate(cast):
         assert _count(fast, master, vote) is _count(slow, master, vote)
-        assert (fast.verdict, fast.outstanding) == (slow.verdict, slow.outstanding)
+        assert fast.verdict is slow.verdict
         assert fast.grants == slow.grants
         if fast.is_plain:
             asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
@@ -80,8 +81,8 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
             assert fast.forgot == slow.forgot == frozenset()
             assert fast.is_plain, "these questions need no votes"
         if fast.unanimous is not None:
-            assert fast.unanimous == highest(slow, 1)
-            assert stored_by_majority(slow, fast.unanimous)
+            assert fast.unanimous == highest(slow.account, 1)
+            assert stored_by_majority(slow.account, fast.unanimous)
         if number == look:
             assert _state(fast) == _state(slow)
     assert _state(fast) == _state(slow)
@@ -198,7 +199,7 @@ def test_the_same_lease_and_the_same_commands(masters: int) -> None:
 
 
 def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
-    tally = FastTally(5, skew=SKEW, rivals=True)
+    tally = Tally(5, skew=SKEW, rivals=True)
     tally.cast(4, failed("not connected", sent=False))
     for master in range(3):
         tally.grant(master, TIME + master, (7,))
@@ -214,7 +215,7 @@ def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
 
 @pytest.mark.parametrize("masters", range(1, 8))
 def test_fewer_grants_than_a_quorum_are_not_unanimous(masters: int) -> None:
-    tally = FastTally(masters)
+    tally = Tally(masters)
     for master in range(quorum(masters) - 1):
         tally.grant(master, TIME, (7,))
         assert tally.unanimous is None
@@ -224,9 +225,9 @@ def test_fewer_grants_than_a_quorum_are_not_unanimous(masters: int) -> None:
 
 def test_the_switch_decides_if_votes_are_built_at_once() -> None:
     with fast_path(True):
-        assert FastTally(3).is_plain
+        assert Tally(3).is_plain
     with fast_path(False):
-        assert not FastTally(3).is_plain
+        assert not Tally(3).is_plain
 
 
 @pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.nightly)])

@@ -157,7 +157,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a release returns the truth": Judge(
         unraised(Checker.released),
-        ((rounds.release, instead("... if tally.denied else None", "True")),),
+        ((rounds.release, instead("... if tally.account.denied else None", "True")),),
         "from its release", BREAKING,
     ),
     "no lock outlives its TTL": Judge(

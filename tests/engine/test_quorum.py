@@ -60,7 +60,7 @@ def test_two_majorities_always_meet(masters: int) -> None:
     assert 2 * need > masters
     assert 2 * (need - 1) <= masters
     tally = Tally(masters)
-    assert [tally.majority(votes) for votes in range(masters + 1)] == [
+    assert [tally.account.majority(votes) for votes in range(masters + 1)] == [
         votes >= need for votes in range(masters + 1)
     ]
 
@@ -99,7 +99,7 @@ def test_the_first_vote_of_a_master_counts() -> None:
     tally.cast(0, granted())
     tally.cast(1, granted())
     assert tally.verdict is Verdict.PENDING
-    assert tally.count(FAIL) == tally.count(YES) == tally.outstanding == 1
+    assert tally.account.count(FAIL) == tally.account.count(YES) == tally.outstanding == 1
     assert tally.cast(2, granted()) is Verdict.WON
 
 
@@ -111,13 +111,13 @@ def test_late_votes_are_kept_and_change_nothing() -> None:
     tally.cast(1, granted())
     assert tally.verdict is Verdict.LOST
     assert tally.votes[1] == granted()
-    assert tally.reasons() == ["held", "granted", "held"]
+    assert tally.account.reasons() == ["held", "granted", "held"]
 
 
 def test_reasons_name_silent_masters() -> None:
     tally = Tally(2, skew=1)
     tally.cast(1, failed("refused the connection", sent=False))
-    assert tally.reasons() == ["no answer yet", "refused the connection"]
+    assert tally.account.reasons() == ["no answer yet", "refused the connection"]
 
 
 # Clocks: a master off the median is not counted.
@@ -136,12 +136,12 @@ def _cast(times: list[float | None], *, rivals: bool = False) -> tuple[Tally, li
 
 def test_a_clock_off_the_median_is_not_counted() -> None:
     tally, verdicts = _cast([0, 0, None, None, 5])
-    assert tally.count(YES) == 3
-    assert len(tally.counted()) == 2
+    assert tally.account.count(YES) == 3
+    assert len(tally.account.counted()) == 2
     assert verdicts == [Verdict.PENDING] * 4 + [Verdict.LOST]
-    assert tally.unreachable
-    assert tally.reasons()[4] == "its clock is +5.0 s off the other masters'"
-    assert tally.reasons()[0] == "granted"
+    assert tally.account.unreachable
+    assert tally.account.reasons()[4] == "its clock is +5.0 s off the other masters'"
+    assert tally.account.reasons()[0] == "granted"
 
 
 def test_a_vote_comes_back_when_the_median_moves() -> None:
@@ -149,28 +149,28 @@ def test_a_vote_comes_back_when_the_median_moves() -> None:
     assert verdicts == [Verdict.PENDING, Verdict.PENDING, Verdict.PENDING, Verdict.WON]
     # Of two clocks either may be wrong: neither counts until a third master has answered.
     two, _ = _cast([0, 5])
-    assert two.counted() == []
-    assert [vote.time for vote in tally.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
+    assert two.account.counted() == []
+    assert [vote.time for vote in tally.account.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
 
 
 def test_a_tally_is_not_unreachable_while_the_median_may_move() -> None:
     tally = Tally(4, skew=SECOND, rivals=True)
     for index, time in ((0, 5), (3, 0)):
         tally.cast(index, Vote(NO, "held", time * SECOND, rival=b"A"))
-    assert tally.agreeing == []
-    assert not tally.unreachable
+    assert tally.account.agreeing == []
+    assert not tally.account.unreachable
     assert tally.verdict is Verdict.PENDING
     for index in (1, 2):
         tally.cast(index, Vote(NO, "held", 0, rival=b"A"))
-    assert tally.rival_won
-    assert not tally.unreachable
+    assert tally.account.rival_won
+    assert not tally.account.unreachable
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.4, 1.0])
 def test_clocks_within_the_skew_all_count(apart: float) -> None:
     tally, _ = _cast([0, apart, apart / 2])
     assert tally.verdict is Verdict.WON
-    assert len(tally.counted()) == tally.count(YES)
+    assert len(tally.account.counted()) == tally.account.count(YES)
 
 
 def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
@@ -181,8 +181,8 @@ def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
     tally.cast(3, granted(0))
     tally.cast(4, granted(0))
     assert tally.verdict is Verdict.LOST
-    assert [vote.time for vote in tally.counted()] == [0, 0]
-    assert [vote.ballot for vote in tally.agreeing] == [NO, YES, YES]
+    assert [vote.time for vote in tally.account.counted()] == [0, 0]
+    assert [vote.ballot for vote in tally.account.agreeing] == [NO, YES, YES]
 
 
 def test_a_vote_without_a_time_is_not_off() -> None:
@@ -203,4 +203,4 @@ def test_every_order_of_clocks_that_are_off(masters: int) -> None:
         if first is Verdict.WON:
             at = verdicts.index(first)
             then, _ = _cast([*times[: at + 1], *[None] * (masters - at - 1)])
-            assert 2 * len(then.counted()) > masters
+            assert 2 * len(then.account.counted()) > masters

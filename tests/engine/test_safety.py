@@ -19,7 +19,6 @@ from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.backends.memory.master import SCRIPTS
 from redlock_django.engine import attempt, quorum, rounds, validity
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot
@@ -185,8 +184,7 @@ def _no_tombstone(patch: Patch) -> None:
 
 
 def _no_undo(patch: Patch) -> None:
-    for tally in (Tally, FastTally):
-        patch.setattr(tally, "reached", frozenset())
+    patch.setattr(Tally, "reached", frozenset())
 
 
 def _undo_only_what_was_granted(patch: Patch) -> None:
@@ -197,8 +195,7 @@ def _undo_only_what_was_granted(patch: Patch) -> None:
             if vote is not None and vote.ballot is Ballot.GRANTED
         )
 
-    for tally in (Tally, FastTally):
-        patch.setattr(tally, "reached", property(reached))
+    patch.setattr(Tally, "reached", property(reached))
 
 
 def _release_in_the_minimum_hold(patch: Patch) -> None:

@@ -60,7 +60,10 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "of several replies one is read": (Inbox._parse, always("not parser.has_data()")),
     "votes after the verdict are dropped": (
         Tally.cast,
-        instead("votes[master] is None", "not votes[master] and self.verdict is Verdict.PENDING"),
+        instead(
+            "self._votes[master] is None",
+            "not self._votes[master] and self.verdict is Verdict.PENDING",
+        ),
     ),
     "a release that a busy master refused is forgotten": (
         dialer._fail_owed, without(Master.keep_release, nth=1),

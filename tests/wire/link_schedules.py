@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
@@ -26,7 +25,7 @@ from redlock_django.engine.protocol.statuses import (
     UNMARKED,
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote
-from redlock_django.engine.quorum import Tally, Verdict
+from redlock_django.engine.quorum import Switch, Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
@@ -493,7 +492,7 @@ def a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
         poll(links, 2 * TIMEOUT)
         links.masters[0].suspect = "its clock stepped"
         links.reply(0, exchange.number)
-        assert exchange.tally.reasons()[0] == "its clock stepped"
+        assert exchange.tally.account.reasons()[0] == "its clock stepped"
 
 
 def a_late_reply_costs_no_vote_after_it() -> None:
@@ -792,7 +791,7 @@ def with_a_majority_down_no_master_is_asked() -> None:
         for master in links.masters[:2]:
             links.lose(master, "lost")
         exchange = links.ask(links.acquire())
-        assert exchange.tally.reasons() == ["lost", "lost", "not asked"]
+        assert exchange.tally.account.reasons() == ["lost", "lost", "not asked"]
         assert links.ends[2].names() == []
 
 

@@ -12,10 +12,10 @@ from unittest.mock import patch
 
 import hiredis
 
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.link.link import Exchange
@@ -177,7 +177,7 @@ class ManualLinks(Links):
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
-        tally = FastTally(len(self.masters), skew=skew, rivals=rivals)
+        tally = Tally(len(self.masters), skew=skew, rivals=rivals)
         until = self.time() + patient if patient else 0.0
         asked = Round(commands, tally, patient=until, spares=spares)
         exchange = self.outbox.exchange(asked, lambda: None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.plain_tally import FastTally
 from redlock_django.engine.protocol.statuses import GRANTED
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.waiting.waiters import Waiter
@@ -28,7 +28,7 @@ def _asleep(links: ManualLinks, ticket: int = 1, ahead: int = 0) -> Waiter:
 
 def _release(links: ManualLinks, *resources: str) -> None:
     release = replace(links.release(), resources=resources)
-    asked = Round((release,) * 3, FastTally(3), frees=resources)
+    asked = Round((release,) * 3, Tally(3), frees=resources)
     links.outbox.begin(links.outbox.exchange(asked, wake_none))
     links.outbox.flush()
 

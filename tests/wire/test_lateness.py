@@ -8,10 +8,9 @@ from random import Random
 
 import pytest
 
-from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import Extend
 from redlock_django.engine.protocol.votes import Ballot, Vote
-from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.quorum import Switch, Verdict
 from redlock_django.wire.judging.late_masters import (
     MOST_BEHIND,
     SHORTEST,
@@ -124,7 +123,7 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         links.lateness.waited(TIMEOUT / 5, 3.0, links.time())
         links.lateness.running._counted -= 10.0
         links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
-        (reason,) = exchange.tally.reasons()
+        (reason,) = exchange.tally.account.reasons()
         assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
 
@@ -136,7 +135,7 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
         links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
-        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
+        assert exchange.tally.account.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +293,7 @@ def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() 
         exchange = _first_attempt(links)
         assert exchange.tally.asked == {0, 1, 2}
         links.lose(links.masters[0], "lost")
-        assert exchange.tally.only_stale, "it is asked again at once"
+        assert exchange.tally.account.only_stale, "it is asked again at once"
         assert _first_attempt(links).tally.asked == {1, 2, 3, 4}
 
 

@@ -13,11 +13,10 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.plain_tally import FastTally, Switch
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import ABSENT
-from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.quorum import Switch, Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.link.link import Kind
 from redlock_django.wire.link.master import Master
@@ -83,7 +82,7 @@ class Session:
             commands[rng.randrange(len(commands))] = None
         rivals = isinstance(command, Acquire)
         skew = links.deployment.skew if command.trusted else None
-        tally = FastTally(len(commands), skew=skew, rivals=rivals)
+        tally = Tally(len(commands), skew=skew, rivals=rivals)
         woken: list[int] = []
         exchange = links.outbox.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
         links.outbox.begin(exchange)
@@ -182,18 +181,16 @@ def test_a_healthy_round_takes_the_fast_path() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links(True) as (links, time):
         with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
-            first = links.outbox.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
+            first = links.outbox.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
             links.outbox.begin(first)
             links.outbox.flush()
         _answered(links, time, first)  # and now the clocks are known
         with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
-            exchange = links.outbox.exchange(
-                Round((links.acquire(),) * 3, FastTally(3)), lambda: None
-            )
+            exchange = links.outbox.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
             links.outbox.begin(exchange)
             links.outbox.flush()
             _answered(links, time, exchange)
-        assert isinstance(exchange.tally, FastTally)
+        assert isinstance(exchange.tally, Tally)
         assert exchange.tally.is_plain
         assert exchange.tally.verdict is Verdict.WON
 
@@ -246,7 +243,7 @@ def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: i
     for index in exchange.tally.asked:
         links.say(index, resp([exchange.number, 1, time.wall, *[7] * command.fenced]))
     assert exchange.tally.verdict is Verdict.WON
-    return exchange.tally.reasons()
+    return exchange.tally.account.reasons()
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -285,7 +282,7 @@ def test_the_fast_path_names_why_a_master_is_left_out_now(fault: str) -> None:
         master = links.masters[0]
         setattr(master, "late" if fault == "late" else "reason", "something else")
         exchange = links.ask(links.acquire("b" * 32))
-        assert exchange.tally.reasons()[0] == "something else"
+        assert exchange.tally.account.reasons()[0] == "something else"
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -387,7 +384,7 @@ def test_a_clock_step_ends_the_fast_path() -> None:
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
         links.say(0, resp([exchange.number, 1, time.wall + 5_000_000, 7]))
-        assert "stepped" in exchange.tally.reasons()[0]
+        assert "stepped" in exchange.tally.account.reasons()[0]
 
 
 def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
@@ -396,7 +393,7 @@ def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
         ahead = time.wall + 5_000_000
         links.say(0, b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
-        assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
+        assert ["stepped" in one.tally.account.reasons()[0] for one in asked] == [True, True]
 
 
 @pytest.mark.parametrize("asks", ["acquire", "release"])
@@ -428,7 +425,7 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
         begin = refusal.index(grant)
         for piece in refusal[:begin], grant, refusal[begin + len(grant) :]:
             links.say(0, piece)
-        assert exchange.tally.reasons()[0] == "forgot the lock"
+        assert exchange.tally.account.reasons()[0] == "forgot the lock"
 
 
 def test_a_clock_step_in_a_short_reply_ends_the_fast_path() -> None:
@@ -436,7 +433,7 @@ def test_a_clock_step_in_a_short_reply_ends_the_fast_path() -> None:
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
         links.say(0, resp(short([exchange.number, 1, time.wall + 5_000_000, 7])))
-        assert "stepped" in exchange.tally.reasons()[0]
+        assert "stepped" in exchange.tally.account.reasons()[0]
         assert links.masters[0].link is not None
         assert not links.masters[0].link.owed or links.masters[0].checking
 
@@ -450,7 +447,7 @@ def test_bounds_of_clocks_are_not_old() -> None:
             time.now += 1.0
             exchange = links.ask(links.acquire())
             links.say(0, resp([exchange.number, 1, time.wall + stepped, 7]))
-        assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
+        assert "stepped by 1.2 s" in exchange.tally.account.reasons()[0]
 
 
 def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:

@@ -50,7 +50,7 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
             data = resp([p if isinstance(p, bytes) else meant.get(p, p) for p in reply])
         links.say(0, data)
         assert exchange.tally.verdict is Verdict.LOST
-        assert "out of step" in exchange.tally.reasons()[0]
+        assert "out of step" in exchange.tally.account.reasons()[0]
         assert links.ends[0].names() == ["acquire"]
         assert links.ends[0].is_closed_by_the_other()
         assert links.ask(links.acquire("b" * 32)).tally.verdict is Verdict.LOST
@@ -78,7 +78,7 @@ def test_every_round_in_flight_fails_with_its_link() -> None:
     with manual_links(1) as links:
         rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
         links.say(0, resp(b"rubbish"))
-        assert all("out of step" in exchange.tally.reasons()[0] for exchange in rounds)
+        assert all("out of step" in exchange.tally.account.reasons()[0] for exchange in rounds)
 
 
 PUSHES = b"".join((

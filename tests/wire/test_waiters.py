@@ -22,7 +22,7 @@ import pytest
 
 from redlock_django.engine import waiting
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.plain_tally import Switch
+from redlock_django.engine.quorum import Switch
 from redlock_django.wire.servers.handshake import speaks_resp3
 from redlock_django.wire.waiting import waiters as wire_waiters
 from redlock_django.wire.waiting.waiters import MOST_ASKING, Crowd, LocalQueues, Waiter, Waiters

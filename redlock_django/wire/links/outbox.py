@@ -13,11 +13,10 @@ from dataclasses import replace
 from itertools import count
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.plain_tally import Switch
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
-from redlock_django.engine.quorum import quorum
+from redlock_django.engine.quorum import Switch, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTEST, LateWatch
@@ -258,7 +257,7 @@ class Outbox:
         self._redial()
         asked = self._fit_for(exchange, now)
         # If a majority is known to be down, nothing that needs a quorum is sent.
-        hopeless = exchange.decided and exchange.tally.unreachable
+        hopeless = exchange.decided and exchange.tally.account.unreachable
         packed: dict[int, bytes] = {}
         for master, command in asked:
             if hopeless and not isinstance(command, Release):
