@@ -35,7 +35,6 @@ plain = over(SHOPS[3], shops=SHOPS[1::2])
 @pytest.mark.parametrize("kind", ["function", "dispatch", "mixin", "api"])
 def test_a_retry_is_given_the_same_answer(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
-    client.permit("yes")
     first, second = client.pay(kind, order, key), client.pay(kind, order, f'"{key}"')
     assert (first.status, second.status) == (201, 201), shop.site.log
     assert (first.replayed, second.replayed) == (False, True)
@@ -72,7 +71,6 @@ def two_shops(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> l
 def test_fifty_requests_at_once_run_the_view_once(two_shops: list[Shop], kind: str) -> None:
     one, other = two_shops
     client, order, key = one.client(), new_order(), new_key()
-    client.permit("yes")
     answers = all_at_once([client, client.at(other.site)], kind, order, key, 50)
     waits = kind == "wait"
     one_is_done(answers, waits=waits)
@@ -188,20 +186,17 @@ def payment(shop: Shop, order: int) -> int:
 @opposites
 @pytest.mark.parametrize("kind", ["function", "cached"])
 def test_a_client_that_goes_away_finds_the_result(shop: Shop, kind: str) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    entered, opened = shop.gate(order)
-    with client.asking(kind, order, key):
-        until(entered.exists, f"the view: {shop.site.log}")
-    assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
-    opened.touch()
-    answer = retry(client, kind, order, key)
-    assert (answer.status, answer.replayed) == (201, True), shop.site.log
-    assert shop.books.payments(order) == 1
+    leave_and_retry(shop, kind)
 
 
 @pytest.mark.parametrize("shop", ["asgi-plain-postgres"], indirect=True)
 @pytest.mark.parametrize("kind", ["async", "cached-async"])
 def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str) -> None:
+    leave_and_retry(shop, kind)
+
+
+def leave_and_retry(shop: Shop, kind: str) -> None:
+    """Disconnect while the view runs; the retry gets its response."""
     client, order, key = shop.client(), new_order(), new_key()
     entered, opened = shop.gate(order)
     with client.asking(kind, order, key):
@@ -217,7 +212,7 @@ def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str)
 
 
 @opposites
-@pytest.mark.parametrize("do", ["fail at commit", "raise", "500", "503"])
+@pytest.mark.parametrize("do", ["fail at commit", "raise", "503"])
 def test_a_failure_that_changed_nothing_is_not_recorded(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     for _ in range(2):
@@ -227,15 +222,6 @@ def test_a_failure_that_changed_nothing_is_not_recorded(shop: Shop, do: str) -> 
     answer = client.pay("function", order, key)
     assert (answer.status, answer.replayed) == (201, False), shop.site.log
     assert client.pay("function", order, key).body == answer.body
-    assert shop.books.payments(order) == 1
-
-
-@opposites
-@pytest.mark.parametrize("do", ["404", "429"])
-def test_a_refusal_of_the_view_is_its_result(shop: Shop, do: str) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    first, second = (client.pay("function", order, key, do=do) for _ in range(2))
-    assert (first.status, second.status, second.replayed) == (int(do), int(do), True)
     assert shop.books.payments(order) == 1
 
 

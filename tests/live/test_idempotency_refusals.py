@@ -1,4 +1,4 @@
-"""Every refusal over HTTP, with locks and without; and that no secret is revealed."""
+"""Refusals by real servers, with locks and without; and that no secret is revealed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.live.payments.paying import Answer, Shop, new_key, new_order
-from tests.live.test_idempotency_once import opposites
+from tests.live.test_idempotency_once import opposites, plain
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -43,25 +43,6 @@ TTL = range(1, 11)
 
 
 @opposites
-def test_a_key_that_is_missing(shop: Shop) -> None:
-    client, order = shop.client(), new_order()
-    answer = client.pay("required", order, None)
-    problem(answer, 400, "idempotency-key-missing", retryable=False, safe_new_key=True)
-    assert shop.books.payments(order) == 0
-
-
-@opposites
-def test_a_key_that_is_malformed(shop: Shop) -> None:
-    client, order = shop.client(), new_order()
-    for key in ("", " ", "a b", "a,b", '"a","b"', '"open', '""', "k" * 256, "\u00fc"):
-        answer = client.pay("function", order, key)
-        problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
-    answer = client.pay("small", order, "NOT-OF-THE-PATTERN")
-    problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
-    assert shop.books.payments(order) == 0
-
-
-@opposites
 def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     connection = http.client.HTTPConnection("127.0.0.1", shop.site.port, timeout=60)
@@ -78,14 +59,6 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     connection.close()
     assert (answer.status, shop.books.payments(order)) == (400, 0), answer
     problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
-
-
-@opposites
-def test_a_key_of_an_anonymous_client(shop: Shop) -> None:
-    order = new_order()
-    answer = shop.client().without_name().pay("required", order, new_key())
-    problem(answer, 400, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
-    assert shop.books.payments(order) == 0
 
 
 @opposites
@@ -106,43 +79,38 @@ def test_a_key_in_flight_and_reused(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@opposites
-def test_an_uncertain_outcome(shop: Shop) -> None:
+# Users.
+
+
+@plain
+def test_a_new_session_at_an_async_view(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
-    client.pay("cached", order, key, do="fail at commit")
-    answer = client.pay("cached", order, key)
-    problem(answer, 409, "idempotency-outcome-uncertain", retryable=False, safe_new_key=False)
-
-
-@opposites
-def test_a_result_that_was_not_kept(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    client.pay("stream", order, key)
-    answer = client.pay("stream", order, key)
-    problem(answer, 409, "idempotency-result-unavailable", retryable=False, safe_new_key=False)
-
-
-@opposites
-def test_a_key_that_has_expired(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    answers = [client.pay("brief", order, key)]
-
-    def over() -> bool:
-        answers.append(client.pay("brief", order, key))
-        return answers[-1].replayed is None
-
-    until(over, "the end of its retention")
-    problem(answers[-1], 409, "idempotency-key-expired", retryable=False, safe_new_key=False)
+    first = client.pay("async", order, key)
+    client.log_in()
+    assert client.pay("async", order, key).body == first.body
     assert shop.books.payments(order) == 1
 
 
 @opposites
-def test_a_request_that_is_too_large(shop: Shop) -> None:
-    client, order = shop.client(), new_order()
-    answer = client.pay("small", order, new_key(), b"x" * 1001)
-    problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
-    assert shop.books.payments(order) == 0
-    assert client.pay("small", order, new_key(), b"x" * 1000).status == 201
+@pytest.mark.parametrize("kind", ["function", "cached"])
+def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: str) -> None:
+    order, key = new_order(), new_key()
+    first = shop.client().pay(kind, order, key)
+    anonymous = shop.client().without_name()
+    for _ in range(2):
+        answer = anonymous.pay(kind, order, key)
+        problem(answer, 400, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
+        assert answer.body != first.body
+    assert shop.books.payments(order) == 1
+
+
+@opposites
+def test_csrf_protection_runs_before_a_replay(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    assert client.pay("function", order, key).status == 201
+    forged = client.pay("function", order, key, headers={"X-CSRFToken": "forged"})
+    assert (forged.status, forged.replayed) == (403, None)
+    assert b'"payment"' not in forged.body
 
 
 # Locks of resources.

@@ -80,11 +80,6 @@ class Client:
             "Authorization": f"Token {answer.json['token']}",
         }
 
-    @property
-    def credentials(self) -> str:
-        """The headers that identify the user."""
-        return " ".join(self.headers.values())
-
     def at(self, site: Site) -> Client:
         """Return the same user at another site of the same database."""
         return Client(site, "", self.headers, self.csrf)
@@ -94,10 +89,6 @@ class Client:
         cookies = self.headers["Cookie"].split("; ")
         ours = next(cookie for cookie in cookies if cookie.startswith("csrftoken="))
         return Client(self.site, "", {"Cookie": ours, "X-CSRFToken": self.csrf}, self.csrf)
-
-    def permit(self, whether: str) -> None:
-        """Get the permission to pay ("yes"), or lose it ("no")."""
-        assert self._ask(f"/permit/{self.name}/{whether}/", b"", {}).status == 200
 
     def pay(
         self,
@@ -110,13 +101,12 @@ class Client:
         content_type: str = "application/json",
         die: str = "",
         do: str = "",
-        query: str = "",
     ) -> Answer:
         """Request a payment; raises an OSError or HTTPException if there is no response."""
         sent = {"Content-Type": content_type, **self.headers, **(headers or {})}
         optional = {"Idempotency-Key": key, "X-Die": die or None, "X-Do": do or None}
         sent |= {name: value for name, value in optional.items() if value is not None}
-        return self._ask(f"/{kind}/{order}/{query}", body, sent)
+        return self._ask(f"/{kind}/{order}/", body, sent)
 
     def is_left_alone(self, kind: str, order: int, key: str, die: str) -> None:
         """Request a payment, and check that the process that should answer has died.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from tests.live.payments.views import KINDS, log_in, permit
+from tests.live.payments.views import KINDS, log_in
 
 urlpatterns = [path(f"{kind}/<int:order>/", view, name=kind) for kind, view in KINDS.items()]
-urlpatterns += [path("login/<str:name>/", log_in), path("permit/<str:name>/<str:whether>/", permit)]
+urlpatterns += [path("login/<str:name>/", log_in)]

@@ -12,8 +12,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth import login
-from django.contrib.auth.decorators import permission_required
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.middleware.csrf import get_token
@@ -22,7 +21,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from rest_framework.authentication import TokenAuthentication
 from rest_framework.authtoken.models import Token
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
@@ -128,19 +127,11 @@ class Mixin(IdempotentMixin, Plain):
     """Idempotent by inheritance."""
 
 
-class MayPay(BasePermission):
-    """A view only for users with the permission."""
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        """Answer with the name of the user."""
-        return bool(request.user.has_perm("payments.add_payment"))
-
-
 class Api(LockAPIMixin, APIView):
     """The same with tokens."""
 
     authentication_classes = (TokenAuthentication,)
-    permission_classes = (MayPay,)
+    permission_classes = (IsAuthenticated,)
 
     @idempotent
     def post(self, request: Request, order: int) -> HttpResponse:
@@ -181,7 +172,6 @@ def body(request: HttpRequest, order: int) -> HttpResponse:
     return JsonResponse({"bytes": len(request.body)}, status=201)
 
 
-may_pay = permission_required("payments.add_payment", raise_exception=True)
 locked = lock_resource("order:<int:order>")
 cached = idempotent(store="cache")
 cached_short = idempotent(store="cache", using="short")
@@ -192,10 +182,6 @@ KINDS: dict[str, Any] = {
     "mixin": Mixin.as_view(),
     "api": Api.as_view(),
     "wait": idempotent(in_flight="wait", wait=60)(charge),
-    "required": idempotent(required=True)(charge),
-    "permitted": may_pay(idempotent(charge)),
-    "by-address": idempotent(anonymous_scope=lambda request, **_: "127.0.0.1")(charge),
-    "brief": idempotent(retention=1)(charge),
     "short": idempotent(using="short")(charge),
     "forgotten": idempotent(using="forgotten")(charge),
     "small": idempotent(using="small")(body),
@@ -232,15 +218,3 @@ def log_in(request: HttpRequest, name: str) -> HttpResponse:
     Token.objects.filter(user=user).delete()
     token = Token.objects.create(user=user).key
     return JsonResponse({"csrf": get_token(request), "token": token})
-
-
-@csrf_exempt
-def permit(request: HttpRequest, name: str, whether: str) -> HttpResponse:
-    """Grant a user the permission to pay, or revoke it."""
-    user = User.objects.get(username=name)
-    permission = Permission.objects.get(codename="add_payment")
-    if whether == "yes":
-        user.user_permissions.add(permission)
-    else:
-        user.user_permissions.remove(permission)
-    return HttpResponse()
