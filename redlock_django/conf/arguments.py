@@ -96,7 +96,8 @@ def has_arguments(names: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]
 def refuse_unknown(function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
     """Raise TypeError for an argument that a function does not have, with the one that is meant."""
     parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    known = [one.name for one in parameters if one.kind not in positional]
     for name in arguments:
         if name not in known:
             raise TypeError(

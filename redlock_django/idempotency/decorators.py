@@ -5,21 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
-from redlock_django.backends.values import (
-    LONGEST_RETENTION,
-    LONGEST_WAIT,
-    choice,
-    duration,
-    flag,
-    http_methods,
-)
-from redlock_django.conf.arguments import helps_with_arguments
+from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.flow.attempt import async_view, sync_view
@@ -27,7 +19,7 @@ from redlock_django.idempotency.placement import (
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import CHOICES, METHODS, IdempotentOptions
+from redlock_django.idempotency.settings import KEYS, IdempotentOptions
 from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
@@ -38,7 +30,52 @@ else:
     DjangoView = object
 
 View = TypeVar("View", bound=Callable[..., Any])
-Scope = Callable[..., Any]
+
+
+class IdempotentArguments(TypedDict, total=False):
+    """The arguments of `idempotent` beyond `using`."""
+
+    store: str | None
+    required: bool | None
+    store_body: bool | None
+    methods: Collection[str] | None
+    in_flight: str | None
+    wait: float | timedelta | None
+    retention: float | timedelta | None
+    on_expired: str | None
+    on_5xx: str | None
+    on_disconnect: str | None
+    on_unscoped: str | None
+    anonymous_scope: Callable[..., Any] | None
+    tenant: Callable[..., Any] | None
+    replay_check: Callable[..., Any] | None
+    redact: Callable[..., Any] | None
+    canonical_json: bool
+    ignore: Iterable[str]
+
+
+def _pointers(value: Any, name: str) -> tuple[str, ...]:
+    pointers = () if isinstance(value, str) else tuple(value)
+    if isinstance(value, str) or not all(str(p).startswith("/") for p in pointers):
+        raise ValueError(f"{name} must be a list of JSON pointers: ['/sent_at']")
+    return pointers
+
+
+_SETTINGS: Mapping[str, ArgumentCheck] = {
+    **{name: KEYS[name.upper()][1] for name in (
+        "store", "required", "store_body", "methods", "in_flight", "wait", "retention",
+        "on_expired", "on_5xx", "on_disconnect", "on_unscoped",
+    )},
+    "tenant": taking("request, **kwargs"),
+}  # fmt: skip
+"""The arguments that take precedence over the setting with the same name."""
+
+_OTHERS: Mapping[str, ArgumentCheck] = {
+    "anonymous_scope": taking("request, **kwargs"),
+    "replay_check": taking("request, **kwargs"),
+    "redact": taking("request, body"),
+    "ignore": _pointers,
+}
 
 
 @overload
@@ -47,51 +84,13 @@ def idempotent(view: View, /) -> View: ...
 
 @overload
 def idempotent(
-    *,
-    using: str = "default",
-    store: str | None = None,
-    required: bool | None = None,
-    store_body: bool | None = None,
-    methods: Collection[str] | None = None,
-    in_flight: str | None = None,
-    wait: float | timedelta | None = None,
-    retention: float | timedelta | None = None,
-    on_expired: str | None = None,
-    on_5xx: str | None = None,
-    on_disconnect: str | None = None,
-    on_unscoped: str | None = None,
-    anonymous_scope: Scope | None = None,
-    tenant: Scope | None = None,
-    replay_check: Callable[..., Any] | None = None,
-    redact: Callable[..., Any] | None = None,
-    canonical_json: bool = False,
-    ignore: Iterable[str] = (),
+    *, using: str = "default", **arguments: Unpack[IdempotentArguments]
 ) -> Callable[[View], View]: ...
 
 
-@helps_with_arguments
+@has_arguments(IdempotentArguments)
 def idempotent(
-    view: Any = None,
-    /,
-    *,
-    using: str = "default",
-    store: str | None = None,
-    required: bool | None = None,
-    store_body: bool | None = None,
-    methods: Collection[str] | None = None,
-    in_flight: str | None = None,
-    wait: float | timedelta | None = None,
-    retention: float | timedelta | None = None,
-    on_expired: str | None = None,
-    on_5xx: str | None = None,
-    on_disconnect: str | None = None,
-    on_unscoped: str | None = None,
-    anonymous_scope: Scope | None = None,
-    tenant: Scope | None = None,
-    replay_check: Callable[..., Any] | None = None,
-    redact: Callable[..., Any] | None = None,
-    canonical_json: bool = False,
-    ignore: Iterable[str] = (),
+    view: Any = None, /, *, using: str = "default", **arguments: Unpack[IdempotentArguments]
 ) -> Any:
     """Return a decorator: a request with an `Idempotency-Key` takes effect once.
 
@@ -127,37 +126,15 @@ def idempotent(
     """
     if view is not None:
         return idempotent()(view)
-    try:
-        choices = {
-            "store": store,
-            "in_flight": in_flight,
-            "on_expired": on_expired,
-            "on_5xx": on_5xx,
-            "on_disconnect": on_disconnect,
-            "on_unscoped": on_unscoped,
-        }
-        flags = {"required": required, "store_body": store_body}
-        given = _given(choices, flags, methods, wait, retention)
-    except ValueError as error:
-        raise InvalidRedlock(f"idempotent(): {error}") from None
-    for name, value, arguments in (
-        ("anonymous_scope", anonymous_scope, "request, **kwargs"),
-        ("tenant", tenant, "request, **kwargs"),
-        ("replay_check", replay_check, "request, **kwargs"),
-        ("redact", redact, "request, body"),
-    ):
-        if value is not None and not callable(value):
-            raise InvalidRedlock(f"idempotent(): {name} must be a callable ({arguments})")
-    if tenant is not None:
-        given["tenant"] = tenant
+    given = checked("idempotent", _SETTINGS, arguments)
+    others = checked("idempotent", _OTHERS, arguments)
+    ignore = others.pop("ignore") or ()
     options = IdempotentOptions(
         using=using,
-        given=given,
-        anonymous_scope=anonymous_scope,
-        replay_check=replay_check,
-        redact=redact,
-        canonical_json=canonical_json or bool(ignore),
-        ignore=_pointers(ignore),
+        given={name: value for name, value in given.items() if value is not None},
+        ignore=ignore,
+        canonical_json=arguments.get("canonical_json", False) or bool(ignore),
+        **others,
     )
 
     def decorate(view: View) -> View:
@@ -172,7 +149,7 @@ def idempotent(
             raise InvalidRedlock(
                 f"{view_name(view)} is decorated with @idempotent twice; remove one"
             )
-        check = None if replay_check is not None else inner_permission_check(view)
+        check = None if options.replay_check is not None else inner_permission_check(view)
         if check is not None:
             raise replay_skips_check_error(view, check)
         wrap = async_view if iscoroutinefunction(view) else sync_view
@@ -184,36 +161,6 @@ def idempotent(
         return cast("View", wrapped)
 
     return decorate
-
-
-def _given(
-    choices: Mapping[str, str | None],
-    flags: Mapping[str, bool | None],
-    methods: Collection[str] | None,
-    wait: float | timedelta | None,
-    retention: float | timedelta | None,
-) -> dict[str, Any]:
-    given: dict[str, Any] = {}
-    for name, value in choices.items():
-        if value is not None:
-            given[name] = choice(value, name, CHOICES[name])
-    if wait is not None:
-        given["wait"] = duration(wait, "wait", least=0, most=LONGEST_WAIT)
-    if retention is not None:
-        given["retention"] = duration(retention, "retention", least=1, most=LONGEST_RETENTION)
-    if methods is not None:
-        given["methods"] = http_methods(methods, "methods", METHODS)
-    for name, answer in flags.items():
-        if answer is not None:
-            given[name] = flag(flags, name)
-    return given
-
-
-def _pointers(ignore: Iterable[str]) -> tuple[str, ...]:
-    pointers = () if isinstance(ignore, str) else tuple(ignore)
-    if isinstance(ignore, str) or not all(str(p).startswith("/") for p in pointers):
-        raise InvalidRedlock("idempotent(): ignore must be a list of JSON pointers: ['/sent_at']")
-    return pointers
 
 
 class IdempotentMixin(DjangoView):

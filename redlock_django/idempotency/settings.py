@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.core.cache import caches
@@ -24,6 +25,7 @@ from redlock_django.backends.values import (
     string,
     whole,
 )
+from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_whole_body
@@ -40,45 +42,88 @@ DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may need a key; the others are idempotent without one."""
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    "store": ("database", "cache"),
-    "in_flight": ("auto", "conflict", "wait"),
-    "on_expired": ("reject", "run"),
-    "on_5xx": ("forget", "record"),
-    "on_disconnect": ON_DISCONNECT,
-    "on_unscoped": ("reject", "ignore"),
-}
-"""The allowed values of some settings, and of the arguments with the same name."""
 
-DEFAULTS: Mapping[str, Any] = {
-    "STORE": "database",
-    "DATABASE": "default",
-    "CACHE": "default",
-    "RETENTION": DAY,
-    "TOMBSTONE_RETENTION": 30 * DAY,
-    "HEADER": "Idempotency-Key",
-    "FIELD": "idempotency_key",
-    "METHODS": ("POST", "PATCH"),
-    "REQUIRED": False,
-    "IN_FLIGHT": "auto",
-    "WAIT": 10,
-    "MAX_RECORDS": None,
-    "MAX_RECORDS_WINDOW": 3600,
-    "STORE_BODY": True,
-    "MAX_RESPONSE_BYTES": 1024 * 1024,
-    "MAX_REQUEST_BYTES": None,
-    "KEY_PATTERN": None,
-    "SECRETS": None,
-    "ENCRYPTION_KEYS": None,
-    "KEEP_HEADERS": (),
-    "ON_EXPIRED": "reject",
-    "ON_5XX": "forget",
-    "ON_DISCONNECT": "finish",
-    "ON_UNSCOPED": "reject",
-    "TENANT": None,
-    "PROBLEM_BASE": PROBLEM_BASE,
+def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
+    """Return the check of a value, made from one of a key in a section."""
+    return lambda value, name: check({name: value}, name, *more)
+
+
+def _pattern(value: Any, name: str) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"{name} is not a regular expression: {error}") from None
+
+
+def _secrets(value: object, name: str) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not value or not all(map(_is_secret, value)):
+        # Without the value, which is secret.
+        raise ValueError(f"{name} must be a list of strings that are not empty")
+    return tuple(value)
+
+
+def _is_secret(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _headers(value: object, name: str) -> frozenset[str]:
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise ValueError(f"{name} must be a list of header names")
+    added = frozenset(str(header).lower() for header in value)
+    if never := sorted(added & NEVER_KEPT):
+        raise ValueError(f"{name} must not contain {never[0]!r}, which must not be replayed")
+    return KEPT_HEADERS | added
+
+
+def _tenant(value: object, name: str) -> Callable[..., Any]:
+    if isinstance(value, str):
+        try:
+            value = import_string(value)
+        except ImportError as error:
+            raise ValueError(f"{name} {value!r} cannot be imported: {error}") from None
+    if not callable(value):
+        raise ValueError(f"{name} must be a callable (request, **kwargs), or its dotted path")
+    return value
+
+
+_string = _in_section(string)
+_flag = _in_section(flag)
+_retention = partial(duration, most=LONGEST_RETENTION)
+
+KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
+    "STORE": ("database", partial(choice, allowed=("database", "cache"))),
+    "DATABASE": ("default", _string),
+    "CACHE": ("default", _string),
+    "RETENTION": (DAY, partial(_retention, least=1)),
+    "TOMBSTONE_RETENTION": (30 * DAY, partial(_retention, least=0)),
+    "HEADER": ("Idempotency-Key", _string),
+    "FIELD": ("idempotency_key", _string),
+    "METHODS": (("POST", "PATCH"), partial(http_methods, allowed=METHODS)),
+    "REQUIRED": (False, _flag),
+    "IN_FLIGHT": ("auto", partial(choice, allowed=("auto", "conflict", "wait"))),
+    "WAIT": (10, partial(duration, least=0, most=LONGEST_WAIT)),
+    "MAX_RECORDS": (None, _in_section(whole, "records", 1)),
+    "MAX_RECORDS_WINDOW": (3600, partial(duration, least=1)),
+    "STORE_BODY": (True, _flag),
+    "MAX_RESPONSE_BYTES": (1024 * 1024, _in_section(whole, "bytes")),
+    "MAX_REQUEST_BYTES": (None, _in_section(whole, "bytes")),
+    "KEY_PATTERN": (None, _pattern),
+    "SECRETS": (None, _secrets),
+    "ENCRYPTION_KEYS": (None, ResponseCipher),
+    "KEEP_HEADERS": ((), _headers),
+    "ON_EXPIRED": ("reject", partial(choice, allowed=("reject", "run"))),
+    "ON_5XX": ("forget", partial(choice, allowed=("forget", "record"))),
+    "ON_DISCONNECT": ("finish", partial(choice, allowed=ON_DISCONNECT)),
+    "ON_UNSCOPED": ("reject", partial(choice, allowed=("reject", "ignore"))),
+    "TENANT": (None, _tenant),
+    "PROBLEM_BASE": (PROBLEM_BASE, _string),
 }
-"""Every key of `IDEMPOTENCY` with its default."""
+"""Every key of `IDEMPOTENCY`, with its default and its check. None is allowed if it is the default.
+
+The arguments of `idempotent` with the same name are checked by the same.
+"""
+
+DEFAULTS: Mapping[str, Any] = {key: default for key, (default, _) in KEYS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,100 +202,19 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     for key in given:
         if key == "MAX_WAITERS":
             raise ValueError("MAX_WAITERS is a key of the alias: write it next to IDEMPOTENCY")
-        if key not in DEFAULTS:
-            raise ValueError(f"unknown key {key!r}{nearest(str(key), DEFAULTS)}")
-    section = {**DEFAULTS, **given}
-    database, cache = string(section, "DATABASE"), string(section, "CACHE")
-    if choice(section["STORE"], "STORE", CHOICES["store"]) == "database":
-        if database not in connections.settings:
-            raise ValueError(f"DATABASE {database!r} is not an alias of DATABASES")
-    elif cache not in caches.settings:
-        raise ValueError(f"CACHE {cache!r} is not an alias of CACHES")
-    return IdempotencySettings(
-        store=section["STORE"],
-        database=database,
-        cache=cache,
-        retention=duration(section["RETENTION"], "RETENTION", least=1, most=LONGEST_RETENTION),
-        tombstone_retention=duration(
-            section["TOMBSTONE_RETENTION"],
-            "TOMBSTONE_RETENTION",
-            least=0,
-            most=LONGEST_RETENTION,
-        ),
-        header=string(section, "HEADER"),
-        field=string(section, "FIELD"),
-        methods=http_methods(section["METHODS"], "METHODS", METHODS),
-        required=flag(section, "REQUIRED"),
-        in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
-        wait=duration(section["WAIT"], "WAIT", least=0, most=LONGEST_WAIT),
-        max_records=_whole_or_none(section, "MAX_RECORDS", "records", least=1),
-        max_records_window=duration(section["MAX_RECORDS_WINDOW"], "MAX_RECORDS_WINDOW", least=1),
-        store_body=flag(section, "STORE_BODY"),
-        max_response_bytes=whole(section, "MAX_RESPONSE_BYTES", "bytes"),
-        max_request_bytes=_whole_or_none(section, "MAX_REQUEST_BYTES", "bytes"),
-        key_pattern=_pattern(section),
-        secrets=_secrets(section),
-        encryption_keys=(
-            None
-            if section["ENCRYPTION_KEYS"] is None
-            else ResponseCipher(section["ENCRYPTION_KEYS"])
-        ),
-        keep_headers=_headers(section),
-        on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
-        on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),
-        on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", CHOICES["on_disconnect"]),
-        on_unscoped=choice(section["ON_UNSCOPED"], "ON_UNSCOPED", CHOICES["on_unscoped"]),
-        tenant=_tenant(section),
-        problem_base=string(section, "PROBLEM_BASE"),
-    )
-
-
-def _whole_or_none(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int | None:
-    return None if section[key] is None else whole(section, key, unit, least)
-
-
-def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:
-    value = section["KEY_PATTERN"]
-    try:
-        return None if value is None else re.compile(value)
-    except (re.error, TypeError) as error:
-        raise ValueError(f"KEY_PATTERN is not a regular expression: {error}") from None
-
-
-def _secrets(section: Mapping[str, Any]) -> tuple[str, ...] | None:
-    value = section["SECRETS"]
-    if value is None:
-        return None
-    if not isinstance(value, (list, tuple)) or not value or not all(map(_is_secret, value)):
-        # Without the value, which is secret.
-        raise ValueError("SECRETS must be a list of strings that are not empty")
-    return tuple(value)
-
-
-def _is_secret(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _headers(section: Mapping[str, Any]) -> frozenset[str]:
-    value = section["KEEP_HEADERS"]
-    if isinstance(value, str) or not isinstance(value, Collection):
-        raise ValueError("KEEP_HEADERS must be a list of header names")
-    added = frozenset(str(name).lower() for name in value)
-    if never := sorted(added & NEVER_KEPT):
-        raise ValueError(f"KEEP_HEADERS must not contain {never[0]!r}, which must not be replayed")
-    return KEPT_HEADERS | added
-
-
-def _tenant(section: Mapping[str, Any]) -> Callable[..., Any] | None:
-    value = section["TENANT"]
-    if isinstance(value, str):
-        try:
-            value = import_string(value)
-        except ImportError as error:
-            raise ValueError(f"TENANT {value!r} cannot be imported: {error}") from None
-    if value is not None and not callable(value):
-        raise ValueError("TENANT must be a callable (request, **kwargs), or its dotted path")
-    return value  # type: ignore[no-any-return]
+        if key not in KEYS:
+            raise ValueError(f"unknown key {key!r}{nearest(str(key), KEYS)}")
+    values: dict[str, Any] = {}
+    for key, (default, check) in KEYS.items():
+        value = given.get(key, default)
+        values[key.lower()] = None if value is None and default is None else check(value, key)
+    settings = IdempotencySettings(**values)
+    if settings.store == "database":
+        if settings.database not in connections.settings:
+            raise ValueError(f"DATABASE {settings.database!r} is not an alias of DATABASES")
+    elif settings.cache not in caches.settings:
+        raise ValueError(f"CACHE {settings.cache!r} is not an alias of CACHES")
+    return settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,7 @@ def test_an_unknown_argument_is_named_with_the_nearest_argument(
     [
         ("timeout", "'timeout'. Use wait for how long to wait for the lock"),
         ("retenton", "'retenton', did you mean 'retention'?"),
+        ("view", "'view'"),  # which has no name
     ],
 )
 def test_an_unknown_argument_of_idempotent(name: str, says: str) -> None:
@@ -87,6 +88,10 @@ def test_type_checkers_know_the_arguments_of_decorators() -> None:
         hold("nightly", timeout=5)  # type: ignore[call-overload]
     with pytest.raises(InvalidRedlock):
         hold("nightly", ttl="5")  # type: ignore[call-overload]
+    with pytest.raises(TypeError):
+        idempotent(timeout=5)  # type: ignore[call-overload]
+    with pytest.raises(InvalidRedlock):
+        idempotent(wait="5")  # type: ignore[call-overload]
 
 
 def test_an_unknown_argument_of_a_lock_without_ttl() -> None:

@@ -22,24 +22,23 @@ class ResponseCipher:
     so the response of one record is not replayed from another one.
     """
 
-    def __init__(self, keys: Any) -> None:
+    def __init__(self, keys: Any, name: str = "ENCRYPTION_KEYS") -> None:
         try:
             from cryptography.fernet import Fernet, MultiFernet
         except ImportError:
             raise ValueError(
-                "ENCRYPTION_KEYS needs the package cryptography: "
-                "pip install 'redlock-django[encryption]'"
+                f"{name} needs the package cryptography: pip install 'redlock-django[encryption]'"
             ) from None
         if not isinstance(keys, (list, tuple)) or not keys:
             # Without the value, which is secret; so are the messages below.
-            raise ValueError("ENCRYPTION_KEYS must be a list of Fernet keys that is not empty")
+            raise ValueError(f"{name} must be a list of Fernet keys that is not empty")
         fernets = []
         for index, key in enumerate(keys):
             try:
                 fernets.append(Fernet(key))
             except (ValueError, TypeError):
                 raise ValueError(
-                    f"ENCRYPTION_KEYS[{index}] is not a Fernet key, which is 32 bytes in URL-safe "
+                    f"{name}[{index}] is not a Fernet key, which is 32 bytes in URL-safe "
                     f"base64. Make one: {_NEW_KEY}"
                 ) from None
         self._fernet = MultiFernet(fernets)
