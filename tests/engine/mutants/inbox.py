@@ -1,0 +1,194 @@
+"""Rules of replies and what they answer."""
+
+from __future__ import annotations
+
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.links import inbox
+from redlock_django.wire.links.inbox import Inbox
+from tests.engine.mutants.mutant import Mutant
+from tests.engine.mutation import (
+    always,
+    instead,
+    never,
+    without,
+)
+from tests.wire import (
+    link_schedules,
+    test_plain_rounds,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a plain grant of any round", "fast path: every reply has its round's number",
+        inbox._grant_of, instead("[owed.number, GRANTED]", "[reply[0], GRANTED]"),
+        link_schedules.a_reply_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "an unparsed grant of any round", "fast path: every reply has its round's number",
+        inbox._grant_in, always("prefix == owed.grant"),
+        test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
+        Inbox._count, always("not link.parsing"),
+        test_plain_rounds.test_bytes_inside_a_refusal_do_not_grant,
+    ),
+    Mutant(
+        "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
+        always("self._steps.note(...)"),
+        test_plain_rounds.test_a_clock_step_ends_the_fast_path,
+    ),
+    Mutant(
+        "a step ends with its reply", "fast path: no vote that comes together with a step",
+        Inbox._parse, always("heard < master.sound_until"),
+        test_plain_rounds.test_no_reply_that_comes_together_with_a_clock_step_counts,
+    ),
+    Mutant(
+        "an old look at the clock", "fast path: clocks that drift are noted", Inbox._believes,
+        always("heard < until"),
+        test_plain_rounds.test_bounds_of_clocks_are_not_old,
+    ),
+    Mutant(
+        "our clock never goes back a little", "fast path: our clock that goes back is noted",
+        Inbox._believes, always("heard >= sent"),
+        test_plain_rounds.test_our_clock_that_goes_back_a_little_within_a_round_is_noted,
+    ),
+    Mutant(
+        "a reply of any round counts", "link: every reply has its round's number",
+        Inbox._handle_vote, never("reply[0] != owed.number"),
+        link_schedules.a_reply_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "an unexpected reply is ignored", "link: replies are counted", Inbox._answer,
+        instead("raise ProtocolDesync('a reply without a command')", "return"),
+        link_schedules.an_unexpected_reply_drops_the_link,
+    ),
+    Mutant(
+        "a release without a clock is a step", "link: 0 in a reply is no time of a master",
+        inbox._grant_of,
+        instead("reply[2], tuple(...)", "reply[2] or 1, ()"),
+        link_schedules.a_release_without_the_time_is_no_clock_step,
+    ),
+    Mutant(
+        "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
+        Inbox._handle_vote,
+        always("reply[2] != 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
+    ),
+    Mutant(
+        "a late grant stays", "fast path: a grant after the refusal is released",
+        Inbox._grant, without("self._outbox.undo_late(...)"),
+        link_schedules.a_grant_after_the_refusal_is_released,
+    ),
+    Mutant(
+        "a grant of a doubtful master stays", "link: a grant after the refusal is released",
+        Inbox._handle_vote, without("self._outbox.undo_late(...)"),
+        link_schedules.a_grant_of_a_late_or_doubtful_master_is_released,
+    ),
+    Mutant(
+        "late replies are read at once", "link: replies that come too late are read in parts",
+        Inbox.read_all, never("link.expired"),
+        link_schedules.replies_that_come_too_late_are_read_in_parts,
+    ),
+    Mutant(
+        "a refused release is forgotten", "link: a release that a master refused is repeated",
+        Inbox._handle_error,
+        without(Master.refuse_release),
+        link_schedules.a_release_that_a_master_refused_is_sent_again,
+    ),
+    Mutant(
+        "a repeated release never ends", "link: an answered release is not repeated",
+        Inbox._handle_vote,
+        without("master.refused_releases.pop(...)"),
+        link_schedules.a_release_that_a_master_refused_is_sent_again,
+    ),
+    Mutant(
+        "a decided round is sent again", "link: a decided round is not sent by EVAL", Inbox._retry,
+        always("owed.undecided is not None"),
+        link_schedules.a_decided_round_is_not_sent_again,
+    ),
+    Mutant(
+        "an undo by EVAL", "link: a master that lacks acquire learns release with it",
+        Inbox._retry, never("isinstance(command, Acquire)"),
+        link_schedules.an_undo_is_known_to_a_master_that_learns_to_acquire,
+    ),
+    Mutant(
+        "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Inbox._handle_error,
+        never("word == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
+    ),
+    Mutant(
+        "late grants take the long way", "fast path: late grants of decided rounds are removed",
+        Inbox._parse, never("not owed[0].undecided"),
+        link_schedules.late_grants_of_decided_rounds_are_only_removed,
+    ),
+    Mutant(
+        "removed replies are not counted off", "fast path: late grants are counted off",
+        Inbox._grant, without("link.expired -= 1"),
+        link_schedules.late_grants_of_decided_rounds_are_only_removed,
+    ),
+    Mutant(
+        "any late grant counts", "fast path: a late grant of an open round takes the long way",
+        Inbox._parse, always("not owed[0].undecided"),
+        link_schedules.a_late_grant_of_a_doubtful_master_has_no_vote,
+    ),
+    Mutant(
+        "expired replies are not counted off", "link: each reply has its own age", Inbox._pop_owed,
+        never("link.expired"),
+        link_schedules.an_expired_reply_that_has_come_is_not_counted_for_the_next,
+    ),
+    Mutant(
+        "late for ever", "link: counted again once it has answered", Inbox._count,
+        never("master.late and ..."), link_schedules.a_late_master_that_has_answered_votes_again,
+    ),
+    Mutant(
+        "in time after one answer", "link: counted again once it has answered all", Inbox._count,
+        always("not owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
+    ),
+    Mutant(
+        "plain grants take no time", "fast path: it notes how long replies take",
+        Inbox._grant,
+        without("link.took = heard - exchange.sent"),
+        link_schedules.no_vote_is_lost_where_all_replies_take_long,
+    ),
+    Mutant(
+        "NOT_READY is ignored", "trust: FLUSHALL is noticed", Inbox._handle_vote,
+        never("reply[1] == NOT_READY"), link_schedules.a_master_that_is_not_ready_is_asked_why,
+    ),
+    Mutant(
+        "a stepped master still votes", "clock step: the vote is not counted", Inbox._handle_vote,
+        instead("master.doubt(read) if command.trusted else ''", "''"),
+        link_schedules.a_clock_that_steps_is_marked_on_its_master,
+    ),
+    Mutant(
+        "votes after a step count", "clock step: no vote from the step on", Inbox._handle_vote,
+        never("command.trusted"),
+        link_schedules.a_command_sent_before_a_step_was_noticed_has_no_vote,
+    ),
+    Mutant(
+        "a release after a step is unknown", "clock step: a release is counted", Inbox._handle_vote,
+        always("command.trusted"),
+        link_schedules.a_release_is_counted_although_its_reply_shows_a_step,
+    ),
+    Mutant(
+        "any answer settles a mark", "clock step: an answer settles only what it answers",
+        Inbox._handle_check,
+        always("owed.mode == master.check_mode"),
+        link_schedules.an_answer_to_an_older_check_does_not_settle_the_mark,
+    ),
+    Mutant(
+        "a mark is sent again as a check", "clock step: a check keeps its mode",
+        Inbox._retry,
+        instead("owed.mode", "'join'", nth=1),
+        link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark,
+    ),
+    Mutant(
+        "a clock that goes back between two replies is not noticed",
+        "clock step: our own, while replies are read", Inbox.read_all, never("now < heard"),
+        link_schedules.a_clock_that_goes_back_between_replies_voids_the_leases_before,
+    ),
+    Mutant(
+        "a check that failed is not made again", "clock step: a failed mark is made again",
+        Inbox._handle_error,
+        never("command is None"),
+        link_schedules.a_step_is_marked_although_the_master_refuses_the_mark_at_first,
+    ),
+)  # fmt: skip

@@ -1,0 +1,188 @@
+"""Rules of what is sent to the masters, and which of them are asked."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.outbox import Outbox, Planner
+from tests.engine.mutants.mutant import Mutant, slowly
+from tests.engine.mutation import (
+    always,
+    instead,
+    never,
+    together,
+    without,
+)
+from tests.wire import (
+    link_schedules,
+    test_hand_off,
+    test_lateness,
+    test_plain_rounds,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a plan without a quorum", "fast path: it asks a quorum at least",
+        Planner._may_plan, never("len(links) < self._quorum"),
+        test_plain_rounds.test_the_fast_path_asks_a_quorum_at_least,
+    ),
+    Mutant(
+        "a plan without a doubtful master", "fast path: only masters that are away are left out",
+        Planner._may_plan, always("master.late or master in behind or not link"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
+    ),
+    Mutant(
+        "a plan without a master to dial", "fast path: a master to be dialed needs a closer look",
+        Planner._may_plan, always("not master.unfinished"),
+        partial(
+            test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once,
+            "lost for want of a thread",
+        ),
+    ),
+    Mutant(
+        "a master that is left out is reached", "fast path: no release to masters left out",
+        Planner._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
+        partial(
+            test_plain_rounds.test_the_fast_path_leaves_out_a_master_that_is_known_not_to_answer,
+            "late",
+        ),
+    ),
+    Mutant(
+        "a release of a master left out is dropped", "fast path: a release is sent or kept",
+        Planner.leave_out, never("not other.trusted"),
+        partial(test_plain_rounds.test_the_fast_path_keeps_a_master_that_a_release_is_for, "lost"),
+    ),
+    Mutant(
+        "a faulty master is asked", "fast path: masters with a fault take the long way",
+        Planner._is_sound, never("master.fault(now)"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
+    ),
+    Mutant(
+        "a release passes an unanswered acquire", "fast path: such a release must bury",
+        Planner._is_sound, never("master.unanswered"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "an unanswered acquire"),
+    ),
+    Mutant(
+        "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
+        Planner.asks_plainly, never("self._membership.conflict"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "another deployment"),
+    ),
+    Mutant(
+        "all masters are asked the same", "fast path: each master is sent its own command",
+        Planner.leave_out, never("alike != len(commands)"),
+        test_plain_rounds.test_the_fast_path_is_not_taken_where_masters_are_asked_differently,
+    ),
+    Mutant(
+        "a healed master grants", "fast path: heal counts from the next extension",
+        Outbox._begin_plainly, never("not command.votes"),
+        test_plain_rounds.test_a_healed_master_does_not_count,
+    ),
+    Mutant(
+        "a release of two locks calls no waiter of one",
+        "queue: a release is followed if the next waiters of all its locks are here", Outbox.begin,
+        instead("len(waiters) == len(frees)", "True"),
+        test_hand_off.test_a_release_calls_if_one_of_its_locks_has_no_waiter_here,
+    ),
+    Mutant(
+        "a waiter that has asked follows a release", "queue: a release is followed after it",
+        Outbox._begin_plainly, never("any(...)"),
+        test_hand_off.test_a_release_calls_a_waiter_that_has_asked_before_it,
+    ),
+    Mutant(
+        "no release is followed", "queue: a release whose next waiter follows it calls nobody",
+        Outbox._begin_plainly, never("isinstance(command, Release)"),
+        test_hand_off.test_a_release_calls_no_waiter_if_the_next_one_follows_it,
+    ),
+    Mutant(
+        "a release that is sent again calls nobody", "queue: what is sent again calls",
+        Outbox._begin_plainly,
+        instead("packed = replace(...)", "packed = command = replace(command, calls=False)"),
+        test_hand_off.test_a_release_that_is_sent_again_calls,
+    ),
+    Mutant(
+        "a patient round asks no late master", "link: without a quorum late masters are asked",
+        Outbox._fit_for,
+        never("exchange.asked.waits_on(now) and ..."),
+        link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
+    ),
+    Mutant(
+        "a patient round asks all late masters", "link: a late minority is not asked",
+        Outbox._fit_for,
+        always("self._planner.usable() < quorum(...)"),
+        link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
+    ),
+    Mutant(
+        "a plain release overtakes", "fast path: a release travels after its acquire",
+        Outbox._begin_plainly,
+        instead("link.out += ...", "link.out[:0] = data"),
+        link_schedules.a_release_is_sent_after_its_acquire,
+    ),
+    Mutant(
+        "a master without a thread stays lost",
+        "link: every round dials masters that no thread could be started for", Outbox._begin_each,
+        without("self._redial()"),
+        link_schedules.a_master_that_no_thread_connects_to_is_dialled_by_the_next_round,
+    ),
+    Mutant(
+        "a release with no link is lost", "link: a release without a link is kept",
+        Outbox._fit_for,
+        without(Master.keep_release),
+        link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
+    ),
+    Mutant(
+        "every release buries", "link: a tombstone only where an acquire may be late",
+        Outbox._begin_each,
+        together(
+            always("command.token in master.unanswered"),
+            without("del master.unanswered[command.token]"),
+        ),
+        partial(slowly, link_schedules.an_ordinary_release_leaves_no_tombstone),
+    ),
+    Mutant(
+        "a late master is waited for", "link: no round waits for a late master", Outbox._begin_each,
+        never("master.late", nth=1), link_schedules.no_release_waits_for_a_late_master,
+    ),
+    Mutant(
+        "a late master is not read first", "link: a late master is read before a round",
+        Outbox._fit_for,
+        without("self._read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
+    ),
+    Mutant(
+        "lost without those that are behind", "link: asked again if another master fails meanwhile",
+        Planner._may_plan, instead("why == BEHIND", "False"),
+        test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
+    ),
+    Mutant(
+        "an extension spares masters", "link: only a first attempt leaves out those behind",
+        Planner.leave_out, never("vote.stale and not exchange.asked.spares"),
+        test_lateness.test_only_a_first_attempt_leaves_out_masters_that_are_behind,
+    ),
+    Mutant(
+        "asked without a majority", "link: refused at once if no majority is open",
+        Outbox._begin_each,
+        never("exchange.decided and ..."), link_schedules.with_a_majority_down_no_master_is_asked,
+    ),
+    Mutant(
+        "another deployment stops nothing", "trust: a conflict stops all new locks",
+        Planner.conflict,
+        instead("self._membership.conflict", "''"),
+        link_schedules.a_master_of_another_deployment_stops_all_new_locks,
+    ),
+    Mutant(
+        "a check replaces a mark", "clock step: no check while a mark is owed", Outbox.check,
+        never("mode == 'join' and ..."),
+        link_schedules.a_mark_is_settled_although_another_master_steps_meanwhile,
+    ),
+    Mutant(
+        "a master that is not counted stays so", "trust: redlock_init takes effect soon",
+        Outbox._fit_for,
+        never("now - master.looked > LOOK_AGAIN"),
+        link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
+    ),
+    Mutant(
+        "a live link is never inspected", "safe servers: INFO is read again", Outbox._begin_each,
+        never("now - master.link.inspected > INSPECTED"),
+        link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
+    ),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Rules of which servers are counted, and what is known of a master and its link."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from redlock_django.wire.link.link import Link, _in_order
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.servers import handshake as join
+from redlock_django.wire.servers import info as server_info
+from tests.engine.mutants.mutant import Mutant, slowly
+from tests.engine.mutation import (
+    instead,
+    never,
+    without,
+)
+from tests.wire import (
+    link_schedules,
+    test_link,
+    test_plain_rounds,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
+        never("name in DOUBTFUL"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
+    ),
+    Mutant(
+        "a plan outlives its links", "fast path: a change of any master ends the plan",
+        Master.look_closer, without("self.plan.until = 0.0"),
+        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "no marker"),
+    ),
+    Mutant(
+        "half a command is sent on", "link: closed after an interrupted send", _in_order,
+        never("is_sending"),
+        test_link.test_an_interrupted_send_drops_the_link,
+    ),
+    Mutant(
+        "a release overtakes", "link: a release travels after its acquire", Link.write,
+        instead("self.out += data", "self.out[:0] = data"),
+        partial(slowly, link_schedules.a_release_is_sent_after_its_acquire),
+    ),
+    Mutant(
+        "a refused release is repeated for ever", "link: repeated while its lock may stand",
+        Master.due_releases,
+        never("until < now"),
+        link_schedules.a_release_that_a_master_refuses_for_ever_is_given_up,
+    ),
+    Mutant(
+        "a kept release does not bury", "link: a kept release leaves a tombstone",
+        Master.keep_release,
+        instead("replace(release, bury=True)", "release"),
+        link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
+    ),
+    Mutant(
+        "a late master is asked", "link: a late master is sent no acquire", Master.fault,
+        never("self.late", nth=1), link_schedules.a_late_master_is_sent_releases_only,
+    ),
+    Mutant(
+        "asked before it is trusted", "trust: no vote before ready-at", Master.fault,
+        never("now < self.trust.ready"), link_schedules.a_master_has_no_vote_before_it_is_trusted,
+    ),
+    Mutant(
+        "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,
+        never("status == MISMATCH"), link_schedules.a_master_of_another_deployment_is_given_up,
+    ),
+    Mutant(
+        "a copy has the run of its server", "safe servers: a copy is another run",
+        server_info.run_of,
+        instead("info.get('master_replid', '')", "''"),
+        link_schedules.an_old_copy_by_replication_on_a_live_link_is_noticed,
+    ),
+    Mutant(
+        "evicted keys are forgotten", "safe servers: evictions end a run", server_info.run_of,
+        never("evicted.isdecimal()"),
+        link_schedules.keys_that_were_evicted_are_noticed_after_the_policy_is_back,
+    ),
+    Mutant(
+        "tolerated evictions count", "safe servers: evictions may be tolerated",
+        server_info.run_of, never("may_evict(info)"),
+        link_schedules.keys_that_were_evicted_are_noticed_after_the_policy_is_back,
+    ),
+    Mutant(
+        "replicas vote", "safe servers: no replica", server_info.faults,
+        never("info.get('role') != ..."), link_schedules.an_unsafe_server_is_not_counted,
+    ),
+    Mutant(
+        "evicting servers vote", "safe servers: no eviction", server_info.faults,
+        never("may_evict(info)"), link_schedules.an_unsafe_server_is_not_counted,
+    ),
+    Mutant(
+        "cluster nodes vote", "safe servers: no cluster node", server_info.faults,
+        never("info.get('cluster_enabled', ...) == ..."),
+        link_schedules.an_unsafe_server_is_not_counted,
+    ),
+)  # fmt: skip

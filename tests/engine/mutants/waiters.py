@@ -1,0 +1,117 @@
+"""Rules of who is called, and when a waiter asks again."""
+
+from __future__ import annotations
+
+from redlock_django.wire.waiting.waiters import Crowd, LocalQueues, Waiter, Waiters
+from tests.engine import (
+    schedules,
+)
+from tests.engine.mutants.mutant import Mutant
+from tests.engine.mutation import (
+    always,
+    instead,
+    never,
+    without,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "one call is enough", "queue: called by a majority", Waiter.decided,
+        instead("self._need", "1"), schedules.a_minority_that_calls_is_not_enough,
+    ),
+    Mutant(
+        "a call ends a pause in which the round was sent",
+        "queue: a waiter sleeps on until the round that was sent for it is decided",
+        Waiter.decided, always("sent is None"),
+        schedules.a_call_does_not_end_a_pause_in_which_the_round_was_sent,
+    ),
+    Mutant(
+        "a round is sent for a waiter that does not sleep",
+        "queue: after a pause, its waiter sends its rounds itself", Waiters.end_pause,
+        without("waiter.pause = None"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
+    ),
+    Mutant(
+        "a call ends two pauses", "queue: what ended a pause does not end the next one",
+        Waiters.end_pause, without("waiter.rested()"),
+        schedules.what_ended_a_pause_does_not_end_the_next_one,
+    ),
+    Mutant(
+        "a release wakes the last waiter of its process", "queue: a release wakes the next waiter",
+        LocalQueues.next_waiters, instead("min", "max"),
+        schedules.a_release_wakes_the_next_waiter_of_its_process,
+    ),
+    Mutant(
+        "a release wakes a waiter behind others",
+        "queue: a release leaves a waiter of another process its turn",
+        LocalQueues.next_waiters, always("others <= 0"),
+        schedules.a_release_wakes_no_waiter_behind_one_of_another_process,
+    ),
+    Mutant(
+        "a waiter of the same process is one of others",
+        "queue: a release wakes a waiter behind those of its own process",
+        LocalQueues.join, instead("pause.ahead - ours", "pause.ahead"),
+        schedules.a_waiter_behind_those_of_its_process_is_the_next_one_after_them,
+    ),
+    Mutant(
+        "all of a crowd ask", "queue: of the waiters of a process, only the first ask",
+        Crowd.join, always("waiter in self._first()"),
+        schedules.of_a_crowd_only_the_first_may_ask,
+    ),
+    Mutant(
+        "a waiter that leaves lets no other ask",
+        "queue: when a waiter is served, the next one of its process asks",
+        Crowd.leave, never("other.behind"),
+        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
+    ),
+    Mutant(
+        "a waiter that leaves wakes all who may ask",
+        "queue: when a waiter is served, only the next one of its process asks",
+        Crowd.leave, always("other.behind"),
+        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
+    ),
+    Mutant(
+        "a waiter is behind as soon as it has looked",
+        "queue: a waiter that leaves meanwhile lets the newest one ask",
+        Crowd.join,
+        instead(
+            "if len(self._waiters) <= MOST_ASKING or waiter in self._first():\n"
+            "    waiter.behind = False",
+            "waiter.behind = waiter not in self._first()",
+        ),
+        schedules.a_waiter_that_comes_while_another_leaves_may_ask,
+    ),
+    Mutant(
+        "calls over lost links are expected",
+        "queue: a waiter that too few masters can call asks often", Waiter.rest,
+        always("len(self._listening) >= self._need"),
+        schedules.a_waiter_that_too_few_masters_can_call_polls,
+    ),
+    Mutant(
+        "a lost link goes unnoticed", "queue: after a lost link a waiter asks soon", Waiters.lose,
+        without(Waiter.doubt), schedules.after_a_lost_link_a_waiter_asks_soon,
+    ),
+    Mutant(
+        "a link lost during a round goes unnoticed", "queue: after a lost link a waiter asks soon",
+        Waiter.rest,
+        always("not self._doubted"),
+        schedules.a_link_lost_during_a_round_shortens_the_pause_after_it,
+    ),
+    Mutant(
+        "a new link goes unnoticed", "queue: after a new link a waiter asks soon", Waiters.listen,
+        without(Waiter.join), schedules.after_a_new_link_a_waiter_asks_soon,
+    ),
+    Mutant(
+        "a request to watch is a call", "queue: a waiter that watches asks after the turn",
+        Waiters.call,
+        never("name.startswith(...)"), schedules.a_waiter_that_watches_a_turn_asks_after_it,
+    ),
+    Mutant(
+        "a pause ends in the past", "queue: after a long round a waiter asks at once", Waiter.rest,
+        instead("max(..., self.until - now)", "self.until - now"),
+        schedules.after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once,
+    ),
+    Mutant(
+        "an old call counts", "queue: only calls since the last round count", Waiter.ask,
+        without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
+    ),
+)  # fmt: skip
