@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
     from tests.live.increments.serving import Counters, Site
     from tests.live.payments.paying import Books, Shop
+
+
+@pytest.fixture
+def no_deadlock() -> Iterator[None]:
+    """Break a deadlock by a signal, whose traceback shows where it is."""
+
+    def stuck(*_: object) -> None:
+        raise AssertionError("stuck")
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(180)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")

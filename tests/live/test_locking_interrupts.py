@@ -13,7 +13,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from itertools import count
@@ -38,7 +38,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_deadlock")]
 R = "order:1"
 
 
@@ -53,20 +53,6 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             **generous_timeouts(),
         }
     }
-
-
-@pytest.fixture(autouse=True)
-def _no_deadlock() -> Iterator[None]:
-    """Break a deadlock by a signal, whose traceback shows where it is."""
-
-    def stuck(*_: object) -> None:
-        raise AssertionError("stuck")
-
-    before = signal.signal(signal.SIGALRM, stuck)
-    signal.alarm(180)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 # Coroutines, cancelled at every await.

@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.live,
+    pytest.mark.usefixtures("no_deadlock"),
     # From 3.12 on, Python warns of a fork in a process with threads; these tests show it works.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
@@ -53,18 +54,6 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
         }
     }
     linked()
-
-
-@pytest.fixture(autouse=True)
-def _no_deadlock() -> Iterator[None]:
-    def stuck(*_: object) -> None:
-        raise AssertionError("stuck")
-
-    before = signal.signal(signal.SIGALRM, stuck)
-    signal.alarm(180)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def driver() -> ThreadDriver:
