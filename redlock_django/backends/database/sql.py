@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DataError, IntegrityError, OperationalError
 
-from redlock_django.backends.database.dialects import SECOND, Dialect, dialect_of, sqlstate, text
+from redlock_django.backends.database.dialects import SECOND, dialect_of, sqlstate, text
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -101,97 +101,90 @@ def take(
     A lock that became free is reserved for the first waiter for `turn` seconds, then for the
     second one, and so on. A caller that does not wait only leaves the first its turn.
     """
-    dialect = dialect_of(cursor)
-    queue = [round(turn * SECOND), 1 if place is NOT_WAITING else 1000, *place]
-    refusal = None
+    statements = TakeStatements(cursor, wanted, place, turn)
+    # A refusal that only reads costs the server less than one that locks the row.
+    looks_first = place is not NOT_WAITING or len(wanted.resources) > 1
     for _ in range(_RACES):
-        # A refusal that only reads costs the server less than one that locks the row.
-        if place is not NOT_WAITING or len(wanted.resources) > 1:
-            refusal = _look(dialect, cursor, wanted.resources, queue)
+        refusal = statements.refusal() if looks_first else None
         if refusal is None:
-            try:
-                fences = _take(dialect, cursor, wanted, queue)
-            except IntegrityError as error:
-                if sqlstate(error) != _NOT_NULL:
-                    raise
-                raise Unrecognized("the server has changed or was promoted") from error
-            if fences:
+            if fences := statements.fences():
                 return fences
-            refusal = _look(dialect, cursor, wanted.resources, queue)
+            refusal = statements.refusal()
         if refusal is not None:
             return refusal
     return DatabaseRefusal(dict.fromkeys(wanted.resources, 0.001), 0.0)
 
 
-def _take(
-    dialect: Dialect, cursor: CursorWrapper, wanted: LockRequest, queue: list[Any]
-) -> tuple[int, ...]:
-    many = len(wanted.resources)
-    statement = dialect.sql_of_take(many)
-    values: list[Any] = []
-    for resource in sorted(wanted.resources):  # the same order for all clients: few deadlocks
-        values += [resource, wanted.token_hash, wanted.holder, round(wanted.ttl * SECOND)]
-    values += queue
-    if many == 1:
-        taken = _taken(dialect, cursor, statement, values, wanted)
-    elif dialect.begin:
-        taken = _taken_in_transaction(dialect, cursor, statement, values, wanted)
-    else:
-        taken = _taken_by_one_statement(cursor, statement, values, many)
-    fences = {text(resource): int(fence) for resource, fence, *_ in taken}
-    return tuple(fences[resource] for resource in wanted.resources) if fences else ()
+class TakeStatements:
+    """The statements that take locks, or find out why they cannot be taken, on one cursor."""
 
+    def __init__(
+        self, cursor: CursorWrapper, wanted: LockRequest, place: Place, turn: float
+    ) -> None:
+        self._cursor = cursor
+        self._dialect = dialect_of(cursor)
+        self._wanted = wanted
+        self._many = len(wanted.resources)
+        self._queue = [round(turn * SECOND), 1 if place is NOT_WAITING else 1000, *place]
 
-def _taken(
-    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: LockRequest
-) -> Sequence[Any]:
-    cursor.execute(statement, values)
-    if dialect.taken:
-        many = len(wanted.resources)
-        cursor.execute(dialect.sql(dialect.taken, many), [*wanted.resources, wanted.token_hash])
-    taken: Sequence[Any] = cursor.fetchall()
-    return taken
+    def refusal(self) -> DatabaseRefusal | None:
+        """Return why the locks cannot be taken now, or None if they can."""
+        statement = self._dialect.sql(_LOOK, self._many)
+        self._cursor.execute(statement, [*self._queue, *self._wanted.resources])
+        found = {text(name): (left, free_in) for name, left, free_in in self._cursor.fetchall()}
+        blocked = {name: times for name, times in found.items() if max(times) > 0}
+        if not blocked:
+            return None
+        return DatabaseRefusal(
+            {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
+            max(free_in for _, free_in in blocked.values()) / SECOND,
+        )
 
+    def fences(self) -> tuple[int, ...]:
+        """Take all locks and return their fences, or () if one of them is not free."""
+        take = self._take
+        if self._many > 1:
+            take = self._take_in_transaction if self._dialect.begin else self._take_all
+        try:
+            taken = take(self._dialect.sql_of_take(self._many))
+        except IntegrityError as error:
+            if sqlstate(error) != _NOT_NULL:
+                raise
+            raise Unrecognized("the server has changed or was promoted") from error
+        fences = {text(resource): int(fence) for resource, fence, *_ in taken}
+        return tuple(fences[resource] for resource in self._wanted.resources) if fences else ()
 
-def _look(
-    dialect: Dialect, cursor: CursorWrapper, resources: Sequence[str], queue: list[Any]
-) -> DatabaseRefusal | None:
-    """Return why the locks cannot be taken now, or None if they can."""
-    cursor.execute(dialect.sql(_LOOK, len(resources)), [*queue, *resources])
-    found = {text(name): (left, free_in) for name, left, free_in in cursor.fetchall()}
-    blocked = {name: times for name, times in found.items() if max(times) > 0}
-    if not blocked:
-        return None
-    return DatabaseRefusal(
-        {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
-        max(free_in for _, free_in in blocked.values()) / SECOND,
-    )
+    def _take(self, statement: str) -> Sequence[Any]:
+        """Take those of the locks that are free, and return their rows."""
+        resources, token_hash, holder, ttl = self._wanted
+        values: list[Any] = []
+        for resource in sorted(resources):  # the same order for all clients: few deadlocks
+            values += [resource, token_hash, holder, round(ttl * SECOND)]
+        self._cursor.execute(statement, [*values, *self._queue])
+        if self._dialect.taken:
+            taken = self._dialect.sql(self._dialect.taken, self._many)
+            self._cursor.execute(taken, [*resources, token_hash])
+        rows: Sequence[Any] = self._cursor.fetchall()
+        return rows
 
+    def _take_all(self, statement: str) -> Sequence[Any]:
+        """Take all locks by a statement that fails, and changes nothing, if one is not free."""
+        try:
+            return self._take(_TAKE_ALL.format(take=statement, many=self._many))
+        except DataError as error:
+            if sqlstate(error) != _DIVISION_BY_ZERO:
+                raise
+            return []
 
-def _taken_by_one_statement(
-    cursor: CursorWrapper, statement: str, values: list[Any], many: int
-) -> list[Any]:
-    try:
-        cursor.execute(_TAKE_ALL.format(take=statement, many=many), values)
-    except DataError as error:
-        if sqlstate(error) != _DIVISION_BY_ZERO:
-            raise
-        return []
-    taken: list[Any] = cursor.fetchall()
-    return taken
-
-
-def _taken_in_transaction(
-    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: LockRequest
-) -> Sequence[Any]:
-    cursor.execute(dialect.begin)
-    has_all = False
-    try:
-        taken = _taken(dialect, cursor, statement, values, wanted)
-        has_all = len(taken) == len(wanted.resources)
-    finally:
-        cursor.execute("COMMIT" if has_all else "ROLLBACK")
-    return taken if has_all else []
+    def _take_in_transaction(self, statement: str) -> Sequence[Any]:
+        self._cursor.execute(self._dialect.begin)
+        has_all = False
+        try:
+            taken = self._take(statement)
+            has_all = len(taken) == self._many
+        finally:
+            self._cursor.execute("COMMIT" if has_all else "ROLLBACK")
+        return taken if has_all else []
 
 
 def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
