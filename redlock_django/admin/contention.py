@@ -44,7 +44,7 @@ class ChartBar:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart with a title, a sentence that says the same in words, and its highest value."""
+    """A chart with a title, a summary in words, and its highest value."""
 
     kind: str
     title: str
@@ -79,7 +79,7 @@ class PeriodView:
 
 
 def contention_context(settings: AliasSettings, list_url: str) -> dict[str, Any]:
-    """Return what the template shows of an alias; `problem` says why there is nothing, or is ""."""
+    """Return the context of the page of an alias; `problem` is why it shows nothing, or ""."""
     problem, periods = "", []
     if not settings.record_contention:
         problem = _(

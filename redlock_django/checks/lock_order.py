@@ -1,4 +1,4 @@
-"""Checks of what stands inside and outside of a view's lock."""
+"""Checks of the code that runs inside and outside of a view's lock."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
     bases: tuple[type, ...] = () if owner is None else owner.__mro__
     around_class = hasattr(getattr(locked, "__wrapped__", None), "view_class")
     if owner is not None and not (by_rule or around_class):
-        # Of several decorators of dispatch, the outer ones cannot be told from the inner ones.
+        # Of several decorators of dispatch, it is unknown which are inside and which outside.
         # After LockResourceMixin; this is its mark.
         bases = tuple(dropwhile(lambda base: not _is_lock_mixin(base), bases))
     elif _checks_user(locked):

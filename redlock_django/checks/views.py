@@ -40,7 +40,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
 
 def check_isolation(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return E006 and W017 where only the server tells that a transaction may read older data.
+    """Return E006 and W017 where only the server knows that a transaction may read older data.
 
     It connects to `databases`, so it has the tag of Django's own checks that do (`check --database
     ALIAS`). From Django 6.1 on, every check is given all databases, also without that option.

@@ -24,7 +24,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import printable
-from redlock_django.management.single_run import UsageError
+from redlock_django.management.single_run import UsageError, add_using
 from redlock_django.management.text_table import text_table
 
 
@@ -36,9 +36,8 @@ class OperatorCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments that all operator commands share."""
-        add = parser.add_argument
-        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
-        add(
+        add_using(parser)
+        parser.add_argument(
             "--format",
             choices=("table", "json"),
             default="table",
@@ -76,7 +75,7 @@ class OperatorCommand(BaseCommand):
         self.stderr.write(printable(text), self.style.WARNING)
 
     def add_confirmation(self, parser: CommandParser, *, requires: str = "", by: str) -> None:
-        """Add the arguments of a command that asks for confirmation and records who ran it."""
+        """Add the arguments of a command that asks for confirmation and records the operator."""
         parser.add_argument(
             "--noinput",
             "--no-input",
@@ -87,7 +86,7 @@ class OperatorCommand(BaseCommand):
         parser.add_argument("--by", default="", metavar="NAME", help=f"your name, for {by}")
 
     def require_terminal(self, needed: str = "--noinput") -> None:
-        """Raise UsageError if nobody can be asked for confirmation."""
+        """Raise UsageError unless stdin is a terminal, on which the operator can confirm."""
         if not sys.stdin.isatty():
             problem = "Cannot ask for confirmation because stdin is not a terminal."
             raise UsageError(f"{problem} Add {needed}.")

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import (
     BadResource,
@@ -30,6 +30,11 @@ class UsageError(CommandError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem, returncode=BAD_ARGUMENTS)
+
+
+def add_using(parser: CommandParser) -> None:
+    """Add the argument `--using` of all commands."""
+    parser.add_argument("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
 
 
 class SingleRunMixin(BaseCommand):

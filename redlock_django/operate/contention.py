@@ -70,7 +70,7 @@ class ContentionRecorder:
         self._stopped = threading.Event()
 
     def follow(self, settings: AliasSettings) -> None:
-        """Record an alias from now on if its settings say so, and else no longer."""
+        """Record an alias if its settings have RECORD_CONTENTION, else stop recording it."""
         (self._aliases.add if settings.record_contention else self._aliases.discard)(settings.alias)
         if self in events.observers:
             if not self._aliases:

@@ -1,4 +1,4 @@
-"""Forced release: free a lock that another client holds, and record who did it."""
+"""Forced release: free a lock that another client holds, and record the operator."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from redlock_django.operate.inspection import HeldLocks
 class HeldLockChangeList(ChangeList):
     """The locks on one page, and the health of the masters they come from.
 
-    `banner` says whether there is a quorum, `masters` are the rows of the table above the list, and
-    `are_masters` is whether they have an eviction policy and persistence of their own.
+    `banner` shows whether there is a quorum, `masters` are the rows of the table above the list,
+    and `are_masters` is whether they have an eviction policy and persistence of their own.
     `problem` is the error in the settings because of which no master was asked, or "".
     """
 

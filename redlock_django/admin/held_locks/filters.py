@@ -96,24 +96,20 @@ class TextFilter(SimpleListFilter):
         """Return the text in the URL without spaces around it, or None."""
         return (super().value() or "").strip() or None
 
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the locks that fit the text: the parameter is one of `PageQuery`, too."""
+        return queryset.asking(**{str(self.parameter_name): self.value() or ""})
+
 
 class PrefixFilter(TextFilter):
-    """Filter by the beginning of the resource name."""
+    """Show the locks whose resource begins with the text."""
 
     title = gettext_lazy("beginning of the name")
     parameter_name = "prefix"
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the locks whose resource begins with the text."""
-        return queryset.asking(prefix=self.value() or "")
-
 
 class HolderFilter(TextFilter):
-    """Filter by words about the holder."""
+    """Show the locks of the holders that fit every word of the text."""
 
     title = gettext_lazy("holder")
     parameter_name = "holder"
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the locks of the holders that fit every word."""
-        return queryset.asking(holder=self.value() or "")

@@ -75,31 +75,31 @@ def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
     count = len(every)
     match outcome:
         case ReleaseOutcome.RELEASED:
-            said = ngettext("Released: %(names)s.", "Released: %(names)s.", count)
-            return messages.SUCCESS, said % values
+            text = ngettext("Released: %(names)s.", "Released: %(names)s.", count)
+            return messages.SUCCESS, text % values
         case ReleaseOutcome.NOT_HELD:
-            said = ngettext(
+            text = ngettext(
                 "Nothing to release: %(names)s is no longer held.",
                 "Nothing to release: %(names)s are no longer held.",
                 count,
             )
-            return messages.WARNING, said % values
+            return messages.WARNING, text % values
         case ReleaseOutcome.CHANGED:
-            said = ngettext(
+            text = ngettext(
                 "Not released: %(names)s. It has been acquired again since it was shown (lock "
                 "%(lock)s).",
                 "Not released: %(names)s. They have been acquired again since they were shown "
                 "(lock %(lock)s).",
                 count,
             )
-            return messages.WARNING, said % values
+            return messages.WARNING, text % values
         case _:
-            said = ngettext(
+            text = ngettext(
                 "Too few servers answered: %(names)s may still be held.",
                 "Too few servers answered: %(names)s may still be held.",
                 count,
             )
-            return messages.ERROR, said % values
+            return messages.ERROR, text % values
 
 
 def _names(every: list[Freed]) -> str:
@@ -108,5 +108,5 @@ def _names(every: list[Freed]) -> str:
     return names if more <= 0 else _("%(names)s and %(more)s more") % {"names": names, "more": more}
 
 
-def _on_each(said: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}: {word}" for name, word in said.items())
+def _on_each(answers: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {word}" for name, word in answers.items())

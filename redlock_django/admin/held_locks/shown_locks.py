@@ -115,7 +115,7 @@ def led_by(fingerprint: str, holding: Holding | None) -> Holding | None:
 
 
 def replacement_text(holding: Holding | None) -> str:
-    """Return a sentence that says why a lock is no longer held, and who holds the resource."""
+    """Return a sentence about why a lock is no longer held, and about the new holder."""
     if holding is None:
         return _("It is no longer held.")
     where = holder_process(holding.holder) or _("another client")

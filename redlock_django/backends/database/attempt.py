@@ -77,7 +77,7 @@ class Queue:
         return self._place
 
     def end(self) -> None:
-        """Be woken no more."""
+        """Stop being woken."""
         if self._access.listener is not None:
             self._access.listener.forget(self._resources, self._wake)
 
@@ -111,8 +111,8 @@ class DatabaseAttempt:
             return sql.take(cursor, self._wanted, sql.NOT_WAITING, turn)
         taken = sql.take(cursor, self._wanted, queue.place(cursor), turn)
         if not isinstance(taken, sql.DatabaseRefusal):
-            # Before the holder goes on: else its release could come first, and the lock would be
-            # reserved for a waiter that has been served.
+            # Before `take` returns: otherwise the holder could release the lock first, which would
+            # then be reserved for a waiter that has already been served.
             queue.leave(cursor)
         return taken
 
@@ -136,13 +136,13 @@ class DatabaseAttempt:
 
     def undo(self) -> None:
         """Release what the attempt took or is about to take, and leave the queues."""
-        # In both ways: a job that is running may take the locks after the posted release.
+        # Both are needed: a running job may take the locks after the posted release.
         self.job.undo = self._release
         self._access.connections.post(self._release)
 
     def _release(self, cursor: CursorWrapper) -> None:
         if self._queue is not None:
-            # The job that is running may have joined again. First of all, so that a waiter that
-            # the release wakes is the first one.
+            # The running job may have joined again. Leave before the release, so that the waiter
+            # that it wakes is the first in the queue.
             self._queue.leave(cursor)
         sql.release(cursor, self._wanted.resources, self._wanted.token_hash)

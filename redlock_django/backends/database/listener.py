@@ -1,10 +1,10 @@
 """Wake waiters by NOTIFY of PostgreSQL: one thread and one connection of a process listen.
 
-A waiter looks by itself, too, so a notification that is lost costs time only. `is_listening` says
-how often it must: it is False until a notification of our own has come back.
+A waiter also looks by itself, so a lost notification costs only time. It must look more often while
+`is_listening` is False: until a notification that this process sent has come back.
 
-Behind a pooler nothing listens. LISTEN would stay on a connection of the server, which the next
-client gets, and whose notifications nobody would read there.
+Behind a pooler, this thread does not listen. LISTEN would stay on a connection of the server, which
+the pooler gives to the next client, and that client reads no notifications.
 """
 
 from __future__ import annotations

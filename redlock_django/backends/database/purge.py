@@ -1,7 +1,7 @@
 """Delete the rows of locks that ended long ago.
 
-A row is kept for the next fence, which must be higher. Without a row, the next fence is the
-server's clock in µs. So a row may go when its fence is far behind that clock, too.
+A row is kept because the next fence must be higher than its own. Without a row, the next fence is
+the server's clock in µs. So a row is deleted only if its fence is far below that clock, too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _purge(cursor: CursorWrapper, *, after: str, age: float, batch: int) -> tupl
     names = [text(name) for (name,) in cursor.fetchall()]
     if not names:
         return None, 0
-    # Not those that were taken meanwhile.
+    # Without the rows whose locks were acquired since.
     gone = f"DELETE FROM {{locks}} WHERE resource IN ({{resources}}) AND {_OLD}"
     cursor.execute(dialect.sql(gone, len(names)), [*names, *_before(age)])
     return names[-1] if len(names) == batch else None, cursor.rowcount

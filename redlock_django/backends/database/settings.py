@@ -115,7 +115,7 @@ class DatabaseSettings(StoreSettings):
     def connect(self) -> BaseDatabaseWrapper:
         """Return a new connection in autocommit that no request uses.
 
-        Whatever DATABASES says about transactions, isolation and pools is for requests.
+        The settings in DATABASES for transactions, isolation and pools are for requests.
         """
         given = connections[self.database].settings_dict
         changed = {"AUTOCOMMIT": True, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
@@ -143,7 +143,7 @@ class DatabaseSettings(StoreSettings):
             options.pop(name, None)
         options.setdefault("connect_timeout", max(2, round(self.database_timeout)))
         if connections[self.database].vendor == "mysql":
-            # After the server has given up a statement that waits for a row.
+            # Longer than the server lets a statement wait for a row.
             limit = 2 * math.ceil(self.database_timeout)
             options |= {"charset": "utf8mb4", "read_timeout": limit, "write_timeout": limit}
             # As Django sets it: an UPDATE counts the rows that it found.

@@ -29,7 +29,7 @@ class FileReplaced(OperationalError):
 def only_in(file: str) -> Callable[..., Any]:
     """Return a wrapper of `execute` that raises FileReplaced when `file` is not the same any more.
 
-    SQLite itself goes on with a file that was deleted.
+    SQLite itself continues to use a file that was deleted.
     """
     opened = _identity_of(file)
 
@@ -53,7 +53,8 @@ def recognize(cursor: CursorWrapper, forgotten: float) -> None:
     """Store the identity of the server's data; if it changed, distrust it for a while.
 
     After a failover or a restored backup, locks may be held that this server does not have: for
-    `forgotten` seconds. A server that does not say its identity is trusted, unless it is a standby.
+    `forgotten` seconds. A server that does not report its identity is trusted, unless it is a
+    standby.
 
     Raises the errors of the database, and OperationalError for a standby.
     """

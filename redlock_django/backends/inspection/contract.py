@@ -61,12 +61,12 @@ class Inspection(ABC):
         """Return the names of held resources: the `most` that expire first (or last).
 
         With `search`, those that contain it, in any order. `scan` also finds locks that other
-        clients have set and that no client of ours has met.
+        programs have set and that are in no index yet.
         """
 
     @abstractmethod
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
-        """Return who holds these resources now, in their order, without those that are free."""
+        """Return the holders of those of the resources that are held now, in their order."""
 
     def release(
         self, resource: str, values: Sequence[bytes]

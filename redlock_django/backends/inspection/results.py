@@ -71,9 +71,9 @@ class Freed:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerHealth:
-    """The health of one server; where it did not answer, `health` is None and `reason` says why.
+    """The health of one server; where it did not answer, `health` is None, and `reason` is why.
 
-    `faults` are pairs of a code and a text; docs/how-to/operate.md lists the codes.
+    `faults` are pairs of a code and a message; docs/how-to/operate.md lists the codes.
     `counted` is whether its votes count now. `shard` is the label of the shard it belongs to, ""
     where there is only one.
     """
@@ -87,9 +87,9 @@ class ServerHealth:
 
     @classmethod
     def of(cls, name: str, health: Health | None, reason: str = "") -> ServerHealth:
-        """Return the health of a server with at most one fault: `reason` says which.
+        """Return the health of a server that is silent (no `health`) or, for a reason, untrusted.
 
-        It is silent if there is no `health`, otherwise it is not trusted.
+        Without a reason, a server that answered has no fault.
         """
         code = "unreachable" if health is None else "untrusted"
         faults = ((code, reason),) if reason or health is None else ()

@@ -98,7 +98,7 @@ class MemoryBackend(RedlockBackend):
 
     @staticmethod
     def advance(seconds: float) -> None:
-        """Advance the clocks of every backend in memory; nothing is renewed meanwhile."""
+        """Advance the clocks of every backend in memory; no lease is renewed in that time."""
         MemoryBackend.passed += seconds
 
     def refuse(self, index: int) -> None:
@@ -148,8 +148,8 @@ class MemoryBackend(RedlockBackend):
         return self.now()
 
     def wall_us(self) -> int:
-        # The clock of the masters: else `advance` would leave this process's clock behind
-        # theirs, and a new waiter would come before those that already wait.
+        # The clock of the masters. If `advance` moved only theirs, a new waiter would come before
+        # those that already wait.
         return self.time()
 
     def forked(self) -> None:

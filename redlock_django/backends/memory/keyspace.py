@@ -81,7 +81,7 @@ class Keyspace:
     def add_to_index(self, key: str, left: int, resource: bytes, *, new_only: bool = False) -> None:
         """Add a lock that lasts `left` ms, whichever program has set it."""
         if self.get(key) is not None:
-            return  # another type: the index only serves inspection, so locking goes on without it
+            return  # another type: only inspection needs the index
         self.sorted_set(key)
         index = self.sets.setdefault(key, {})
         if not (new_only and resource in index):

@@ -285,8 +285,8 @@ class RedisBackend(RedlockBackend):
         return driver
 
     def _forget_closed_loops(self) -> None:
-        """Close the links of loops that were closed while tasks waited, which keep such a loop."""
-        # A list that is made in one step: other threads remove their loops meanwhile.
+        """Close the links of closed loops, which tasks that were still waiting keep alive."""
+        # A copy made in one step: other threads may remove their loops at the same time.
         for loop in [reference() for reference in self._loops.keyrefs()]:
             if loop is not None and loop.is_closed() and (driver := self._loops.pop(loop, None)):
                 driver.abandon()

@@ -62,9 +62,11 @@ def _cache(alias: str) -> tuple[str, dict[str, Any]]:
     if alias not in caches:
         raise ValueError(f"there is no cache {alias!r} in CACHES{nearest(alias, caches)}")
     config = caches[alias]
-    if not _is_redis(config):
-        if problem := _import_problem(config):
-            raise ValueError(f"cache {alias!r}: its BACKEND cannot be imported: {problem}")
+    try:
+        is_redis = _is_redis(config)
+    except ImportError as error:
+        raise ValueError(f"cache {alias!r}: its BACKEND cannot be imported: {error}") from None
+    if not is_redis:
         raise ValueError(
             f"cache {alias!r} is not a Redis cache (its BACKEND is {config.get('BACKEND', '')!r})"
         )
@@ -81,11 +83,12 @@ def _cache(alias: str) -> tuple[str, dict[str, Any]]:
 
 def caches_on(address: Address) -> list[str]:
     """Return the cache aliases whose `clear()` empties the database of this master."""
-    return [
-        alias
-        for alias, config in settings.CACHES.items()
-        if _is_redis(config) and _database(address) in _databases(config)
-    ]
+    found = []
+    for alias, config in settings.CACHES.items():
+        with suppress(ImportError):  # an error of the cache, not of REDLOCK
+            if _is_redis(config) and _database(address) in _databases(config):
+                found.append(alias)
+    return found
 
 
 def hosts(addresses: Iterable[Address]) -> dict[str, list[str]]:
@@ -103,20 +106,9 @@ def host_of(address: Address) -> str:
 
 
 def _is_redis(config: Mapping[str, Any]) -> bool:
-    try:
-        lineage = import_string(str(config.get("BACKEND", ""))).__mro__
-    except (ImportError, AttributeError):
-        return False
+    """Return whether a cache is in Redis; raise ImportError if its BACKEND cannot be imported."""
+    lineage = getattr(import_string(str(config.get("BACKEND", ""))), "__mro__", ())
     return any(f"{cls.__module__}.{cls.__qualname__}" in _CACHE_CLASSES for cls in lineage)
-
-
-def _import_problem(config: Mapping[str, Any]) -> str:
-    """Return why the BACKEND of a cache cannot be imported, "" if it can."""
-    try:
-        import_string(str(config.get("BACKEND", "")))
-    except ImportError as error:
-        return str(error)
-    return ""
 
 
 def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:

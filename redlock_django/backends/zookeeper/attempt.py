@@ -98,7 +98,7 @@ class ZooKeeperAttempt:
             fences[resource] = taken
         wanted, nodes = self._wanted, tuple(self._nodes.values())
         if self._waited:
-            # The TTL begins now. The answer proves that the session lasted while it waited.
+            # The TTL begins now. The answer proves that the session survived the wait.
             self._started = self._clock()
             send = partial(set_all, nodes, self._data)
             answers = yield from self._requests.ask(send, is_write=True)
@@ -166,9 +166,10 @@ class ZooKeeperAttempt:
         return (yield from self._fences.of_node(stat.czxid, base))
 
     def _look_first(self, queue: str) -> ZooKeeperProtocol[float | None]:
-        """Return the TTL of the holder if it was held the last time, and still is.
+        """Return the TTL of the holder if the last attempt was refused, and a node is still there.
 
-        Otherwise clients that try again and again would write each time, and find each other.
+        It only reads. Clients that do not wait but try in a loop would otherwise create a node
+        each time, and be refused because of each other's nodes.
         """
         if queue not in self._session.contended or self._clock() < self._wanted.deadline:
             return None
@@ -202,7 +203,7 @@ class ZooKeeperAttempt:
                 yield from self._fences.prepare()
 
     def _blocked(self, queue: str, before: Sequence[Node]) -> ZooKeeperProtocol[float | None]:
-        """Wait until those before may be gone; at the end of the time return the holder's TTL."""
+        """Wait for the nodes before; if the deadline comes first, return the holder's TTL."""
         first, now = before[0], self._clock()
         left = self._wanted.deadline - now
         if first.is_min_hold or left <= 0:

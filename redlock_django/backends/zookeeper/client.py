@@ -240,7 +240,7 @@ def explained(error: Exception) -> str:
 
 
 def _without_requests(record: logging.LogRecord) -> bool:
-    # kazoo logs every request, those with passwords included. Lost connections are our own notices.
+    # kazoo logs every request, with passwords. The session reports lost connections itself.
     return record.levelno >= logging.ERROR
 
 

@@ -83,7 +83,7 @@ class Fences:
     def prepare(self) -> ZooKeeperProtocol[None]:
         """Make the tree, and raise the base of fences to the servers' time, once in a session.
 
-        Other stores may have given fences up to now, before the site was switched to this one.
+        A store used before this one may have issued fences up to the current time.
         Raises StoreUnavailable if the tree is not trusted yet.
         """
         session = self._requests.session
@@ -177,7 +177,7 @@ class Fences:
 def _until_past(fence: int, now: int) -> ZooKeeperStep:
     """Return the pause until a fence is not ahead of the servers' time, which is `now`, in µs.
 
-    Otherwise the store to which a site moves next would give lower fences.
+    Otherwise the store that a site uses next could issue lower fences.
     """
     return ZooKeeperStep((fence - now) / 1_000_000)
 

@@ -9,8 +9,9 @@ seconds, and then what all stores have as the value of a lock: a token, a space,
 between the last change of the base and the creation of the holder's node.
 
 Servers whose data was deleted have no queues, although clients may hold locks. So a tree is trusted
-only if it has a base of fences, and whoever makes `ROOT/locks` removes the base. It is made again
-when all locks that may have been forgotten have ended, or when an operator declares the tree new.
+only if it has a base of fences, and a client that creates `ROOT/locks` removes the base. The base
+is created again when all locks that may have been forgotten have ended, or when an operator
+declares the tree new.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ def untrusted(left: float) -> str:
 def fence_of(base: int, changed: int, created: int) -> int | None:
     """Return the fence of a node that transaction `created` made; None if the base must be raised.
 
-    `changed` is the transaction that set the base. A node from before has waited since then. Its
-    fence, and those that come after it, must be higher than the fences of earlier bases.
+    `changed` is the transaction that set the base. A node that is older than the base has waited
+    since then: its fence, and all later ones, must be higher than the fences of earlier bases.
     """
     return base + created - changed if 0 < created - changed <= SPAN else None
 

@@ -16,7 +16,7 @@ from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
 from redlock_django.locking.services import locks
-from redlock_django.management.single_run import UsageError
+from redlock_django.management.single_run import UsageError, add_using
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit
@@ -59,7 +59,7 @@ NOT_NEW = {
 
 
 class Command(BaseCommand):
-    """Exit status 0: done, or nothing to do. 2: nothing was changed; the message says why."""
+    """Exit status 0: done, or nothing to do. 2: nothing was changed; the message has the reason."""
 
     help = (
         "Declare new masters trusted. A master that may have lost locks is not counted for "
@@ -70,7 +70,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
+        add_using(parser)
         add(
             "--wait",
             type=float,

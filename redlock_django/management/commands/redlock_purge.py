@@ -34,7 +34,7 @@ Changes = Iterable[tuple[str, int]]
 
 
 class NotUsed(Exception):
-    """The site keeps no rows of a kind; the message says why."""
+    """The site keeps no rows of a kind; the message has the reason."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class RowKind:
     """A kind of rows.
 
     `find` returns the purge of an alias of REDLOCK and of an age, or raises NotUsed; it changes
-    nothing. `days` is the default age, or None if settings say how long rows are kept.
+    nothing. `days` is the default age, or None if settings define how long rows are kept.
     """
 
     find: Callable[[str, timedelta], Purge]

@@ -184,8 +184,8 @@ def _nearest(result: ReleaseResult) -> list[str]:
 
 def _rows(result: ReleaseResult) -> Iterator[tuple[str, ...]]:
     freed = result.freed
-    for name, said in freed.masters.items() or [("", "")]:
-        yield freed.resource, freed.fingerprint, result.outcome, name, said
+    for name, answer in freed.masters.items() or [("", "")]:
+        yield freed.resource, freed.fingerprint, result.outcome, name, answer
 
 
 def _document(results: list[ReleaseResult], by: str, options: Mapping[str, Any]) -> dict[str, Any]:

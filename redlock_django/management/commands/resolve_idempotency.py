@@ -146,20 +146,20 @@ class Command(OperatorCommand):
         """Show the request and ask for confirmation on stderr, because stdout is for data."""
         self.warn(f"{record.method} {printable(record.path)}, user {record.user or 'none'}")
         self.warn(f"  {record.key_hash}, since {_iso(record) or '?'}")
-        says = (
+        effect = (
             "The request took effect and is never processed again."
             if applied
             else "The request did not take effect, and a retry is processed. If it did take "
             "effect, it then takes effect twice."
         )
-        return self.confirm(f"{says}\nType 'yes' to record this: ")
+        return self.confirm(f"{effect}\nType 'yes' to record this: ")
 
     def _write(self, results: list[Resolution], options: Mapping[str, Any]) -> None:
         if self.as_json:
             every = [_described(result) for result in results]
             self.write_json({"using": options["using"], "at": iso(time.time()), "records": every})
             return
-        rows = [[str(said or "") for said in _described(result).values()] for result in results]
+        rows = [[str(value or "") for value in _described(result).values()] for result in results]
         heads = ("KEY", "STATE", "METHOD", "PATH", "USER", "SINCE")
         self.write_table(heads, rows, flexible=(3, 4))
 

@@ -16,7 +16,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost, StoreUnavailable
 from redlock_django.locking.lock import Lock
-from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM, enter_lock
+from redlock_django.management.single_run import (
+    LOCK_HELD,
+    LOCK_LOST,
+    NO_QUORUM,
+    add_using,
+    enter_lock,
+)
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 GRACE = 10.0
@@ -43,7 +49,7 @@ class Command(BaseCommand):
         add = parser.add_argument
         add("key", metavar="KEY", help="the resource to lock")
         add("command", metavar="COMMAND", nargs="+", help="the program and its arguments, after --")
-        add("--using", default="default", metavar="ALIAS", help="the alias in REDLOCK")
+        add_using(parser)
         add("--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)")
         add("--wait", type=float, metavar="SECONDS", help="how long to wait for a held lock")
         add(
