@@ -82,8 +82,7 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     """
     problem = _problem(error)
     is_locked = isinstance(error, ResourceLocked)
-    unknown = _may_have_effects(error)
-    detail = gettext(_EFFECTS_UNKNOWN if unknown else problem.detail)
+    detail = gettext(_detail(error))
     if error.remedy and settings.DEBUG:
         detail = f"{detail} DEBUG: {error.remedy}"
     return {
@@ -92,19 +91,30 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
         "status": status if status is not None and is_locked else problem.status,
         "detail": detail,
         "code": problem.code,
-        "retryable": problem.retryable and not unknown,
+        "retryable": _is_retryable(error),
         **problem.members,
     }
 
 
 def retry_after(error: RedlockError) -> int | None:
     """Return the whole seconds, at least 1, until a retry; None where that is not known."""
-    if not _problem(error).retryable or _may_have_effects(error):
+    if not _is_retryable(error):
         return None
     seconds: float | None = getattr(error, "retry_after", None)
     if seconds is None:
         return None if isinstance(error, ResourceLocked) else 1
     return max(1, math.ceil(seconds))
+
+
+def _detail(error: RedlockError) -> str:
+    if _may_have_effects(error):
+        return _EFFECTS_UNKNOWN
+    return _NOT_SET_UP if error.remedy else _problem(error).detail
+
+
+def _is_retryable(error: RedlockError) -> bool:
+    # With a remedy, every retry fails until an operator has acted.
+    return _problem(error).retryable and not (_may_have_effects(error) or error.remedy)
 
 
 def _may_have_effects(error: RedlockError) -> bool:
@@ -122,6 +132,9 @@ def _problem(error: RedlockError) -> Problem:
 _EFFECTS_UNKNOWN = gettext_noop(
     "A lock was not available while the request was being processed. It is not known whether "
     "anything was changed."
+)
+_NOT_SET_UP = gettext_noop(
+    "This site is not set up completely. Its operators can find the reason in its log."
 )
 
 # The strings say nothing about the holder of the lock, nor about the masters that are down.

@@ -47,6 +47,10 @@ def test_the_log_names_the_command_and_the_answer_does_with_debug(
     problem = json.loads(response.content)
     assert problem["code"] == "idempotency-unavailable"
     assert (COMMAND in problem["detail"]) is debug
+    assert problem["detail"].startswith("This site is not set up completely")
+    assert "again" not in problem["detail"]
+    assert problem["retryable"] is False
+    assert "Retry-After" not in response
     assert COMMAND in caplog.text
     assert orders() == 0
     assert site.post().status_code == 201
