@@ -49,10 +49,11 @@ LAYERS = [
     locking.services locking.transactions locking.transactions.open_transactions
     locking.transactions.databases
     locking.transactions.transaction_lock
-    locking.held_lease locking.parameters
+    locking.parameters
+    locking.held_lease
     locking.registry locking.renewal
     locking.lock
-    locking.exit_stacks locking.unused_locks
+    locking.unused_locks
     fenced operate.* models migrations.*
     web web.answers web.frameworks
     web.request_values

@@ -82,9 +82,12 @@ def has_arguments(names: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]
             for name, kind in names.__annotations__.items()
         ]
 
+        allowed = {parameter.name for parameter in known}
+
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            refuse_unknown(called, kwargs)
+            if kwargs.keys() - allowed:
+                refuse_unknown(called, kwargs)
             return function(*args, **kwargs)
 
         called.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]

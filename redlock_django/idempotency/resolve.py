@@ -15,7 +15,6 @@ from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.settings import settings_of, store_of
 from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
-from redlock_django.locking.exit_stacks import enter_in_stack
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
@@ -75,7 +74,7 @@ def resolve(
                     # Not until COMMIT: each statement names the state that it expects.
                     name = lock_name(record.key_hash)
                     lock = InFlightLock(name, using=alias, wait=0, until_commit=False)
-                    enter_in_stack(held, lock)
+                    lock.enter_in(held)
             except ResourceLocked:
                 return ResolveOutcome.RUNNING
             except StoreUnavailable:

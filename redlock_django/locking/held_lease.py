@@ -6,16 +6,20 @@ import contextvars
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking import events
-from redlock_django.locking.services import locks
+from redlock_django.locking.services import LockService, locks
+
+if TYPE_CHECKING:
+    from redlock_django.locking.parameters import LockParameters
 
 logger = logging.getLogger("redlock_django")
 
@@ -57,21 +61,24 @@ class HeldLease:
 
     def __init__(
         self,
-        backend: BaseBackend,
+        service: LockService,
         lease: Lease,
         lock: object,
-        hold_until: float,
-        renew: bool,
-        holder: Mapping[str, str],
+        parameters: LockParameters,
+        in_block: bool,
     ) -> None:
-        self.backend = backend
+        if parameters.min_hold:
+            lease = replace(lease, earliest_end=lease.started + parameters.min_hold)
+        if (renew := parameters.renew) is None:
+            renew = in_block and service.settings.renew
+        self.backend = service.backend
         self.lease = lease
         self.acquired_at = lease.started
         self.ttl = lease.ttl
-        self.hold_until = hold_until
+        self.hold_until = lease.started + service.settings.max_hold
         self.renew = renew
         self.sender = type(lock)
-        self.holder = holder
+        self.holder = parameters.holder
         self._locks: list[weakref.ref[Any]] = [weakref.ref(lock)]
         self.confirmed_at = lease.started
         self.forks = locks.forks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import replace
+from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from typing import Any, Self
 
@@ -25,12 +25,7 @@ from redlock_django.locking.event_loops import (
     running_loop,
 )
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.locking.parameters import (
-    LockParameters,
-    has_parameters_of,
-    holder_json,
-    parameters_of,
-)
+from redlock_django.locking.parameters import LockParameters, has_parameters_of, parameters_of
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import LockService, locks
 from redlock_django.locking.transactions.open_transactions import (
@@ -82,21 +77,20 @@ class Lock:
         if running_loop() is not None:
             refuse_in_loop()
         service, ttl, wait = (parameters := self._parameters).resolve()
-        if self._share_outer_lease(service):
+        if self._shares_lease(service):
             return self
         if parameters.until_commit and open_transactions():
             check(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(parameters.holder, parameters.min_hold)
+            holder = parameters.holder_json()
             lease = service.backend.acquire(parameters.in_order, ttl, wait, holder)
         except NotAcquired as error:
-            if self._proceeds_without(service, error):
-                return self
-            raise
+            return self._continue_without(service, error)
         try:
-            held_lease = self._register(service, lease, in_block)
+            held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
+            registry.register(held_lease, self.resources)
             renewal_service.watch_in_thread(held_lease)
             events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:  # an interrupt: the caller does not get the lock
@@ -106,21 +100,20 @@ class Lock:
 
     async def _aacquire(self, in_block: bool = False) -> Self:
         service, ttl, wait = (parameters := self._parameters).resolve()
-        if self._share_outer_lease(service):
+        if self._shares_lease(service):
             return self
         if parameters.until_commit and may_be_open():
             await sync_to_async(check)(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(parameters.holder, parameters.min_hold)
+            holder = parameters.holder_json()
             lease = await service.backend.aacquire(parameters.in_order, ttl, wait, holder)
         except NotAcquired as error:
-            if self._proceeds_without(service, error):
-                return self
-            raise
+            return self._continue_without(service, error)
         try:
-            held_lease = self._register(service, lease, in_block)
+            held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
+            registry.register(held_lease, self.resources)
             renewal_service.watch_in_loop(held_lease)
             events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:
@@ -128,22 +121,16 @@ class Lock:
             raise
         return self
 
-    def _share_outer_lease(self, service: LockService) -> bool:
-        """Share the lease that this task or thread holds; return False if it holds none.
+    def _shares_lease(self, service: LockService) -> bool:
+        """Hold a lease that this task or thread has already; return False if it has none to share.
 
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
         LockLost if the lease to share was lost.
         """
-        if self.kept_by is not None:
-            if self._held_lease is not None:
-                registry.refuse_to_retake(self._held_lease, self._parameters)
-            self.kept_by.remove(self)
-            if self.locked:
-                return True
+        if self.kept_by is not None and self._retake(self.kept_by):
+            return True
         if self._held_lease is not None:
-            registry.refuse_own(self._held_lease, self._parameters)
-            self._held_lease.remove_lock(self)
-            self._held_lease = None
+            self._forget(self._held_lease)
         self._unlocked = False
         if (outer := registry.lease_to_share(service.backend, self._parameters)) is None:
             return False
@@ -151,10 +138,23 @@ class Lock:
         self._held_lease = outer
         return True
 
-    def _proceeds_without(self, service: LockService, error: NotAcquired) -> bool:
-        """Report a refusal; return True to continue without a lock, if ON_UNAVAILABLE allows it."""
+    def _retake(self, kept_by: KeptLocks) -> bool:
+        """Take the lock back from the transaction that keeps it; return whether it is held."""
+        if self._held_lease is not None:
+            registry.refuse_to_retake(self._held_lease, self._parameters)
+        kept_by.remove(self)
+        return self.locked
+
+    def _forget(self, held_lease: HeldLease) -> None:
+        """Leave a lease that has ended; raise AlreadyHeld if this object still holds it."""
+        registry.refuse_own(held_lease, self._parameters)
+        held_lease.remove_lock(self)
+        self._held_lease = None
+
+    def _continue_without(self, service: LockService, error: NotAcquired) -> Self:
+        """Report a refusal, and raise it unless ON_UNAVAILABLE lets the caller continue."""
         if self.is_repeated:
-            return False
+            raise error
         error.resource = error.resource or self._parameters.names  # a failed store names none
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
@@ -162,19 +162,9 @@ class Lock:
             registry.confirm(service.backend, self.resources)
         holder = self._parameters.holder
         events.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
-        return self._unlocked
-
-    def _register(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
-        parameters = self._parameters
-        if parameters.min_hold:
-            lease = replace(lease, earliest_end=lease.started + parameters.min_hold)
-        if (renew := parameters.renew) is None:
-            renew = in_block and service.settings.renew
-        hold_until = lease.started + service.settings.max_hold
-        held_lease = HeldLease(service.backend, lease, self, hold_until, renew, parameters.holder)
-        self._held_lease = held_lease
-        registry.register(held_lease, self.resources)
-        return held_lease
+        if not self._unlocked:
+            raise error
+        return self
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)
@@ -363,6 +353,16 @@ class Lock:
 
     def __exit__(self, *exception: object) -> None:
         self.release()
+
+    def enter_in(self, stack: ExitStack) -> Self:
+        """Acquire the lock as a `with` block does; `stack` releases it."""
+        stack.push(self)  # first, unlike enter_context(): see docs/explanation/interrupts.md
+        return self.__enter__()
+
+    async def aenter_in(self, stack: AsyncExitStack) -> Self:
+        """Acquire the lock as an `async with` block does; `stack` releases it."""
+        stack.push_async_exit(self)
+        return await self.__aenter__()
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._aacquire(in_block=True)

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import cache
@@ -15,13 +16,28 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from redlock_django.backends.values import flag, minimum_hold
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
+from redlock_django.locking import thread_state
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.services import LockService, locks
-from redlock_django.locking.thread_state import follow_patches
 from redlock_django.wire.clock import wall_ns
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+_HOST = socket.gethostname()[:64]
+_APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+@cache
+def _process_json() -> str:
+    """Return the JSON about this process, which is the same for all its locks, without the "}"."""
+    return _encode({"host": _HOST, "pid": os.getpid(), "app": _APP})[:-1]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process_json.cache_clear)
 
 
 class LockParameters:
@@ -71,7 +87,7 @@ class LockParameters:
         if min_hold is not None:
             self.min_hold = minimum_hold(min_hold, ttl)
             self._check_min_hold()
-        self.holder = dict(holder) if holder else {}
+        self.holder: Mapping[str, str] = dict(holder) if holder else {}
         self.resolve()  # a bad duration is an error here, not at the first acquire()
 
     def _check_several(self, most: int) -> None:
@@ -89,7 +105,8 @@ class LockParameters:
 
     def resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
-        follow_patches()
+        if threading.get_ident is not thread_state.get_ident:
+            thread_state.follow_patches()
         service = locks.services.get(self.using) or locks[self.using]  # a method call less
         if self._resolved_for is service:
             return self._resolved
@@ -115,6 +132,19 @@ class LockParameters:
     def set_wait(self, seconds: float) -> None:
         """Replace the wait, which the next `resolve` checks."""
         self._wait, self._resolved_for = seconds, None
+
+    def holder_json(self) -> str:
+        """Return compact JSON about the holder: this process, the time since 1970, and `holder`.
+
+        Values of `holder` are cut to 200 characters.
+        """
+        about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
+        if self.min_hold:
+            about += f',"min_hold":{self.min_hold:.3f}'
+        # JSON allows a name twice, and readers take the last: `holder` may replace what is above.
+        for key, value in self.holder.items():
+            about += f",{_encode(key)}:{_encode(str(value)[:200])}"
+        return about + "}"
 
     @property
     def names(self) -> str:
@@ -145,33 +175,3 @@ def has_parameters_of(
         return declared  # type: ignore[no-any-return]
 
     return declare
-
-
-_HOST = socket.gethostname()[:64]
-_APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-@cache
-def _process_json() -> str:
-    """Return the JSON about this process, which is the same for all its locks, without the "}"."""
-    return _encode({"host": _HOST, "pid": os.getpid(), "app": _APP})[:-1]
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_process_json.cache_clear)
-
-
-def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
-    """Return compact JSON about this process, the time in seconds since 1970, and `extra`.
-
-    `min_hold` is the minimum hold in seconds, if there is one. Values of `extra` are cut to 200
-    characters.
-    """
-    about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
-    if min_hold:
-        about += f',"min_hold":{min_hold:.3f}'
-    # JSON allows a name twice, and readers take the last: `extra` may replace what is above.
-    for key, value in extra.items():
-        about += f",{_encode(key)}:{_encode(str(value)[:200])}"
-    return about + "}"

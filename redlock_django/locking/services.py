@@ -14,10 +14,9 @@ from django.core.signals import setting_changed
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.conf.settings import AliasSettings, load
-from redlock_django.locking import events
+from redlock_django.locking import events, thread_state
 from redlock_django.locking.counters import counters
 from redlock_django.locking.hooks import first_used
-from redlock_django.locking.thread_state import follow_patches, reset_with_threads
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class LockServices:
         self.forks = 0  # the number of forks between the first process and this one
 
     def __getitem__(self, alias: str) -> LockService:
-        follow_patches()
+        if threading.get_ident is not thread_state.get_ident:
+            thread_state.follow_patches()
         service = self.services.get(alias)
         if service is None:
             with self._making:
@@ -110,4 +110,4 @@ def _settings_changed(*, setting: str, **_: Any) -> None:
 # So that slow masters, too, receive the last releases of this process.
 atexit.register(locks.close)
 setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.locking.services")
-reset_with_threads(locks._forked)
+thread_state.reset_with_threads(locks._forked)

@@ -15,7 +15,11 @@ import threading
 from collections.abc import Callable
 
 _resets: list[Callable[[], object]] = []
-_get_ident = threading.get_ident  # gevent and eventlet replace it with the threads
+get_ident = threading.get_ident
+"""The function as it was at the last call of `follow_patches`: it is replaced with the threads.
+
+Every lock compares it, and calls `follow_patches` only if it differs.
+"""
 
 
 def reset_with_threads(reset: Callable[[], object]) -> None:
@@ -26,13 +30,11 @@ def reset_with_threads(reset: Callable[[], object]) -> None:
 
 
 def follow_patches() -> None:
-    """Make what belongs to threads again if threads have been replaced since the last call.
+    """Make what belongs to threads again, because gevent or eventlet has replaced the threads.
 
     Raises InvalidRedlock if a thread from before that still serves locks.
     """
-    global _get_ident
-    if threading.get_ident is _get_ident:
-        return
+    global get_ident
     if any(thread.name.startswith("redlock-") for thread in threading.enumerate()):
         from redlock_django.exceptions import InvalidRedlock  # not above: it is hardly ever needed
 
@@ -43,7 +45,7 @@ def follow_patches() -> None:
         )
     for reset in _resets:
         reset()
-    _get_ident = threading.get_ident
+    get_ident = threading.get_ident
 
 
 def threads_are_greenlets() -> bool:

@@ -14,7 +14,6 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
-from redlock_django.locking.exit_stacks import enter_in_stack
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.hold import OnConflict
 
@@ -85,7 +84,7 @@ def enter_lock(stack: ExitStack, key: str, *, skip: bool, **options: Any) -> Loc
     exit status if the lock cannot be acquired for another reason.
     """
     try:
-        return enter_in_stack(stack, lock(key, **options))
+        return lock(key, **options).enter_in(stack)
     except ResourceLocked as error:
         if skip:
             return None

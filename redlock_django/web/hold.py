@@ -26,7 +26,6 @@ from asgiref.sync import iscoroutinefunction
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
-from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock
 from redlock_django.web.name_templates import Template
 
@@ -132,7 +131,7 @@ class _Hold:
         def held(*args: Any, **kwargs: Any) -> Any:
             with ExitStack() as stack:
                 try:
-                    enter_in_stack(stack, self._lock(function, signature.bind(*args, **kwargs)))
+                    self._lock(function, signature.bind(*args, **kwargs)).enter_in(stack)
                 except ResourceLocked as error:
                     return self._skip(function, error)
                 return function(*args, **kwargs)
@@ -145,7 +144,7 @@ class _Hold:
             async with AsyncExitStack() as stack:
                 try:
                     lock = self._lock(function, signature.bind(*args, **kwargs))
-                    await aenter_in_stack(stack, lock)
+                    await lock.aenter_in(stack)
                 except ResourceLocked as error:
                     return self._skip(function, error)
                 return await function(*args, **kwargs)

@@ -1127,8 +1127,8 @@ def test_a_loss_noticed_twice_at_once_is_reported_once(sent_signals: SentSignals
 
     held = lock(R).acquire()
     assert held._held_lease is not None
-    of = held._held_lease
-    hold = Watched(of.backend, of.lease, held, hold_until=of.hold_until, renew=False, holder={})
+    lease, parameters = held._held_lease.lease, held._parameters
+    hold = Watched(locks["default"], lease, held, parameters, in_block=False)
     sent_signals.clear()
     threads = [threading.Thread(target=hold.mark_lost, args=("for a test",)) for _ in range(2)]
     for thread in threads:

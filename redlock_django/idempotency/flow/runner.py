@@ -13,7 +13,6 @@ from asgiref.sync import sync_to_async
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.exceptions import IdempotencyRefused, IncompleteBody, InvalidRedlock
 from redlock_django.idempotency.settings import IdempotentOptions
-from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
@@ -139,7 +138,7 @@ class Runner:
             case GetUser():
                 return request_user(self._call.request)
             case HoldLock(resources, wait):
-                return enter_in_stack(stack, self._lock(resources, wait))
+                return self._lock(resources, wait).enter_in(stack)
             case RunView(recorder):
                 return self._run_view(recorder, Call.run)
 
@@ -153,7 +152,7 @@ class Runner:
             case GetUser():
                 return await arequest_user(self._call.request)
             case HoldLock(resources, wait):
-                return await aenter_in_stack(stack, self._lock(resources, wait))
+                return await self._lock(resources, wait).aenter_in(stack)
             case RunView(recorder):
                 return await self._run_view(recorder, Call.arun)
 
