@@ -194,13 +194,6 @@ def test_the_mixin_takes_the_arguments_of_the_decorator(
         assert client.get("/7/").status_code == 200
 
 
-def test_a_wrong_template_fails_when_the_class_is_made() -> None:
-    with pytest.raises(InvalidRedlock, match="malformed resource template"):
-
-        class Wrong(LockResourceMixin, Plain):
-            lock_key = "order:<pk"
-
-
 def test_a_mixin_without_a_key_says_so(db: None) -> None:
     class Bare(LockResourceMixin, Plain):
         pass
@@ -287,18 +280,19 @@ async def test_djangos_error_about_async_views_stays(form: str) -> None:
         await ask()
 
 
-def test_base_classes_in_the_wrong_order_are_an_error() -> None:
-    with pytest.raises(InvalidRedlock, match="must come before View"):
-
-        class Wrong(View, LockResourceMixin):  # type: ignore[misc]
-            lock_key = "nightly"
-
-
-def test_a_lock_key_of_a_wrong_type_is_an_error() -> None:
-    with pytest.raises(InvalidRedlock, match="lock_key must be a template"):
-
-        class Wrong(LockResourceMixin, View):
-            lock_key = 5  # type: ignore[assignment]
+@pytest.mark.parametrize(
+    ("bases", "key", "message"),
+    [
+        ((LockResourceMixin, View), "order:<pk", "malformed resource template"),
+        ((LockResourceMixin, View), 5, "lock_key must be a template"),
+        ((View, LockResourceMixin), "nightly", "must come before View"),
+    ],
+)
+def test_a_wrong_class_is_an_error_when_it_is_made(
+    bases: tuple[type, ...], key: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRedlock, match=message):
+        type("Wrong", bases, {"lock_key": key})
 
 
 @pytest.mark.django_db

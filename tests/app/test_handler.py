@@ -184,28 +184,26 @@ def test_a_fork_is_noticed() -> None:
     assert held.release() is True
 
 
+def assert_a_child_acquires() -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(0 if lock("order:1").acquire().locked else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def test_a_fork_while_another_thread_makes_a_service() -> None:
     with locks._making:
-        pid = os.fork()
-        if not pid:
-            try:
-                os._exit(0 if lock("order:1").acquire().locked else 1)
-            finally:
-                os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert_a_child_acquires()
 
 
 def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     with backend.masters[0].alone:
-        pid = os.fork()
-        if not pid:
-            try:
-                os._exit(0 if lock("order:1").acquire().locked else 1)
-            finally:
-                os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert_a_child_acquires()
 
 
 def test_a_process_that_ends_closes_its_links() -> None:

@@ -389,12 +389,6 @@ def test_no_quorum(backend: MemoryBackend) -> None:
     assert keys(backend) == []
 
 
-def test_a_minority_that_is_down_changes_nothing(backend: MemoryBackend) -> None:
-    backend.down = [True, True, False, False, False]
-    with lock(R):
-        assert len(keys(backend)) == 3
-
-
 def test_a_waiter_waits_until_the_lock_is_free(backend: MemoryBackend, clock: Time) -> None:
     began = clock.now
     outer = lock(R, ttl=2).acquire()
@@ -408,21 +402,16 @@ def test_a_waiter_waits_until_the_lock_is_free(backend: MemoryBackend, clock: Ti
     assert not outer.locked
 
 
-def test_gives_up_after_wait(backend: MemoryBackend, clock: Time) -> None:
-    steal(backend, 5)
-    began = clock.now
-    with pytest.raises(ResourceLocked):
-        lock(R, wait=3).acquire()
-    assert clock.now - began == pytest.approx(3, abs=0.2)
-
-
-def test_wait_of_the_settings(configure: Configure, clock: Time) -> None:
+@pytest.mark.parametrize(("wait", "waited"), [(3, 3), (None, 2)])
+def test_a_waiter_gives_up_after_its_wait_or_that_of_the_settings(
+    configure: Configure, clock: Time, wait: float | None, waited: float
+) -> None:
     backend = configure(WAIT=2)
     steal(backend, 5)
     began = clock.now
     with pytest.raises(ResourceLocked):
-        lock(R).acquire()
-    assert clock.now - began == pytest.approx(2, abs=0.2)
+        lock(R, wait=wait).acquire()
+    assert clock.now - began == pytest.approx(waited, abs=0.2)
 
 
 def test_using_another_alias(settings: Settings) -> None:

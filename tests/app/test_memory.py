@@ -134,22 +134,6 @@ def test_one_of_many_threads_wins_a_free_resource(
         backend.clear()
 
 
-async def test_tasks_wait_for_each_other(backend: MemoryBackend) -> None:
-    inside, most = 0, 0
-
-    async def work() -> None:
-        nonlocal inside, most
-        async with lock(R, wait=20):
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0.001)
-            inside -= 1
-
-    await asyncio.gather(*(work() for _ in range(20)))
-    assert most == 1
-    assert holders(backend) == [None] * 5
-
-
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the intervals so long that a waiter asks again only when it is called."""
@@ -227,12 +211,6 @@ def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
     held.release()
     loop.join(60)
     assert not loop.is_alive()
-
-
-def test_a_wait_that_times_out_leaves_no_trace(backend: MemoryBackend) -> None:
-    with lock(R), pytest.raises(ResourceLocked):
-        backend.acquire((R,), 5.0, 0.05, "{}")
-    assert waiters(backend) == 0
 
 
 def test_split_votes_are_asked_again_for_twice_master_timeout_only(
@@ -334,12 +312,6 @@ def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
         lock(R).acquire()
     assert caught.value.retry_after is None
     assert holders(backend) == [b"by hand"] * 3 + [None] * 2
-
-
-def test_the_index_lists_held_locks(backend: MemoryBackend) -> None:
-    with lock("a", "b"):
-        assert indexes(backend) == [{b"a", b"b"}] * 5
-    assert indexes(backend) == [set()] * 5
 
 
 # Simulated time and faults.

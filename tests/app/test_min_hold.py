@@ -116,17 +116,8 @@ def test_a_lock_that_was_lost_stays_held_all_the_same() -> None:
     assert_not_locked("nightly")
 
 
-def test_several_resources_stay_held_together() -> None:
+def test_several_resources_stay_held_together_and_an_extension_keeps_their_end() -> None:
     names = [f"r{number}" for number in range(8)]  # in both groups
-    with lock(*names, min_hold=5):
-        pass
-    assert_locked(*names)
-    passed(5.1)
-    assert_not_locked(*names)
-
-
-def test_an_extended_lock_keeps_its_end() -> None:
-    names = [f"r{number}" for number in range(8)]
     with lock(*names, min_hold=5) as held:
         passed(3.0)
         held.extend(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import pytest
@@ -59,19 +60,16 @@ def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, k
     assert counters.value(pk) == times
 
 
-@on(nightly=("wsgi-atomic-outer", "wsgi-plain-outer"))
-@pytest.mark.parametrize("kind", [*SYNC, *APIS])
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("site", "kind"),
+    [
+        *product(("wsgi-atomic-outer", "wsgi-plain-outer"), [*SYNC, *APIS]),
+        *product(("asgi-plain-outer", "wsgi-plain-outer"), ASYNC),
+    ],
+    indirect=["site"],
+)
 def test_no_increment_is_lost_inside_a_transaction_of_a_middleware(
-    site: Site, counters: Counters, kind: str
-) -> None:
-    pk = counters.new()
-    assert set(site.press(f"/{kind}/{pk}/", FEW)) == {200}, site.log
-    assert counters.value(pk) == FEW
-
-
-@on(nightly=("asgi-plain-outer", "wsgi-plain-outer"))
-@pytest.mark.parametrize("kind", ASYNC)
-def test_no_increment_of_an_async_view_is_lost_inside_a_transaction_of_a_middleware(
     site: Site, counters: Counters, kind: str
 ) -> None:
     pk = counters.new()

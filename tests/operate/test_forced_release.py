@@ -90,10 +90,6 @@ def test_a_lock_that_was_acquired_since_survives(masters: list[LocalMaster]) -> 
     assert not ForcedRelease.objects.exists()
 
 
-def test_nothing_is_held(masters: list[LocalMaster]) -> None:
-    assert force_release(R, by="me").outcome is ReleaseOutcome.NOT_HELD
-
-
 def test_too_few_masters(masters: list[LocalMaster], short_wait: None) -> None:
     with lock(R):
         everywhere(masters)

@@ -10,7 +10,6 @@ import pytest
 from redlock_django import lock
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks, nearest_held, who_holds
 from tests.live.left_over import nothing_left
@@ -248,20 +247,3 @@ def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> 
     assert health.held == 1
     assert 0 < health.latency < 5
     assert abs(health.offset) < 5
-
-
-def test_the_memory_backend_is_inspected_the_same_way(settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "BACKEND": "redlock_django.backends.memory.MemoryBackend",
-            "MASTERS": [f"redis://m{n}:1/0" for n in range(3)],
-        }
-    }
-    backend: Any = locks["default"].backend
-    with lock("order:1"), lock("order:2", ttl=5):
-        assert [h.resource for h in held_locks().locks] == ["order:2", "order:1"]
-        assert only(search="r:1").state is HoldingState.HELD
-        backend.down[0] = True
-        assert only(search="order:2").silent == {backend.names[0]}
-        assert [one.reason for one in master_status()] == ["down", "", ""]
-    backend.clear()
