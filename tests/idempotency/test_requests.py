@@ -32,11 +32,12 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
+from redlock_django.exceptions import ResourceLocked
 from redlock_django.idempotency.flow.current import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
 from testproject.shop.models import Order
-from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+from tests.idempotency.conftest import KEY, Site, cached_states, make_order, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -120,7 +121,19 @@ def test_the_record_is_committed_with_the_effects(site: Site) -> None:
 # Requests that are not recorded.
 
 
-def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
+@pytest.fixture(params=["database", "cache"])
+def records(request: pytest.FixtureRequest, site: Site) -> Callable[[], int]:
+    """Keep the records in a store; return a function that counts them."""
+    caches["default"].clear()
+    site.configure(STORE=request.param)
+    if request.param == "cache":
+        return lambda: len(cached_states())
+    return IdempotencyRecord.objects.count
+
+
+def test_a_view_that_raises_leaves_nothing_and_runs_again(
+    site: Site, records: Callable[[], int]
+) -> None:
     fails = iter([True, False])
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -131,13 +144,15 @@ def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
 
     site.serve(idempotent(view))
     assert site.post().status_code == 500
-    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
-    assert site.post().status_code == 201
+    assert (orders(), records()) == (0, 0)
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
     assert orders() == 1
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(site: Site, status: int) -> None:
+def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(
+    site: Site, records: Callable[[], int], status: int
+) -> None:
     answers = iter([status, 201])
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -146,7 +161,7 @@ def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(site: Site, st
 
     site.serve(idempotent(view))
     assert site.post().status_code == status
-    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert (orders(), records()) == (0, 0)
     assert site.post().status_code == 201
     assert orders() == 1
 
@@ -184,7 +199,7 @@ def test_an_exception_for_the_client_is_not_recorded(site: Site) -> None:
     assert len(ran) == 2
 
 
-def test_a_view_that_rolls_back_is_not_recorded(site: Site) -> None:
+def test_a_view_that_rolls_back_is_not_recorded(site: Site, records: Callable[[], int]) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         make_order(request)
         transaction.set_rollback(True)
@@ -192,7 +207,7 @@ def test_a_view_that_rolls_back_is_not_recorded(site: Site) -> None:
 
     site.serve(idempotent(view))
     assert [site.post().status_code for _ in range(2)] == [400, 400]
-    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert (orders(), records()) == (0, 0)
 
 
 def test_a_commit_that_fails_is_not_recorded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +226,22 @@ def test_a_commit_that_fails_is_not_recorded(site: Site, monkeypatch: pytest.Mon
     assert orders() == 1
 
 
-def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(site: Site) -> None:
+@pytest.mark.usefixtures("records")
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a hook"), ResourceLocked("busy"), IntegrityError("late")]
+)
+def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(
+    site: Site, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        transaction.on_commit(lambda: 1 / 0)
+        transaction.on_commit(fail)
         return make_order(request)
 
     site.serve(idempotent(view))
-    assert site.post().status_code == 500
+    assert site.post().status_code in (423, 500)
     again = site.post()
     assert (again.status_code, again["Idempotent-Replayed"]) == (201, "true")
     assert orders() == 1
