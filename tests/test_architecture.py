@@ -24,11 +24,9 @@ LAYERS = [
     engine engine.errors engine.run_protocol
     engine.protocol.*
     engine.quorum
-    engine.membership engine.fencing engine.validity
-    engine.steps
+    engine.membership engine.fencing engine.validity engine.refusal
+    engine.steps engine.pauses engine.renewal
     engine.attempt
-    engine.refusal engine.renewal
-    engine.waiting
     engine.rounds
     engine.inspection.*
     wire wire.clock wire.wakeup wire.servers.*

@@ -16,8 +16,8 @@ Rules of this package, checked by `tests/test_architecture.py`:
 
 Read `rounds` first: it follows the paper from top to bottom
 (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). Then read `attempt` (the
-rounds of one attempt), `quorum` (was a round won), `validity` (for how long), `fencing` (with which
-token), `waiting` (when to ask again), `protocol/` (what is sent to a master, and the meaning of
-each answer), and `renewal` (when to extend next). `run_protocol` runs a protocol to its end, and
-`inspection/` has the questions of operators.
+attempts of one call, and its wait), `quorum` (was a round won, and why), `validity` (for how long),
+`fencing` (with which token), `pauses` (when to ask again), `protocol/` (what is sent to a master,
+and the meaning of each answer), and `renewal` (when to extend next). `run_protocol` runs a protocol
+to its end, and `inspection/` has the questions of operators.
 """

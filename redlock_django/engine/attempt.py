@@ -1,13 +1,41 @@
-"""One attempt to acquire a lock: its rounds, what came of them, and how it is undone."""
+"""The attempts of one call to acquire a lock: their rounds, how they are undone, when they end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
+from redlock_django.engine.pauses import clock_lag, retry_delays
+from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Confirm, Release
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
-from redlock_django.engine.steps import Protocol, Round
-from redlock_django.engine.validity import valid_until
+from redlock_django.engine.refusal import WaitingCaller, refusal
+from redlock_django.engine.steps import Pause, Protocol, Round
+from redlock_django.engine.validity import RedlockLease, valid_until
+
+SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
+LAST_MOMENT = 0.1  # seconds at the end of a wait in which a waiter does not begin to ask
+_NONE: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of a deployment, and the sources of what its rounds need.
+
+    `tokens` yields a new token for every round: with one token for all rounds, a late undo of the
+    first round would delete the lock that the second round won. `proposals` yields the wall clock
+    in µs. `delay` returns the random seconds to pause after so many attempts. Split votes are asked
+    again for at most `overrun` seconds once a wait is over.
+    """
+
+    deployment: Deployment
+    tokens: Iterator[str]
+    proposals: Iterator[int]
+    delay: Callable[[int], float]
+    overrun: float
 
 
 class Attempt(Round):
@@ -115,6 +143,194 @@ class Attempt(Round):
             commands = to_masters(release, reached, tally.masters)
             now = yield Round(commands, Tally(tally.masters), awaited=False)
         return now
+
+
+class Wait:
+    """The wait of one call: its attempts, until when they go on, and its place in the queues.
+
+    A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
+    clock is wrong, the ticket is what a majority's clocks showed at that time. Masters call it by
+    its name when its turn comes. Waiters are served in order: a free lock is granted to no client
+    while an earlier waiter that can be called is in the queue, and so never to a client that does
+    not wait. A waiter that was called has 0.1 s to ask before its turn is over. Several resources
+    are waited for one at a time, in the queue of the first that is refused, and none is held
+    meanwhile. All clients should name them in the same order: two clients that do not would each
+    be called for a lock that is reserved for the other.
+
+    The arguments are those of `rounds.acquire`; without a `waiter`, no queue is joined. The wait
+    began at `asked`, and is over at `give_up`. `lost` counts the attempts that were lost, `splits`
+    those of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and
+    `lag` by how many µs its clock is known to be behind. `queued` has the masters that may have the
+    waiter in a queue. `attempt` is the last attempt. `begun` is the one that follows, if it has
+    begun in the pause before it. While the call is `resting`, no master has a lock or a ticket of
+    it.
+    """
+
+    __slots__ = (
+        "_crowd", "_name", "_waiter", "asked", "attempt", "begun", "client", "give_up", "holder",
+        "lag", "lost", "queued", "resources", "resting", "splits", "ticket", "ttl",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        client: Client,
+        resources: tuple[str, ...],
+        ttl: float,
+        holder: str,
+        waiter: WaitingCaller | None,
+        asked: float,
+        wait: float,
+    ) -> None:
+        self.client = client
+        self.resources = resources
+        self.ttl = ttl
+        self.holder = holder
+        self.asked = asked
+        self.give_up = asked + wait
+        self.lost = self.splits = self.ticket = self.lag = 0
+        self.queued = _NONE
+        self.attempt: Attempt | None = None
+        self.begun: Attempt | None = None
+        self.resting = False
+        self._waiter = waiter
+        self._name, self._crowd = "", None
+        if waiter is not None:
+            self._name, self._crowd = waiter.name, waiter.crowd_refusal
+
+    @property
+    def limit(self) -> float:
+        """The moment up to which the last attempt begins if votes are split."""
+        return self.give_up + self.client.overrun
+
+    def follow_crowd(self, now: float) -> Protocol[float]:
+        """Pause as long as others of the process ask for the same resources; return the clock.
+
+        The driver ends the pause when this waiter may ask. Its ticket is from before. A waiter
+        whose time is over by then, or will be in a moment, gets the refusal that the others got
+        last: otherwise a crowd that gives up together would delay the next waiter's answers. If
+        that refusal is not known, it asks once, as a client that does not wait, and joins no queue.
+
+        Raises ResourceLocked.
+        """
+        crowd = self._crowd
+        self.ticket = next(self.client.proposals)
+        now = yield Pause(self.give_up - self.asked)
+        if crowd is not None and crowd.is_refused:
+            if 0 < (left := self.give_up - now) < LAST_MOMENT:
+                now = yield Pause(left)
+            if now >= self.give_up and (known := crowd.error(self.resources)):
+                known.waited = known.took = now - self.asked
+                raise known
+        if now >= self.give_up:
+            self._name = ""  # for its only attempt, it need not join a queue
+        return now
+
+    def next_attempt(self, now: float) -> Attempt:
+        """Return the next attempt, which may have begun in the pause before it."""
+        self.attempt = attempt = self.begin(now)
+        self.resting, self.begun = False, None
+        return attempt
+
+    def begin(self, now: float) -> Attempt:
+        """Begin the next attempt, unless the driver has done so in the pause before it."""
+        if self.begun is None:
+            client = self.client
+            proposal = next(client.proposals) + self.lag
+            self.ticket = self.ticket or proposal
+            ask = Acquire(
+                client.deployment, self.resources, f"{next(client.tokens)} {self.holder}", self.ttl,
+                proposal, self._name, self.ticket,
+            )  # fmt: skip
+            # Only the first attempt spares masters: those may be needed if it is lost.
+            self.begun = Attempt(ask, now, self.give_up, not self.lost)
+        return self.begun
+
+    def note(self, attempt: Attempt) -> None:
+        """Note which masters may have the waiter in a queue, and what its crowd may conclude."""
+        if self._name:
+            self.queued |= attempt.tally.asked
+        if self._crowd is not None:
+            self._crowd.note(attempt.last.account, late=attempt.late)
+
+    def lease(self, attempt: Attempt, home: object) -> RedlockLease:
+        """Return the lease of an attempt that has won the lock, and leave the crowd."""
+        if self._waiter is not None:
+            self._waiter.leave()
+        return RedlockLease(
+            self.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl, attempt.started,
+            attempt.until, attempt.fences,
+            waited=attempt.started - self.asked,
+            attempts=self.lost + 1,
+            home=home,
+            reached=self.queued or attempt.tally.reached,
+            tally=attempt.tally,
+            waiter=self._name,
+        )  # fmt: skip
+
+    def undo(self, attempt: Attempt, now: float, *, again: bool) -> Protocol[float]:
+        """Release what a lost attempt may have set; leave the queues unless `again` is set."""
+        queued = _NONE if again else self.queued
+        now = yield from attempt.undo(now, queued, leave=not again)
+        self.resting = again and not self._name
+        return now
+
+    def undo_interrupted(self, now: float) -> Protocol[float]:
+        """Release what the attempt that was interrupted may have set, and leave the queues.
+
+        The release is sent again if the interrupt struck during the undo itself, perhaps before a
+        byte was sent.
+        """
+        attempt = self.begun or self.attempt
+        if attempt is not None and not self.resting:
+            if self._name:
+                self.queued |= attempt.tally.asked
+            now = yield from attempt.undo(now, self.queued, leave=True)
+        return now
+
+    def refusal(self, now: float) -> NotAcquired:
+        """Return the error for a call whose last attempt was lost."""
+        attempt = self.attempt
+        assert attempt is not None
+        error = refusal(self.client.deployment, self.resources, attempt.last.account, attempt.late)
+        error.waited, error.took = attempt.started - self.asked, now - self.asked
+        error.attempts = self.lost
+        return error
+
+    def goes_on(self, attempt: Attempt, now: float) -> bool:
+        """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
+        split = attempt.split
+        self.lost += 1
+        self.splits += split
+        return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
+
+    def pause(self, attempt: Attempt, now: float) -> Pause:
+        """Return the pause after an attempt that was lost; see `retry_delays`.
+
+        If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
+        clocks showed when the wait began.
+        """
+        ask, started = attempt.ask, attempt.started
+        if lag := clock_lag(attempt.tally.account, ask.proposal, now - started):
+            self.lag += lag
+            self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
+        delay = unheard = self.client.delay(self.lost)
+        queueing = bool(ask.waiter) and not attempt.unreachable
+        # Where others share the votes, a waiter that has none and is in most queues need not ask
+        # again at once. If all asked, a crowd would share the votes again.
+        if not attempt.split or (queueing and attempt.queued):
+            delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
+        end = self.give_up if now < self.give_up else self.limit
+        seconds = max(0.0, min(delay, end - now))
+        return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin)
+
+
+def _place(attempt: Attempt) -> tuple[str, int]:
+    """Return the resource in whose queue a majority has the waiter, and how many are in front."""
+    account = attempt.last.account
+    queued = account.queueing
+    if not account.majority(len(queued)):
+        return "", 0
+    return attempt.ask.resources[queued[0].resource], min(vote.ahead for vote in queued)
 
 
 def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:

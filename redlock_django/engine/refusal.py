@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Protocol
 
-from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
@@ -26,10 +25,9 @@ class CrowdRefusal:
     def __init__(self) -> None:
         self._account: Account | None = None
 
-    def note(self, attempt: Attempt) -> None:
-        """Note how an attempt has ended."""
-        account = attempt.last.account
-        self._account = account if account.rival_won and not attempt.late else None
+    def note(self, account: Account, *, late: bool) -> None:
+        """Note how the last attempt of any of them has ended."""
+        self._account = account if account.rival_won and not late else None
 
     @property
     def is_refused(self) -> bool:

@@ -17,9 +17,9 @@ from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.keyspace import Keyspace
 from redlock_django.backends.memory.master import SCRIPTS
-from redlock_django.engine import waiting
+from redlock_django.engine import attempt, pauses
+from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.engine.waiting import SPLIT_ROUNDS
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
@@ -106,7 +106,7 @@ def test_one_of_many_threads_wins_a_free_resource(
     backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However slow the machine is, threads that share the votes ask again until one has won.
-    monkeypatch.setattr(waiting, "SPLIT_ROUNDS", 10_000)
+    monkeypatch.setattr(attempt, "SPLIT_ROUNDS", 10_000)
     monkeypatch.setattr(backend, "now", lambda: 0.0)
     for _ in range(20):
         gate = threading.Barrier(8)
@@ -137,8 +137,8 @@ def test_one_of_many_threads_wins_a_free_resource(
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the intervals so long that a waiter asks again only when it is called."""
-    monkeypatch.setattr(waiting, "FALLBACK", 30.0)
-    monkeypatch.setattr(waiting, "LONGEST", 30.0)
+    monkeypatch.setattr(pauses, "FALLBACK", 30.0)
+    monkeypatch.setattr(pauses, "LONGEST", 30.0)
 
 
 def waiters(backend: MemoryBackend) -> int:

@@ -77,7 +77,7 @@ class Memory(Store):
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("redlock_django.backends.memory.queue.TURN", 10_000_000)
-        monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
+        monkeypatch.setattr("redlock_django.engine.pauses.TURN", 10_000)
 
 
 SHORTEN = """
@@ -111,7 +111,7 @@ class Redis(Store):
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lengthen_turns(monkeypatch, 10)
-        monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
+        monkeypatch.setattr("redlock_django.engine.pauses.TURN", 10_000)
 
 
 DATABASE = "redlock_django.backends.database.DatabaseBackend"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded.backend import Asking, ShardedBackend
 from redlock_django.backends.sharded.lease import Part
-from redlock_django.engine import rounds, waiting
+from redlock_django.engine import attempt, rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.steps import Round
@@ -54,7 +54,7 @@ class SimulatedGroup(BaseBackend):
         if wait > 0:
             client.waiter = self.wire.waiters.new(resources)
         protocol = rounds.acquire(
-            waiting.Client(
+            attempt.Client(
                 self.deployment,
                 client.fresh(),
                 client.proposals(),

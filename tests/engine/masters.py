@@ -10,12 +10,12 @@ from typing import Any
 
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
+from redlock_django.engine.attempt import Client
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
-from redlock_django.engine.waiting import Client
 
 START = 1_760_000_000.0
 MARKER = b"trusted"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.backends.memory.queue import Queues
-from redlock_django.engine import waiting
+from redlock_django.engine import pauses
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.waiting.waiters import WATCH, Waiter
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
 # The longest gap after a lost call, and after a turn that passed unused.
-FALLBACK = 2 * waiting.CALM + 6 * waiting.CALM_LONGEST / waiting.CROWD + 0.03
+FALLBACK = 2 * pauses.CALM + 6 * pauses.CALM_LONGEST / pauses.CROWD + 0.03
 MISSED = WATCH + 0.03
 SEEDS = range(4)
 by_day = pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from redlock_django.engine import rounds
+from redlock_django.engine.attempt import Client
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Confirm
@@ -18,7 +19,6 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Switch, Tally, Verdict, quorum
 from redlock_django.engine.steps import Round, Step
-from redlock_django.engine.waiting import Client
 from tests.engine import sweep
 
 TIME = 1_760_000_000_000_000  # µs

@@ -16,8 +16,8 @@ from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.queue import Queues
 from redlock_django.backends.sharded import lease as sharded_lease
 from redlock_django.backends.sharded.backend import ShardedBackend
-from redlock_django.engine import quorum, rounds, waiting
-from redlock_django.engine.attempt import Attempt, undo_of
+from redlock_django.engine import pauses, quorum, rounds
+from redlock_django.engine.attempt import Attempt, Wait, undo_of
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
@@ -203,8 +203,8 @@ JUDGES: dict[str, Judge] = {
     "no client waits for ever": Judge(
         unraised(Simulation._check_live, 3),
         (
-            (waiting.retry_delays, at_start("return 60.0, 60.0")),
-            (waiting.Wait.pause, instead("max(...)", "delay")),
+            (pauses.retry_delays, at_start("return 60.0, 60.0")),
+            (Wait.pause, instead("max(...)", "delay")),
             (Waiter.decided, returns("False")),
         ),
         "a client does not end", CALM,

@@ -10,13 +10,13 @@ import pytest
 from redlock_django.backends.memory.queue import LATE, LINGER, NEWEST, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
-from redlock_django.engine.waiting import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from tests.engine.masters import START, Masters
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"

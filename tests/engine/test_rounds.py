@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.engine import rounds
+from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import (
     Acquire,
@@ -24,7 +25,6 @@ from redlock_django.engine.quorum import Account, Verdict
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
-from redlock_django.engine.waiting import SPLIT_ROUNDS
 from tests.engine.masters import START, Masters
 
 Kind = type[BaseException]

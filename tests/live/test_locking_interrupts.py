@@ -540,8 +540,8 @@ def test_interrupted_at_every_line(
     what: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if what == "hand over":  # a waiter that neither its process nor a master calls asks too late
-        monkeypatch.setattr("redlock_django.engine.waiting.CALM", 60.0)
-        monkeypatch.setattr("redlock_django.engine.waiting.CALM_LONGEST", 60.0)
+        monkeypatch.setattr("redlock_django.engine.pauses.CALM", 60.0)
+        monkeypatch.setattr("redlock_django.engine.pauses.CALM_LONGEST", 60.0)
     # An exception that a trace function raises at the end of an `except` block stays "being
     # handled" in its thread, and would be the context of every later one: so use a new thread.
     with ThreadPoolExecutor(1) as pool:

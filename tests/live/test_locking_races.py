@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine import waiting
+from redlock_django.engine import pauses
 from redlock_django.exceptions import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
@@ -211,8 +211,8 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A delay that no test reaches: a waiter asks again only when it is its turn.
-    monkeypatch.setattr(waiting, "FALLBACK", 30.0)
-    monkeypatch.setattr(waiting, "LONGEST", 30.0)
+    monkeypatch.setattr(pauses, "FALLBACK", 30.0)
+    monkeypatch.setattr(pauses, "LONGEST", 30.0)
     monkeypatch.setattr(waiters, "MOST_ASKING", 6)  # all of them are in the queues
     two = (R, "order:2")
     served: list[int] = []

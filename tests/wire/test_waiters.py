@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine import waiting
+from redlock_django.engine import attempt, pauses
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.quorum import Switch
 from redlock_django.wire.servers.handshake import speaks_resp3
@@ -48,10 +48,10 @@ NEVER = 30.0
 @pytest.fixture
 def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make waiters ask again only if something wakes them."""
-    monkeypatch.setattr(waiting, "FALLBACK", NEVER)
-    monkeypatch.setattr(waiting, "CALM", NEVER)
-    monkeypatch.setattr(waiting, "LONGEST", NEVER)
-    monkeypatch.setattr(waiting, "CALM_LONGEST", NEVER)
+    monkeypatch.setattr(pauses, "FALLBACK", NEVER)
+    monkeypatch.setattr(pauses, "CALM", NEVER)
+    monkeypatch.setattr(pauses, "LONGEST", NEVER)
+    monkeypatch.setattr(pauses, "CALM_LONGEST", NEVER)
     monkeypatch.setattr(wire_waiters, "WATCH", NEVER)
 
 
@@ -183,7 +183,7 @@ def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However far apart their waits begin, and so end, on a busy machine.
-    monkeypatch.setattr(waiting, "LAST_MOMENT", 60.0)
+    monkeypatch.setattr(attempt, "LAST_MOMENT", 60.0)
     many, asked = 12, 0
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
         lease = variant.acquire("order:1")
@@ -308,7 +308,7 @@ def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
-    monkeypatch.setattr(waiting, "CALM", 0.3)
+    monkeypatch.setattr(pauses, "CALM", 0.3)
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
         with waiters(variant, masters[:3], "A") as queue:
@@ -390,7 +390,7 @@ def test_a_stopped_process_with_many_waiters_costs_one_turn(
 
 @both
 def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FALLBACK", 0.0)
+    monkeypatch.setattr(pauses, "FALLBACK", 0.0)
     player = ScriptedMaster(held)
     with scripted(name, player) as variant, ThreadPoolExecutor(1) as pool:
         taker = pool.submit(variant.acquire, "order:1", wait=0.5)  # less than CALM
@@ -403,8 +403,8 @@ def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_waiter_whose_link_was_lost_asks_soon(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "CALM", NEVER)
-    monkeypatch.setattr(waiting, "CALM_LONGEST", NEVER)
+    monkeypatch.setattr(pauses, "CALM", NEVER)
+    monkeypatch.setattr(pauses, "CALM_LONGEST", NEVER)
     long = {"max_ttl": 60.0}
     with (
         joined(name, masters[:3], **long) as variant,

@@ -18,10 +18,10 @@ from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.backends.sharded.settings import ShardedSettings, split
 from redlock_django.engine import rounds
+from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.engine.waiting import Client
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.drivers.loop import LoopDriver
