@@ -132,7 +132,7 @@ PLAIN = {
 WITH_ADMIN = PLAIN | {
     "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",
     "admin.held_locks.pages",
-    "admin.idempotency", "admin.idempotency_filters", "admin.idempotency_labels", "admin.labels",
+    "admin.idempotency", "admin.idempotency.labels", "admin.idempotency.records", "admin.labels",
     "engine.errors", "exceptions",
 }  # fmt: skip
 

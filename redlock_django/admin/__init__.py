@@ -10,7 +10,7 @@ from django.contrib import admin
 
 from redlock_django.admin.forced_releases import ForcedReleaseAdmin
 from redlock_django.admin.held_locks.pages import HeldLockAdmin
-from redlock_django.admin.idempotency import IdempotencyRecordAdmin
+from redlock_django.admin.idempotency.records import IdempotencyRecordAdmin
 from redlock_django.models import ForcedRelease, HeldLock, IdempotencyRecord
 
 __all__ = ["ForcedReleaseAdmin", "HeldLockAdmin", "IdempotencyRecordAdmin"]

@@ -1,15 +1,23 @@
-"""Checks of the IDEMPOTENCY settings and of the views that are `@idempotent`."""
+"""Checks of the IDEMPOTENCY settings, of their stores, and of the views that are `@idempotent`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Error
+from django.apps import apps
+from django.core import checks
+from django.core.cache import caches
+from django.core.cache.backends.db import DatabaseCache
+from django.core.cache.backends.dummy import DummyCache
+from django.core.cache.backends.filebased import FileBasedCache
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.checks import CheckMessage
+from django.db import router
+from django.utils.module_loading import import_string
 
-from redlock_django.checks.idempotency_stores import store_warnings
+from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
-from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
     OUTSIDE,
@@ -20,8 +28,13 @@ from redlock_django.idempotency.placement import (
     mixin_error,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import METHODS, IdempotentOptions, settings_of
-from redlock_django.locking.services import locks
+from redlock_django.idempotency.settings import (
+    METHODS,
+    IdempotencySettings,
+    IdempotentOptions,
+    settings_of,
+)
+from redlock_django.models import IdempotencyRecord
 from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.rules import Route
@@ -31,15 +44,11 @@ from redlock_django.web.transactions import view_name
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return E001 (invalid IDEMPOTENCY), W011 and W015 (stores), E009 to E011 (misplaced)."""
     messages: list[CheckMessage] = []
-    for alias in locks:
+    for options in valid_aliases():
         try:
-            load(alias)
-        except InvalidRedlock:
-            continue  # check_settings reports it.
-        try:
-            messages += store_warnings(alias, settings_of(alias))
+            messages += _store_warnings(options.alias, settings_of(options.alias))
         except InvalidRedlock as error:
-            messages.append(Error(str(error), id="redlock_django.E001"))
+            messages.append(checks.Error(str(error), id="redlock_django.E001"))
     found = errors_of_views(_route_errors)
     return messages + [message for message in found if message not in messages]
 
@@ -53,7 +62,7 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
         return
     for name, handler in handlers_of(view):
         if records_requests(handler):
-            yield Error(
+            yield checks.Error(
                 f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it cannot "
                 "know whether the transaction was committed.",
                 hint=OUTSIDE,
@@ -70,9 +79,9 @@ def _before_authentication(view: Any) -> Iterator[CheckMessage]:
         framework = authenticating_framework(handler)
         if framework is not None:
             error = authenticates_inside_error(name, framework)
-            yield Error(str(error), id="redlock_django.E010")
+            yield checks.Error(str(error), id="redlock_django.E010")
         elif in_rest_framework and lacks_mixin(view.cls):
-            yield Error(str(mixin_error(name)), id="redlock_django.E010")
+            yield checks.Error(str(mixin_error(name)), id="redlock_django.E010")
 
 
 def _stores_of(view: Any) -> Iterator[CheckMessage]:
@@ -80,7 +89,7 @@ def _stores_of(view: Any) -> Iterator[CheckMessage]:
     for _, handler in (("", view), *handlers_of(view)):
         options = getattr(handler, "idempotent_options", None)
         if isinstance(options, IdempotentOptions) and "store" in options.given:
-            yield from store_warnings(options.using, options.settings())
+            yield from _store_warnings(options.using, options.settings())
 
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:
@@ -92,7 +101,7 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
     framework = authenticating_framework(view)
     if framework is not None:
         error = authenticates_inside_error(view_name(owner), framework)
-        yield Error(str(error), id="redlock_django.E010")
+        yield checks.Error(str(error), id="redlock_django.E010")
     elif not getattr(options, "replay_check", None):
         try:
             methods = options.settings().methods if options is not None else METHODS
@@ -100,4 +109,53 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
             return  # E001 reports it.
         check = inner_permission_check(view, owner) or handler_permission_check(owner, methods)
         if check is not None:
-            yield Error(str(replay_skips_check_error(view, check)), id="redlock_django.E011")
+            yield checks.Error(str(replay_skips_check_error(view, check)), id="redlock_django.E011")
+
+
+def _store_warnings(alias: str, options: IdempotencySettings) -> Iterator[CheckMessage]:
+    """Yield W011 (a cache that forgets records) or W015 (a database that no view writes to)."""
+    if options.store == "cache":
+        yield from _cache_warnings(alias, options.cache)
+    else:
+        yield from _database_warnings(alias, options.database)
+
+
+def _cache_warnings(alias: str, cache: str) -> Iterator[CheckMessage]:
+    try:
+        backend = import_string(caches.settings[cache]["BACKEND"])
+    except (ImportError, KeyError):
+        return  # Django reports it
+    where = f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {cache!r}"
+    if issubclass(backend, (LocMemCache, DummyCache)):
+        problem = "is not shared between processes. A retry that reaches another process"
+    elif issubclass(backend, (FileBasedCache, DatabaseCache)):
+        problem = "deletes entries at random when it has MAX_ENTRIES. A retry of such a request"
+    else:
+        return
+    yield checks.Warning(
+        f"{where} {problem} is executed again.",
+        hint="Use a cache in Redis that does not evict, or set STORE to 'database'.",
+        id="redlock_django.W011",
+    )
+
+
+def _database_warnings(alias: str, database: str) -> Iterator[CheckMessage]:
+    elsewhere = {
+        model._meta.label: written
+        for model in apps.get_models()
+        if model._meta.managed
+        and model is not IdempotencyRecord
+        and (written := router.db_for_write(model)) != database
+    }
+    if not elsewhere:
+        return
+    label, written = next(iter(elsewhere.items()))
+    others = f" and {len(elsewhere) - 1} more" if len(elsewhere) > 1 else ""
+    yield checks.Warning(
+        f"REDLOCK[{alias!r}]: IDEMPOTENCY: records are in DATABASE {database!r}, but "
+        f"{label}{others} is written to {written!r}. A record is not committed together with that, "
+        "so a retry may be executed again.",
+        hint="Set DATABASE to the database that the idempotent views write to; another alias of "
+        "REDLOCK, used with idempotent(using=...), may name another one.",
+        id="redlock_django.W015",
+    )

@@ -23,8 +23,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
-from redlock_django.admin.idempotency_filters import FILTERABLE, MethodFilter
-from redlock_django.admin.idempotency_labels import (
+from redlock_django.admin.idempotency.labels import (
     EXPLANATIONS,
     RESOLVE_MESSAGES,
     badge,
@@ -38,6 +37,29 @@ if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[IdempotencyRecord]
 else:
     _ModelAdmin = admin.ModelAdmin
+
+FILTERABLE = frozenset(
+    {"pk", "id", "state", "method", "path", "user", "status"}
+    | {"created_at", "completed_at", "expires_at"}
+)
+"""The columns by which the URL of the list may filter."""
+
+
+class MethodFilter(admin.SimpleListFilter):
+    """Filter by HTTP method. Django's own filter would scan the table for its choices."""
+
+    title = gettext_lazy("method")
+    parameter_name = "method"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return every method that may have an idempotency key."""
+        from redlock_django.idempotency.settings import METHODS  # only this page needs it
+
+        return [(method, method) for method in sorted(METHODS)]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the records of the chosen method."""
+        return queryset.filter(method=self.value()) if self.value() else queryset
 
 
 class IdempotencyRecordAdmin(_ModelAdmin):
@@ -140,7 +162,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
         """Return the records with the text in their path or user, or of the client's key."""
-        from redlock_django.admin.idempotency_search import key_hashes
+        from redlock_django.admin.idempotency.search import key_hashes
 
         found, has_duplicates = super().get_search_results(request, queryset, search_term)
         if hashes := key_hashes(request, self.using, search_term):
