@@ -1,4 +1,4 @@
-"""Pipelined links: replies that come late, wrong or never, releases, the breaker, lateness."""
+"""Links with their drivers: signals, TLS, lost and idle connections, stalls of this process."""
 
 from __future__ import annotations
 

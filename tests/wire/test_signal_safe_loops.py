@@ -31,6 +31,8 @@ def nested_codes(code: CodeType) -> Iterator[CodeType]:
 
 def unguarded_jumps(code: CodeType) -> Iterator[int | None]:
     """Yield the lines of the backward jumps where a signal skips the handler around the target."""
+    if not code.co_exceptiontable:  # as most functions, which need not be disassembled
+        return
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     instructions = {each.offset: each for each in dis.get_instructions(code)}
 
