@@ -30,6 +30,12 @@ def _keys(master: LocalMaster, patterns: Sequence[str]) -> list[list[bytes]]:
         return list(pipe.execute())
 
 
+def values(masters: Sequence[LocalMaster], resource: str) -> list[bytes]:
+    """Return the values of a lock on the masters that have it."""
+    found = [looking_at(master).get(f"redlock:lock:{resource}") for master in masters]
+    return [value for value in found if value is not None]
+
+
 def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
     """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
     left: dict[str, int] = {}

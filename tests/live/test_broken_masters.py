@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +14,7 @@ import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
 from tests.live.traffic import Traffic, all_freed, left
+from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import SOON, VARIANTS, joined, make_backend, open_variant, trust
@@ -205,18 +204,10 @@ def test_a_process_ends_promptly_with_a_hung_master(masters: list[LocalMaster]) 
     for master in masters[:3]:
         trust(master, make_backend([one.url for one in masters[:3]]).deployment)
     masters[0].pause()
-    process = subprocess.Popen(
-        [sys.executable, "-c", EXIT_PROGRAM, *(master.url for master in masters[:3])],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline() == "done\n"
+    urls = [master.url for master in masters[:3]]
+    with started(EXIT_PROGRAM, *urls, ready="done") as process:
         began = time.monotonic()
-        assert process.wait(60) == 0
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0
         assert time.monotonic() - began < 30.0
-        assert process.stderr.read() == ""
+        assert errors == ""

@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.servers.acl import LOCKS, least_acl
+from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant
@@ -330,25 +330,17 @@ def names(masters: Sequence[LocalMaster]) -> list[str]:
 def test_each_event_loop_closes_its_links_and_releases_its_locks(
     masters: list[LocalMaster],
 ) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", LOOPS, *(m.url for m in masters[:3])],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "clean\n", process.communicate()[1]
+    urls = [master.url for master in masters[:3]]
+    strict = ("-X", "dev", "-W", "error")
+    with started(LOOPS, *urls, ready="clean", flags=strict) as process:
         # The process still runs, so it was the end of each loop that closed its links.
         until(lambda: "looped" not in names(masters[:3]), "the links are closed")
         for master in masters[:3]:
             with master.client() as client:
                 assert list(client.scan_iter(match="redlock:lock:*")) == []
         _, errors = process.communicate("\n", timeout=90)
-    assert process.returncode == 0
-    assert errors == ""
+        assert process.returncode == 0
+        assert errors == ""
 
 
 @both
@@ -404,15 +396,6 @@ def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]
         "while not select.select([sys.stdin], [], [], 0.01)[0]:\n"
         "    gc.collect()\n"  # such a thread may also refer to the links, for longer
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *(master.url for master in masters[:3])],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "clean\n"
+    with started(code, *(master.url for master in masters[:3]), ready="clean") as process:
         until(lambda: "looped" not in names(masters[:3]), "the links are closed")
         process.communicate("\n", timeout=90)

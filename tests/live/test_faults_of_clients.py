@@ -7,10 +7,8 @@ import ctypes
 import math
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,14 +24,13 @@ from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards_both, mutate_script
 from tests.live.traffic import left
+from tests.programs import started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.proxy import behind
 from tests.wire.variants import VARIANTS, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_django import Settings
 
     from redlock_django.testing.masters import LocalMaster
@@ -43,26 +40,6 @@ pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
-
-
-@contextmanager
-def started(program: str, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a Python process and wait until it prints that it is ready."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, *words],
-        cwd=ROOT,
-        env={**os.environ, **env},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield process
-        finally:
-            process.kill()
 
 
 STOPPED_CLIENT = """
@@ -98,9 +75,7 @@ def test_a_client_that_is_stopped_before_it_reads_the_replies(
         client = stack.enter_context(started(STOPPED_CLIENT, how, name, *urls))
         for proxy in proxies:
             proxy.hold()
-        assert client.stdin is not None
-        client.stdin.write("go\n")
-        client.stdin.flush()
+        client.say("go")
         until(lambda: granted(masters[:3], "order:1"), "all masters have granted the lock")
         client.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, client.pid, os.WSTOPPED | os.WNOWAIT)
@@ -241,7 +216,7 @@ def test_a_machine_that_was_suspended(
     clock_file.set()
     env = {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(clock_file.path)}
     urls = [master.url for master in masters[:3]]
-    with started(SUSPENDED_CLIENT, by, name, *urls, **env) as client:
+    with started(SUSPENDED_CLIENT, by, name, *urls, env=env) as client:
         clock_file.set(boot=MINUTE)
         out, _ = client.communicate("wake\n", timeout=90)
     assert out == ending

@@ -7,9 +7,7 @@ import dis
 import inspect
 import linecache
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter
@@ -32,6 +30,7 @@ from redlock_django.wire.link.link import Link
 from redlock_django.wire.links import dialer
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
+from tests.programs import started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -646,46 +645,25 @@ PROCESS = """
 """
 
 
-def child(masters: list[LocalMaster], how: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(PROCESS), ",".join(m.url for m in masters), how],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_ctrl_c_while_waiting_for_a_lock(masters: list[LocalMaster]) -> None:
     with lock(R) as held:
-        process = child(masters, "wait")
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
+        with started(PROCESS, ",".join(m.url for m in masters), "wait") as process:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=90)
-            assert process.returncode == -signal.SIGINT
-            assert "KeyboardInterrupt" in err
-            assert out == ""
-        finally:
-            process.kill()
-            process.wait()
+        assert process.returncode == -signal.SIGINT
+        assert "KeyboardInterrupt" in err
+        assert out == ""
         held.ensure_held()
         until(lambda: locked(masters).keys() == {f"redlock:lock:{R}"}, "no other lock is left")
     nothing_left(masters)
 
 
 def test_ctrl_c_while_holding_a_lock(masters: list[LocalMaster]) -> None:
-    process = child(masters, "hold")
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        assert process.stdout.readline() == "taken\n"
+    with started(PROCESS, ",".join(m.url for m in masters), "hold") as process:
+        assert process.hear() == "taken"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=90)
         assert process.returncode == -signal.SIGINT
-    finally:
-        process.kill()
-        process.wait()
     nothing_left(masters)
 
 

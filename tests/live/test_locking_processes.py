@@ -25,8 +25,9 @@ from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.master import Master
-from tests.live.left_over import locked, nothing_left
+from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
+from tests.programs import started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -110,15 +111,6 @@ class Child:
         assert code == 0, f"exit code {code}: {self.said}"
 
 
-def values(masters: list[LocalMaster]) -> list[bytes]:
-    found = []
-    for master in masters:
-        with master.client() as client:
-            if (value := client.get(KEY)) is not None:
-                found.append(value)
-    return found
-
-
 def ends(masters: list[LocalMaster]) -> list[float]:
     """Return when the lock ends on each master, by their common clock, the earliest first."""
     found = []
@@ -147,22 +139,11 @@ HOLDER = """
 
 
 def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMaster]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDER), ",".join(m.url for m in masters)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "taken\n"
+    with started(HOLDER, ",".join(m.url for m in masters), ready="taken"):
         first = ends(masters)[-1]
         until(lambda: ends(masters)[0] > first, "every master has renewed the lock")
         with pytest.raises(ResourceLocked):
             lock(R).acquire()
-    finally:
-        process.kill()
-        process.communicate()
     killed = time.time()
     left = ends(masters)
     assert left[-1] - killed <= 2
@@ -200,7 +181,7 @@ def test_a_lock_that_is_interrupted_at_any_moment_is_undone_before_the_process_e
 
     for _ in range(times):
         Child(child).check()
-        until(lambda: len(values(masters)) == 3, "the undo")
+        until(lambda: len(values(masters, R)) == 3, "the undo")
 
 
 # Forks inside a block.
@@ -212,11 +193,11 @@ def test_a_child_that_leaves_the_block_frees_nothing(masters: list[LocalMaster])
         assert not held.locked
 
     with lock(R) as held:
-        before = values(masters)
+        before = values(masters, R)
         Child(leave).check()
-        assert values(masters) == before
+        assert values(masters, R) == before
         held.ensure_held()
-    assert values(masters) == []
+    assert values(masters, R) == []
 
 
 def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
@@ -226,7 +207,7 @@ def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
         code = None
         try:
             with lock(R) as held:
-                before = values(masters)
+                before = values(masters, R)
                 assert len(before) >= 3
                 pid = os.fork()
                 if not pid:
@@ -239,7 +220,7 @@ def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
                         os._exit(7)
                 else:
                     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                    assert set(before) <= set(values(masters))
+                    assert set(before) <= set(values(masters, R))
                     held.ensure_held()
                     assert held.extend() > 2
         except BaseException as error:
@@ -320,7 +301,7 @@ def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> 
     child = Child(lambda: time.sleep(30))
     held._held_lease.mark_released(0.0)  # type: ignore[union-attr]  # the parent stops; the child must not go on
     try:
-        until(lambda: not values(masters), "the end of its TTL")
+        until(lambda: not values(masters, R), "the end of its TTL")
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.result()

@@ -55,7 +55,7 @@ from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.waiting import waiters
-from tests.live.left_over import locked, nothing_left
+from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 from tests.waiting import stalls, until
@@ -92,21 +92,12 @@ def site(masters: Sequence[LocalMaster], shortest_ttl: float) -> dict[str, Any]:
     }
 
 
-def values(masters: Sequence[LocalMaster]) -> list[bytes]:
-    found = []
-    for master in masters:
-        with master.client() as client:
-            if (value := client.get(KEY)) is not None:
-                found.append(value)
-    return found
-
-
 def everywhere(masters: Sequence[LocalMaster]) -> None:
     """Wait until every master has a held lock: a majority was enough to acquire it.
 
     A master that was connecting then gets it with the second renewal.
     """
-    until(lambda: len(values(masters)) == len(masters), seconds=20)
+    until(lambda: len(values(masters, R)) == len(masters), seconds=20)
 
 
 # Mutual exclusion.
@@ -328,12 +319,12 @@ def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalM
     until(lambda: not first.locked)
     with lock(R, wait=60) as second:  # the masters keep the key a little longer
         everywhere(masters)
-        before = values(masters)
+        before = values(masters, R)
         with pytest.raises(LockLost):
             first.extend()
         assert first.release() is False
         second.ensure_held()
-        assert values(masters) == before
+        assert values(masters, R) == before
     nothing_left(masters)
 
 
@@ -391,7 +382,7 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
 @pytest.mark.usefixtures("brief_locks")
 def test_extend_of_what_expired(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.3, wait=60).acquire()
-    until(lambda: not values(masters))
+    until(lambda: not values(masters, R))
     with lock(R, wait=60):
         pass
     with pytest.raises(LockLost):
@@ -635,7 +626,7 @@ def test_a_foreign_lock_refuses_the_lock(masters: list[LocalMaster]) -> None:
         asyncio.run(lock(R).aacquire())
     for retry_after in (caught.value.retry_after, again.value.retry_after):
         assert retry_after == pytest.approx(25, abs=5)  # some of the 30 s have passed
-    until(lambda: values(masters) == [b"another client"] * 3)  # late grants are released soon
+    until(lambda: values(masters, R) == [b"another client"] * 3)  # late grants are released soon
     assert locked(masters) == {KEY: 3}
 
 
@@ -658,12 +649,12 @@ def test_release_never_deletes_a_foreign_lock(masters: list[LocalMaster]) -> Non
         with master.client() as client:
             client.set(KEY, "another client", px=30_000)
     assert held.release() is False
-    assert values(masters) == [b"another client"] * 3
+    assert values(masters, R) == [b"another client"] * 3
 
 
 def test_the_masters_store_the_holder(masters: list[LocalMaster]) -> None:
     with lock(R, holder={"user": "ann"}):
-        [value] = set(values(masters))
+        [value] = set(values(masters, R))
     token, _, about = value.partition(b" ")
     assert len(token) == 32
     assert b'"user":"ann"' in about

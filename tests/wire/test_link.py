@@ -9,7 +9,6 @@ import select
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from redlock_django.wire.link.link import Link, ProtocolDesync
 from redlock_django.wire.links import dialer, inbox, outbox
 from redlock_django.wire.links import links as links_module
 from redlock_django.wire.servers.handshake import KEEPALIVE
+from tests.programs import started
 from tests.waiting import stalls, until
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
@@ -505,24 +505,13 @@ with (
 
 
 def test_a_stopped_process_loses_no_link_and_marks_no_master(masters: list[LocalMaster]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", STALLED, *(master.url for master in masters[:3])],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline() == "ready\n"
+    with started(STALLED, *(master.url for master in masters[:3])) as process:
         before = markers(masters[:3])
         process.send_signal(signal.SIGSTOP)
         time.sleep(2.0)
         process.send_signal(signal.SIGCONT)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        told = json.loads(process.stdout.readline())
+        process.say("")
+        told = json.loads(process.hear())
     assert told == {"lost": [], "failed": [], "same": True}
     assert markers(masters[:3]) == before
 

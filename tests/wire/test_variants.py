@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from tests.waiting import until
-from tests.wire.proxy import FaultProxy
+from tests.wire.proxy import behind
 from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
@@ -216,8 +216,7 @@ def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: i
 
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
+    with behind(masters[:down]) as proxies:
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
         with scenario_over(name, masters[:n], urls=urls, master_timeout=0.4) as scenario:
             for proxy in proxies:
@@ -246,8 +245,7 @@ def test_a_minority_is_cut_off_after_it_executed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
     everywhere = " ".join(str(index) for index in range(1, n + 1))
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
+    with behind(masters[:down]) as proxies:
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
         with scenario_over(name, masters[:n], urls=urls) as scenario:
             for proxy in proxies:
