@@ -207,8 +207,7 @@ def links_that_close_after_the_refusal_send_the_release() -> None:
 def replies_that_come_too_late_are_read_in_parts() -> None:
     with manual_links(1) as links:
         numbers = [links.ask(links.acquire()).number for _ in range(200)]
-        link = links.masters[0].link
-        assert link is not None
+        link = links.link(0)
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
         now = links.time.wall
@@ -480,8 +479,7 @@ def late_grants_of_decided_rounds_are_only_removed() -> None:
         with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
             for number in range(1, last.number):
                 links.reply(2, number)
-        link = links.masters[2].link
-        assert link is not None
+        link = links.link(2)
         assert len(link.owed) == link.expired == 1
 
 
@@ -610,8 +608,7 @@ def links_are_kept_longer_while_most_are_late() -> None:
 
 def _ended(links: ManualLinks, idle: float) -> bool:
     """Return whether a vote is stale whose link ends after it had been idle for so long."""
-    link = links.masters[0].link
-    assert link is not None
+    link = links.link(0)
     link.heard -= idle
     exchange = links.ask(links.acquire())
     links.ends[0].close()
@@ -634,8 +631,7 @@ def a_link_that_breaks_in_use_is_not_stale() -> None:
 
 def a_link_that_is_given_up_is_not_stale() -> None:
     with manual_links(1) as links:
-        assert links.masters[0].link is not None
-        links.masters[0].link.heard -= 2 * IDLE
+        links.link(0).heard -= 2 * IDLE
         exchange = links.ask(links.acquire())
         links.lose(links.masters[0], "did not answer", late=True)
         vote = exchange.tally.votes[0]
@@ -659,8 +655,7 @@ def a_master_that_works_off_a_queue_keeps_its_link() -> None:
 def a_master_that_owes_too_much_loses_its_link() -> None:
     with manual_links(1) as links:
         _late(links)
-        link = links.masters[0].link
-        assert link is not None
+        link = links.link(0)
         link.owed.extend([link.owed[0]] * MOST_OWED)
         poll(links, 0.0)
         assert links.masters[0].link is None
@@ -878,8 +873,7 @@ def info_of(index: int, **changed: str) -> bytes:
 def _inspected(**changed: str) -> str:
     """Return why a master is not counted that reports this in the INFO before a command."""
     with manual_links(1) as links:
-        link = links.masters[0].link
-        assert link is not None
+        link = links.link(0)
         link.inspected -= 10
         exchange = links.ask(links.acquire())
         assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
@@ -1144,8 +1138,7 @@ def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
         granted = links.time.wall
         for index, exchange in enumerate((won, won, early)):
             links.ends[index].say(resp(pack("<4q", exchange.number, GRANTED, granted, 7)))
-        link = links.masters[2].link
-        assert link is not None
+        link = links.link(2)
         receive = link.recv
 
         def step_back(size: int) -> bytes:

@@ -18,7 +18,7 @@ from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.link.link import Exchange
+from redlock_django.wire.link.link import Exchange, Link
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
@@ -162,6 +162,12 @@ class ManualLinks(Links):
         ends = self.new_ends(index)
         self.dialer.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
+
+    def link(self, index: int) -> Link:
+        """Return the link to a master, which must have one."""
+        link = self.masters[index].link
+        assert link is not None
+        return link
 
     def new_ends(self, index: int) -> Ends:
         """Close a master's connection, and return another one, which has not arrived yet."""

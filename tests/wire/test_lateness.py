@@ -116,7 +116,7 @@ def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
-        (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
+        (owed,) = links.link(0).owed
         owed.sent -= 10.0
         links.lateness.running._counted -= 10.0
         # The poll took 2.95 s longer than asked.
@@ -131,7 +131,7 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
 def test_a_refusal_without_a_stall_names_the_master() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
-        (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
+        (owed,) = links.link(0).owed
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
         links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
@@ -178,16 +178,12 @@ def _rounds(links: ManualLinks, rounds: int, *answering: int) -> Exchange:
 
 
 def _owed(links: ManualLinks, index: int) -> int:
-    link = links.masters[index].link
-    assert link is not None
-    return len(link.owed)
+    return len(links.link(index).owed)
 
 
 def _answer(links: ManualLinks, index: int) -> None:
     """Answer the oldest command that a master has not answered."""
-    link = links.masters[index].link
-    assert link is not None
-    links.reply(index, link.owed[0].number)
+    links.reply(index, links.link(index).owed[0].number)
 
 
 @contextmanager
@@ -247,8 +243,7 @@ def test_a_master_is_behind_only_if_it_is_quiet() -> None:
     with manual_links(5) as links:
         _rounds(links, 3, 0, 1, 2, 3, 4)
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2, 4)
-        far = links.masters[3].link
-        assert far is not None
+        far = links.link(3)
         for silent, took, asks in ((0.01, 0.0, True), (5.0, 3.0, True), (5.0, 2.0, False)):
             _answer(links, 3)
             now = links.time()
@@ -263,11 +258,10 @@ def test_a_master_that_was_idle_is_not_quiet() -> None:
     """A burst of commands that comes after a pause is answered after a round trip."""
     with manual_links(5) as links:
         _rounds(links, 3, 0, 1, 2, 3, 4)
-        for master in links.masters:
-            assert master.link is not None
-            master.link.heard -= 0.9
+        for index in range(5):
+            links.link(index).heard -= 0.9
         _rounds(links, MOST_BEHIND + 1, 0, 1, 2, 4)
-        links.lateness.look(links.masters[3].link.owed[0].sent + 0.001)  # type: ignore[union-attr]
+        links.lateness.look(links.link(3).owed[0].sent + 0.001)
         assert 3 in _first_attempt(links).tally.asked
 
 
@@ -315,9 +309,7 @@ def test_a_master_whose_answer_is_unread_is_not_behind() -> None:
     with _links_to_quick_masters() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
         assert _first_attempt(links).tally.asked == {0, 1, 2}
-        link = links.masters[3].link
-        assert link is not None
-        links.ends[3].say(resp([link.owed[0].number, 1, links.time.wall, 7]))
+        links.ends[3].say(resp([links.link(3).owed[0].number, 1, links.time.wall, 7]))
         _settle(links)
         assert _first_attempt(links).tally.asked == {0, 1, 2, 3}
 

@@ -379,12 +379,14 @@ def test_a_healed_master_does_not_count() -> None:
         assert healing.tally.verdict is Verdict.LOST
 
 
-def test_a_clock_step_ends_the_fast_path() -> None:
+@pytest.mark.parametrize("form", [list, short], ids=["long", "short"])
+def test_a_clock_step_ends_the_fast_path(form: Callable[[list[int]], object]) -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, resp([exchange.number, 1, time.wall + 5_000_000, 7]))
+        links.say(0, resp(form([exchange.number, 1, time.wall + 5_000_000, 7])))
         assert "stepped" in exchange.tally.account.reasons()[0]
+        assert not links.link(0).owed or links.masters[0].checking
 
 
 def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
@@ -428,21 +430,10 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
         assert exchange.tally.account.reasons()[0] == "forgot the lock"
 
 
-def test_a_clock_step_in_a_short_reply_ends_the_fast_path() -> None:
-    with timed_links(True) as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, resp(short([exchange.number, 1, time.wall + 5_000_000, 7])))
-        assert "stepped" in exchange.tally.account.reasons()[0]
-        assert links.masters[0].link is not None
-        assert not links.masters[0].link.owed or links.masters[0].checking
-
-
 def test_bounds_of_clocks_are_not_old() -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
     with timed_links(True, masters=1) as (links, time):
-        assert links.masters[0].link is not None
-        links.masters[0].link.inspected = NOW + 1000
+        links.link(0).inspected = NOW + 1000
         for stepped in [0] * 100 + [1_200_000]:
             time.now += 1.0
             exchange = links.ask(links.acquire())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import inbox
 from redlock_django.wire.links.inbox import Inbox
@@ -36,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
         always("self._steps.note(...)"),
-        test_plain_rounds.test_a_clock_step_ends_the_fast_path,
+        partial(test_plain_rounds.test_a_clock_step_ends_the_fast_path, list),
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes together with a step",
