@@ -123,9 +123,8 @@ class DatabaseBackend(BaseBackend):
                 if now >= asked + wait:
                     raise _refused(taken, waited)
                 if queue is None:
-                    queue = Queue(
-                        self.access, resources, wake
-                    )  # joined by the next attempt, at once
+                    # The next attempt joins it, at once.
+                    queue = Queue(self.access, resources, wake)
                 else:
                     yield Pause(self._pause(taken, asked + wait - now))
                 waited = self.clock() - asked

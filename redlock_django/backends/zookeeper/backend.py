@@ -22,7 +22,6 @@ from redlock_django.backends.zookeeper.attempt import (
     set_all,
 )
 from redlock_django.backends.zookeeper.client import is_own_thread
-from redlock_django.backends.zookeeper.drivers import aperform, finish, perform, start
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
 from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
@@ -68,14 +67,14 @@ class ZooKeeperBackend(BaseBackend):
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         session = self.session
         protocol = self._acquire(session, resources, ttl, wait, holder)
-        return drive(protocol, lambda step: perform(session, step))
+        return drive(protocol, session.perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
         session = self.session
         protocol = self._acquire(session, resources, ttl, wait, holder)
-        return await adrive(protocol, lambda step: aperform(session, step))
+        return await adrive(protocol, session.aperform)
 
     def _acquire(
         self, session: Session, resources: tuple[str, ...], ttl: float, wait: float, holder: str
@@ -106,8 +105,7 @@ class ZooKeeperBackend(BaseBackend):
             yield ZooKeeperStep(_AGAIN)
 
     def declare_new(self) -> bool:
-        session = self.session
-        return drive(self._declare(session), lambda step: perform(session, step))
+        return drive(self._declare(self.session), self.session.perform)
 
     def _declare(self, session: Session) -> ZooKeeperProtocol[bool]:
         asked, patience = self.clock(), self.settings.zookeeper_timeout
@@ -130,7 +128,7 @@ class ZooKeeperBackend(BaseBackend):
         extension = Extension(self, lease, ttl)
         if extension.batch is not None:
             with suppress(StoreUnavailable):
-                await aperform(self.session, extension.batch)
+                await self.session.aperform(extension.batch)
         return extension.result()
 
     def extend_all(
@@ -142,10 +140,10 @@ class ZooKeeperBackend(BaseBackend):
         for extension in extensions:
             if extension.batch is not None:
                 with suppress(StoreUnavailable):
-                    started.append((extension.batch, start(self.session, extension.batch)))
+                    started.append((extension.batch, self.session.start(extension.batch)))
         for batch, ended in started:
             with suppress(StoreUnavailable):
-                finish(self.session, batch, ended)
+                self.session.finish(batch, ended)
         return [extension.result() for extension in extensions]
 
     def release(self, lease: Lease) -> bool | None:
@@ -156,7 +154,7 @@ class ZooKeeperBackend(BaseBackend):
         if batch is None:
             return False
         with suppress(StoreUnavailable):
-            perform(self.session, batch)
+            self.session.perform(batch)
         return self._released(lease, batch)
 
     async def arelease(self, lease: Lease) -> bool | None:
@@ -164,7 +162,7 @@ class ZooKeeperBackend(BaseBackend):
         if batch is None:
             return False
         with suppress(StoreUnavailable):
-            await aperform(self.session, batch)
+            await self.session.aperform(batch)
         return self._released(lease, batch)
 
     def post_release(self, lease: Lease) -> None:

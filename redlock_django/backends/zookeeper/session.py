@@ -32,7 +32,7 @@ from redlock_django.backends.zookeeper.held_nodes import HeldNodes
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.wire.wakeup import Wakeup
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # Parts of the session timeout. A server may have heard of the session a third of it (kazoo's pings)
@@ -78,7 +78,32 @@ class Session:
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
 
-    # For callers.
+    # For callers. They never touch kazoo's results, which have mutexes in Python: an interrupt
+    # would leave these locked (docs/explanation/interrupts.md).
+
+    def perform(self, step: ZooKeeperStep) -> None:
+        """Perform a step of a protocol in the thread of the caller."""
+        self.finish(step, self.start(step))
+
+    async def aperform(self, step: ZooKeeperStep) -> None:
+        """Perform a step of a protocol on the running loop."""
+        ended = LoopWakeup()
+        step.wake = ended.wake
+        self.begin(step)
+        if not await ended.wait(step.seconds):
+            self.too_late(step)
+
+    def start(self, step: ZooKeeperStep) -> Wakeup:
+        """Begin a step; return what `finish` needs to wait for it."""
+        ended = Wakeup()
+        step.wake = ended.wake
+        self.begin(step)
+        return ended
+
+    def finish(self, step: ZooKeeperStep, ended: Wakeup) -> None:
+        """Wait for a step; raise StoreUnavailable if its requests were not answered in time."""
+        if not ended.wait(step.seconds):
+            self.too_late(step)
 
     def begin(self, step: ZooKeeperStep) -> None:
         """Begin a step; its `wake` is called when it has ended."""
