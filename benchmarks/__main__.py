@@ -1,4 +1,7 @@
-"""`uv run python -m benchmarks`: measure the project and its peers in one run."""
+"""`uv run python -m benchmarks`: measure the project and its peers in one run.
+
+`python -m benchmarks NAME ...` runs one of `programs/` instead.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks import environments, machine, masters
-from benchmarks.conductor import Plan
-from benchmarks.contenders import CONTENDERS
+from benchmarks import workloads
+from benchmarks.harness import environments, machine, masters
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.report import write
+from benchmarks.harness.results import Results
 from benchmarks.peers.ours import PATIENCE
-from benchmarks.report import write
-from benchmarks.results import Results
-from benchmarks.target_table import missed
-from benchmarks.workloads import WORKLOADS, groups, growth
 from redlock_django.testing.processes import ProcessGroup
+
+HERE = Path(__file__).parent
+PROGRAMS = sorted(path.stem for path in (HERE / "programs").glob("[a-z]*.py"))
 
 
 def main() -> int:
@@ -28,8 +34,9 @@ def main() -> int:
     Return 1 if a lock or a job failed or, with --strict, if a target was missed.
     """
     asked = arguments().parse_args()
+    every = workloads.load()
     if asked.report:
-        write(Results.load(asked.report), asked.out)
+        write(Results.load(asked.report), every.values(), asked.out)
         return 0
     if asked.quick:
         asked.rounds, asked.seconds, asked.repeats = 1, 0.1, 0
@@ -47,20 +54,19 @@ def main() -> int:
     results.about["load at the end"] = machine.load()
     results.about[f"{machine.LOOP}, at the end"] = f"{machine.loop_ms():.3g} ms"
     results.about["took"] = f"{(time.monotonic() - began) / 60:.0f} min"
-    write(results, asked.out)
+    write(results, every.values(), asked.out)
     for trouble in results.troubles:
         print(f"TROUBLE: {trouble}", file=sys.stderr)
-    return 1 if results.troubles or (asked.strict and any(missed(results))) else 0
+    missed = any(target.missed(results) for each in every.values() for target in each.targets)
+    return 1 if results.troubles or (asked.strict and missed) else 0
 
 
 def measure(asked: argparse.Namespace, results: Results) -> None:
     """Run the chosen workloads; their results remain also if this is interrupted."""
+    chosen = [workloads.load()[name] for name in asked.workloads]
     round_trip = asked.rtt_ms / 1000 if "rtt" in (asked.settings or ["rtt"]) else 0.0
-    # All other workloads use the first five masters.
-    most = {"growth": max(growth.NUMBERS), "groups": groups.SIZE * max(groups.COUNTS)}
-    needed = max(most.get(name, 5) for name in asked.workloads)
     with (
-        masters.started(needed, round_trip) as servers,
+        masters.started(max(each.masters for each in chosen), round_trip) as servers,
         ProcessGroup("redlock-benchmark-") as processes,
     ):
         results.about["server"] = servers.version
@@ -77,9 +83,9 @@ def measure(asked: argparse.Namespace, results: Results) -> None:
             repeats=asked.repeats,
         )
         results.about["left out"] = plan.left_out
-        for name in asked.workloads:
-            print(f"{name} ...", flush=True)
-            WORKLOADS[name](plan)
+        for each in chosen:
+            print(f"{each.name} ...", flush=True)
+            plan.run(each)
 
 
 def peer_versions(names: set[str]) -> dict[str, str]:
@@ -98,14 +104,15 @@ def arguments() -> argparse.ArgumentParser:
         "python -m benchmarks",
         description="Measure redlock_django, its peers and bare sockets.",
         epilog="Without --pin, --rtt or --free, every workload runs in the settings of its "
-        "targets. See benchmarks/README.md.",
+        f"targets. `python -m benchmarks NAME` runs one of {', '.join(PROGRAMS)} instead. See "
+        "benchmarks/README.md.",
     )
     parser.add_argument(
         "--workloads",
-        type=_some_of({*WORKLOADS}),
-        default=list(WORKLOADS),
+        type=_some_of({*workloads.NAMES}),
+        default=workloads.NAMES,
         metavar="A,B",
-        help=f"a selection of: {', '.join(WORKLOADS)} (default: all)",
+        help=f"a selection of: {', '.join(workloads.NAMES)} (default: all)",
     )
     parser.add_argument(
         "--peers",
@@ -146,7 +153,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path(__file__).parent / ".results",
+        default=HERE / ".results",
         metavar="FOLDER",
         help="folder of benchmarks.json, .md and .svg (default: benchmarks/.results)",
     )
@@ -183,6 +190,10 @@ def interrupt(number: int, frame: object) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in PROGRAMS:
+        program = sys.argv.pop(1)
+        sys.argv[0] = f"benchmarks {program}"
+        sys.exit(import_module(f"benchmarks.programs.{program}").main())
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, interrupt)
     sys.exit(main())

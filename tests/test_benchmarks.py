@@ -14,19 +14,22 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks import __main__ as run
-from benchmarks.conductor import Plan, WorkerFailed
-from benchmarks.machine import Others, _used_by_others
-from benchmarks.native import compiler
+from benchmarks import workloads
+from benchmarks.harness.machine import Others, _used_by_others
+from benchmarks.harness.plan import Plan
+from benchmarks.harness.report import page as page_of
+from benchmarks.harness.results import Failure, Results, Row, Where
+from benchmarks.harness.workload import Target, WorkerFailed, Workload
 from benchmarks.peers.ours import PATIENCE
-from benchmarks.report import markdown
-from benchmarks.results import Failure, Results, Row, Where
-from benchmarks.spread import table
-from benchmarks.stub import granting
-from benchmarks.targets import Target, compared
-from benchmarks.worker import jobs
+from benchmarks.programs.spread import table
+from benchmarks.servers import compiler, granting
+from benchmarks.worker.bench import Threads, complete
+from benchmarks.worker.contender import Contender
 from benchmarks.worker.witness import Intruder, Turnstile
 from benchmarks.workloads import crowd
 from benchmarks.workloads.handoff import together
+from benchmarks.workloads.pairs import pairs
+from benchmarks.workloads.refusals import refusals
 from redlock_django.testing import LocalMaster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -69,13 +72,8 @@ def test_unknown_arguments_are_reported_before_any_measurement(
     assert "refusals" in said
 
 
-class NoLock:
+class NoLock(Contender):
     """A lock that is always granted, without a command to any master."""
-
-    masters_used = None
-
-    def key(self, resource: str) -> str:
-        return resource
 
     def acquire(self, resource: str) -> Any:
         return resource
@@ -86,11 +84,11 @@ class NoLock:
         pass
 
 
-@pytest.mark.parametrize("job", [jobs.pairs, jobs.refusals])
+@pytest.mark.parametrize("job", [pairs, refusals])
 def test_a_lock_that_does_not_exclude_is_found_out(masters: list[LocalMaster], job: Any) -> None:
     places = [("127.0.0.1", master.port) for master in masters]
     with Intruder(places, NoLock()) as intruder:
-        figures = job(NoLock(), intruder, seconds=0.1, warm_up=0.0)
+        figures = complete(job(Threads(NoLock(), intruder), seconds=0.1, warm_up=0.0))
     assert figures["overlaps"] > 0
 
     results = Results()
@@ -121,6 +119,19 @@ def test_stub_masters_grant_everything_but_a_second_holder() -> None:
             assert intruder.overlaps == 0
 
 
+def markdown(results: Results) -> str:
+    """Return the page of all workloads."""
+    return page_of(results, workloads.load().values())
+
+
+def _asked(
+    name: str, place: tuple[str, str, tuple[str, ...]], measure: Any, parts: str = ""
+) -> Workload:
+    """Return a workload with one setting, one case and these contenders."""
+    setting, case, names = place
+    return Workload(name, (setting,), lambda _: [(case, names)], measure=measure, parts=parts)
+
+
 def _plan(**options: Any) -> Plan:
     """Return a plan whose measurements use neither masters nor processes."""
     unused: Any = None
@@ -128,13 +139,13 @@ def _plan(**options: Any) -> Plan:
 
 
 def test_a_measurement_that_fails_is_reported_and_the_others_are_kept() -> None:
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+    def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
         if name == "ours":
             raise ConnectionError("no master")
         return {"p50_us": 100.0}
 
     plan = _plan()
-    plan.interleaved("refusals", [("pin", "one", ("ours", "floor"))], measure)
+    plan.run(_asked("refusals", ("pin", "one", ("ours", "floor")), measure))
     results = plan.results
     assert results.troubles == [
         "refusals, pin, one, ours, round 1: failed: ConnectionError: no master"
@@ -147,11 +158,11 @@ def test_a_measurement_that_fails_is_reported_and_the_others_are_kept() -> None:
 
 
 def test_a_part_of_a_failed_measurement_has_failed() -> None:
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+    def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
         raise WorkerFailed("never answered")
 
     plan = _plan()
-    plan.interleaved("faults", [("free", "all", ("ours",))], measure, parts="case")
+    plan.run(_asked("faults", ("free", "all", ("ours",)), measure, parts="case"))
     page = markdown(plan.results)
     assert "| three of five hung | a refusal, once known | ≤ 1 000 µs |  | **failed** |" in page
 
@@ -163,16 +174,16 @@ def test_a_measurement_is_repeated_while_other_programs_are_busy(
     monkeypatch.setattr(Others, "share", lambda self: next(shares))
     taken = iter([1.0, 2.0, 3.0, 4.0])
 
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+    def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
         return {"p50_us": next(taken), "overlaps": 1}
 
     plan = _plan(repeats=9)
-    plan.interleaved("pairs", [("pin", "one", ("ours",))], measure)
+    plan.run(_asked("pairs", ("pin", "one", ("ours",)), measure))
     (row,) = plan.results.rows
     assert row.figures == {"p50_us": 2.0, "overlaps": 1, "others": 0.3}
     assert len(plan.results.troubles) == 3  # an overlap counts, also where it is not the best
     assert plan.repeats == 7  # two repeats of each measurement at most
-    plan.interleaved("pairs", [("pin", "one", ("floor",))], measure)
+    plan.run(_asked("pairs", ("pin", "one", ("floor",)), measure))
     assert plan.results.rows[-1].figures["p50_us"] == 4.0
 
 
@@ -239,14 +250,13 @@ def test_a_ratio_is_taken_within_its_round() -> None:
         results.add(Row("pairs", "pin", "one", "ours", number, {"p50_us": 3 * weather}))
         if number != 1:
             results.add(Row("pairs", "pin", "one", "floor", number, {"p50_us": 2 * weather}))
-    values = compared("pairs", "pin", "one", "ours", "floor")
+    ours = Where("pairs", "pin", "one", "ours")
+    values = ours.by("floor")
     assert values(results) == [1.5, 1.5]
     target = Target("pair", "p50 by floor", 1.5, values)
     assert target.met(target.measured(results) or 0.0)
     assert not target.met(1.51)
-    unknown = Target(
-        "pair", "p50 by pottery", 1.5, compared("pairs", "pin", "one", "ours", "pottery")
-    )
+    unknown = Target("pair", "p50 by pottery", 1.5, ours.by("pottery"))
     assert unknown.measured(results) is None
 
 
@@ -303,14 +313,14 @@ def test_the_intruder_asks_the_group_that_decides(masters: list[LocalMaster]) ->
 
 
 def test_a_spread_in_which_only_the_share_of_the_new_group_moves() -> None:
-    rows = list(table(2_000))[2:]
+    rows = table(2_000).splitlines()[2:]
     assert [row.split("|")[1].strip() for row in rows] == ["2", "4", "8"]
 
 
 def test_the_views_are_requested_in_orders_that_favour_none() -> None:
     """Each view has each place once, and follows each other one once."""
-    from benchmarks.site.crowds import ORDERS
-    from benchmarks.site.views import VIEWS
+    from benchmarks.site import VIEWS
+    from benchmarks.workloads.views import ORDERS
 
     places = range(len(VIEWS))
     assert all(sorted(order) == [*places] for order in (*ORDERS, *zip(*ORDERS, strict=True)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.capacity import (
+from benchmarks.programs.capacity import (
     LABELS,
     PLANNED,
     SIZES,

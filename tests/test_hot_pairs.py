@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import hiredis
 import pytest
 
-from benchmarks import pair_parts
+from benchmarks.floors.commands import pair
 from benchmarks.peers.ours import PATIENCE, Threads, redlock
-from benchmarks.worker.hot import Memory, hot, settle
+from benchmarks.programs import pair_parts
+from benchmarks.workloads.hot import Memory, cost, settle
 from redlock_django import lock, locks
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.testing import LocalMaster
@@ -40,7 +42,7 @@ def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
     contender.release(contender.acquire("second"))  # the paused master owes two replies
     timer = threading.Timer(0.1, masters[0].resume)
     timer.start()
-    figures = hot(contender, seconds=0.0)
+    figures = cost(contender, seconds=0.0)
     timer.join()
     assert figures["pairs"] == 300
 
@@ -50,7 +52,7 @@ def test_the_steps_of_a_pair_add_up_to_its_bytecodes(contender: Threads) -> None
     with Memory(contender) as memory:
         codes = pair_parts.bytecodes(contender, memory)
         best, shares = pair_parts.timed(contender, memory, 0.05)
-    lines = list(pair_parts.table(codes, best, shares))
+    lines = "\n".join(pair_parts.table(codes, best, shares)).splitlines()
     counts = [int(line.split("|")[2].strip(" *").replace(",", "")) for line in lines[2:-2]]
     *steps, pair = counts
     assert len(steps) == len(pair_parts.STEPS) + 1
@@ -68,3 +70,39 @@ def test_a_step_of_a_pair_that_is_not_found_any_more_is_an_error(
     settle(contender)
     with Memory(contender) as memory, pytest.raises(RuntimeError, match=r"wire/renamed\.py"):
         pair_parts.bytecodes(contender, memory)
+
+
+def commands(data: bytes) -> list[list[bytes]]:
+    """Return the commands in bytes that were sent."""
+    reader, found = hiredis.Reader(), []
+    reader.feed(data)
+    while (command := reader.gets()) is not False:
+        found.append(command)
+    return found
+
+
+def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
+    resource, sent = "bench:-pair:0001", b""
+    settle(contender)
+    backend: Any = contender._locks["default"].backend
+    link = backend.thread_driver().links.masters[0].link
+    send = link.send_some
+
+    def record(data: bytes) -> int:
+        nonlocal sent
+        count: int = send(data)
+        sent += bytes(data[:count])
+        return count
+
+    link.send_some = record
+    contender.release(contender.acquire(resource))
+    acquire, release = commands(sent)
+    token = acquire[10][:32].decode()
+    floor_acquire, floor_release = commands(b"".join(pair(resource, token)))
+    # Only the round, the holder, the proposed fence, the marker's master and its time differ.
+    assert [*floor_acquire[:9], floor_acquire[12]] == [*acquire[:9], acquire[12]]
+    assert floor_acquire[11][8:] == acquire[11][8:]
+    numbers, floor_numbers = (command[13].split(b",") for command in (acquire, floor_acquire))
+    assert floor_numbers[1:-1] == numbers[1:-1]
+    assert len(floor_acquire) == len(acquire)
+    assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]

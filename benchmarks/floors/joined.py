@@ -12,7 +12,9 @@ from typing import Any
 
 import hiredis
 
-from benchmarks.floors.tape import Tape
+from benchmarks.floors.blocking import trust
+from benchmarks.floors.commands import pair
+from benchmarks.worker.contender import Contender
 from redlock_django.engine.protocol.commands import as_array
 
 
@@ -46,17 +48,16 @@ class _Round:
             self.answered.set_result(None)
 
 
-class SameBytes:
+class SameBytes(Contender):
     """The async API."""
 
-    masters_used = None
+    prefix = "redlock:lock:"
 
-    def __init__(self, masters: list[Any], *, tape: dict[str, list[str]]) -> None:
-        self._masters = [tuple(place) for place in masters]
-        self._tape = Tape(**tape)
-        self._tape.trust(self._masters)
-        self._token = secrets.token_hex(16).encode()
-        self._packed: dict[str, tuple[list[bytes], list[bytes]]] = {}
+    def __init__(self, masters: list[Any]) -> None:
+        self._masters = masters
+        trust(masters)
+        self._token = secrets.token_hex(16)
+        self._packed: dict[str, tuple[bytes, bytes]] = {}
         self._lines: list[_Line] = []
         self._flushing = False
 
@@ -66,13 +67,10 @@ class SameBytes:
             _, line = await self._loop.create_connection(_Line, host, port)
             self._lines.append(line)
 
-    def key(self, resource: str) -> str:
-        return f"redlock:lock:{resource}"
-
     async def acquire(self, resource: str) -> Any:
         packed = self._packed.get(resource)
         if packed is None:
-            packed = self._packed[resource] = self._tape.play(resource, self._token)
+            packed = self._packed[resource] = pair(resource, self._token)
         return packed[1] if await self._say(packed[0]) else None
 
     async def wait(self, resource: str) -> Any:
@@ -82,10 +80,10 @@ class SameBytes:
         if not await self._say(held):
             raise RuntimeError("the floor did not free what it held")
 
-    async def _say(self, packed: list[bytes]) -> bool:
+    async def _say(self, packed: bytes) -> bool:
         asked = _Round(len(self._lines), self._loop.create_future())
-        for place, line in enumerate(self._lines):
-            line.out += packed[place]
+        for line in self._lines:
+            line.out += packed
             line.owed.append(asked)
         if not self._flushing:
             self._flushing = True

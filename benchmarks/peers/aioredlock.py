@@ -7,15 +7,13 @@ from typing import Any
 
 from aioredlock import Aioredlock, LockError
 
-from benchmarks.worker.contender import TTL
+from benchmarks.worker.contender import TTL, Contender
 
 logging.disable()
 
 
-class Tasks:
+class Tasks(Contender):
     """The async API. It has no timeout for a command."""
-
-    masters_used = None
 
     def __init__(self, masters: list[Any]) -> None:
         self._places = [{"host": host, "port": port} for host, port in masters]
@@ -24,9 +22,6 @@ class Tasks:
         made = {"internal_lock_timeout": TTL}
         self._once = Aioredlock(self._places, retry_count=1, **made)
         self._patient = Aioredlock(self._places, retry_count=1_000_000, **made)
-
-    def key(self, resource: str) -> str:
-        return resource
 
     async def acquire(self, resource: str) -> Any:
         try:

@@ -1,4 +1,4 @@
-// node-redlock 5 on ioredis: the jobs of worker/jobs_async.py in JavaScript.
+// node-redlock 5 on ioredis: the jobs of `workloads/` in JavaScript, by file.function.
 // It reads and writes lines of JSON, as described in worker/__main__.py.
 
 import { Redis } from "ioredis";
@@ -115,124 +115,94 @@ class Turnstile {
   }
 }
 
-function span() {
+// Works to warm up, then for `seconds`, and returns the figures. `work` notes what was done in
+// { seconds, begun, failed } and returns a promise.
+async function measured(intruder, { seconds, warm_up = 0.2 }, work) {
+  const nothing = () => ({ seconds: [], begun: 0, failed: 0 });
+  await work(clock() + warm_up, nothing());
+  const done = nothing();
   const wall = clock();
   const cpu = process.cpuUsage();
-  return (done, failed, intruder) => {
-    const spent = process.cpuUsage(cpu);
-    return {
-      pairs: done.length,
-      failed,
-      per_s: done.length / (clock() - wall),
-      cpu_us: (spent.user + spent.system) / Math.max(done.length, 1),
-      ...latencies(done),
-      looks: intruder.looks,
-      overlaps: intruder.overlaps,
-    };
+  await work(clock() + seconds, done);
+  const spent = process.cpuUsage(cpu);
+  return {
+    pairs: done.seconds.length,
+    failed: done.failed,
+    per_s: done.seconds.length / (clock() - wall),
+    cpu_us: (spent.user + spent.system) / Math.max(done.seconds.length, 1),
+    ...latencies(done.seconds),
+    looks: intruder.looks,
+    overlaps: intruder.overlaps,
   };
 }
 
-async function somePairs(contender, intruder, names, until, done = []) {
-  let failed = 0;
+async function somePairs(contender, intruder, names, until, done) {
   while (clock() < until) {
-    const resource = names[done.length % names.length];
+    const resource = names[done.begun % names.length];
+    const look = done.begun % LOOK_EVERY === 0;
+    done.begun += 1;
     const began = clock();
     const held = await contender.acquire(resource);
     if (held === null) {
-      failed += 1;
+      done.failed += 1;
       continue;
     }
     const taken = clock();
-    if (done.length % LOOK_EVERY === 0) await intruder.look(resource);
+    if (look) await intruder.look(resource);
     const leaving = clock();
     await contender.release(held);
-    done.push(clock() - leaving + taken - began);
+    done.seconds.push(clock() - leaving + taken - began);
   }
-  return [done, failed];
 }
 
-async function holding(contender, resource, work) {
-  const held = await contender.wait(resource);
-  await work(() => contender.release(held));
+async function refused(contender, intruder, resource, until, done) {
+  while (clock() < until) {
+    const began = clock();
+    const held = await contender.acquire(resource);
+    done.seconds.push(clock() - began);
+    intruder.looks += 1;
+    if (held !== null) {
+      intruder.overlaps += 1;
+      await contender.release(held);
+    }
+  }
 }
 
 const jobs = {
-  async pairs(contender, intruder, { seconds, warm_up = 0.2 }) {
+  async "pairs.pairs"(contender, intruder, timing) {
     const names = Array.from({ length: KEYS }, (_, place) => name("pair", place));
-    await somePairs(contender, intruder, names, clock() + warm_up);
-    const figures = span();
-    const [done, failed] = await somePairs(contender, intruder, names, clock() + seconds);
-    return figures(done, failed, intruder);
+    return measured(intruder, timing, (until, done) =>
+      somePairs(contender, intruder, names, until, done),
+    );
   },
 
-  async refusals(contender, intruder, { seconds, warm_up = 0.2 }) {
+  async "refusals.refusals"(contender, intruder, timing) {
     const resource = name("held", 0);
-    const ask = async (until) => {
-      const done = [];
-      while (clock() < until) {
-        const began = clock();
-        const held = await contender.acquire(resource);
-        done.push(clock() - began);
-        if (held !== null) {
-          intruder.overlaps += 1;
-          await contender.release(held);
-        }
-      }
-      intruder.looks += done.length;
-      return done;
-    };
-    let said;
-    await holding(contender, resource, async (leave) => {
-      await intruder.look(resource);
-      await ask(clock() + warm_up);
-      const figures = span();
-      said = figures(await ask(clock() + seconds), 0, intruder);
-      await leave();
-    });
-    return said;
+    const held = await contender.wait(resource);
+    await intruder.look(resource);
+    const figures = await measured(intruder, timing, (until, done) =>
+      refused(contender, intruder, resource, until, done),
+    );
+    await contender.release(held);
+    return figures;
   },
 
-  async tasks(contender, intruder, { count, seconds, warm_up = 0.2 }) {
-    let turn = 0;
-    const work = async (place, until, done) => {
-      const resource = name(`k${Math.floor(place / 1000)}`, place % 1000);
-      let failed = 0;
-      while (clock() < until) {
-        const began = clock();
-        const held = await contender.acquire(resource);
-        if (held === null) {
-          failed += 1;
-          continue;
-        }
-        const taken = clock();
-        turn += 1;
-        if (turn % LOOK_EVERY === 0) await intruder.look(resource);
-        const leaving = clock();
-        await contender.release(held);
-        done.push(clock() - leaving + taken - began);
-      }
-      return failed;
-    };
-    const all = async (until, done) => {
-      const each = Array.from({ length: count }, (_, place) => work(place, until, done));
-      return (await Promise.all(each)).reduce((sum, failed) => sum + failed, 0);
-    };
-    await all(clock() + warm_up, []);
-    const figures = span();
-    const done = [];
-    const failed = await all(clock() + seconds, done);
-    return figures(done, failed, intruder);
+  async "tasks.tasks"(contender, intruder, { count, ...timing }) {
+    const names = Array.from({ length: count }, (_, place) =>
+      name(`k${Math.floor(place / 1000)}`, place % 1000),
+    );
+    return measured(intruder, timing, (until, done) =>
+      Promise.all(names.map((own) => somePairs(contender, intruder, [own], until, done))),
+    );
   },
 
-  async drain(contender, intruder, { folder, seconds, waiters = 8 }) {
+  async "handoff.drain"(contender, intruder, { folder, seconds, waiters = 8 }) {
     const gate = new Turnstile(`${folder}/turn`);
     const gaps = [];
     const began = clock();
     for (let drains = 0; clock() < began + seconds || drains < 2; drains += 1) {
       const resource = name("drain", drains % KEYS);
       const turns = [];
-      let left;
-      let queue;
       const turn = async () => {
         const held = await contender.wait(resource);
         const taken = clock();
@@ -240,12 +210,11 @@ const jobs = {
         turns.push([taken, clock()]);
         await contender.release(held);
       };
-      await holding(contender, resource, async (leave) => {
-        queue = Array.from({ length: waiters }, turn);
-        await sleep(0.05);
-        left = clock();
-        await leave();
-      });
+      const held = await contender.wait(resource);
+      const queue = Array.from({ length: waiters }, turn);
+      await sleep(0.05);
+      let left = clock();
+      await contender.release(held);
       await Promise.all(queue);
       for (const [taken, leaving] of turns.sort((a, b) => a[0] - b[0])) {
         gaps.push(taken - left);
@@ -255,29 +224,28 @@ const jobs = {
     return { ...latencies(gaps), turns: gaps.length, looks: gaps.length, overlaps: gate.overlaps };
   },
 
-  async under_faults(contender, intruder, { seconds, down = 0 }) {
+  async "faults.pairs"(contender, intruder, { seconds, down = 0 }) {
     const events = [];
     const until = clock() + seconds;
     for (let place = 0; clock() < until; ) {
-      const resource = name("fault", events.length % KEYS);
       const began = clock();
       let taken = began;
       let leaving = began;
-      let done = false;
+      let held = null;
       try {
-        const held = await contender.acquire(resource);
+        const resource = name("fault", events.length % KEYS);
+        held = await contender.acquire(resource);
         taken = leaving = clock();
         if (held !== null) {
           if (place % KEYS === 0) await intruder.look(resource, down);
           leaving = clock();
           await contender.release(held);
-          done = true;
           place += 1;
         }
       } catch {
-        done = false;
+        held = null;
       }
-      events.push([began, clock() - leaving + taken - began, done]);
+      events.push([began, clock() - leaving + taken - began, held !== null]);
     }
     return { events, looks: intruder.looks, overlaps: intruder.overlaps };
   },

@@ -6,12 +6,12 @@ import os
 from copy import copy
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import django
 from django.conf import settings
 
-from benchmarks.worker.contender import TTL
+from benchmarks.worker.contender import TTL, Contender
 
 # All workers are forked after these imports, which need no settings, and take longer than a job.
 for module in ("django.urls", "django.views.debug", "redlock_django.backends.redis",
@@ -44,27 +44,28 @@ def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
     django.setup()
 
 
-class Threads:
-    """The sync API."""
+class Ours(Contender):
+    """The parts common to both APIs. `renew` is whether held locks are renewed, as in `with`."""
 
-    masters_used = None
+    prefix = "redlock:lock:"
+    _renew = True
 
-    def __init__(self, masters: list[Any], *, groups: int = 1) -> None:
-        configure(masters, groups=groups)
+    def __init__(
+        self, masters: list[Any], *, groups: int = 1, renew: bool = True, ttl: float = TTL
+    ) -> None:
+        configure(masters, ttl, groups)
         from redlock_django import lock, locks
         from redlock_django.exceptions import ResourceLocked
 
         self._lock: Any = lock
+        self._renew = renew
         self._refused, self._locks = ResourceLocked, locks
 
-    def elsewhere(self) -> Threads:
+    def elsewhere(self) -> Self:
         """Return the API of another client of the same masters."""
         other = copy(self)
         other._lock = partial(self._lock, using=ELSEWHERE)
         return other
-
-    def key(self, resource: str) -> str:
-        return f"redlock:lock:{resource}"
 
     def masters_of(self, resource: str) -> range:
         """Return the indexes of the masters of a resource."""
@@ -74,44 +75,26 @@ class Threads:
         many = len(backend.names) // len(shards)
         return range(shard * many, (shard + 1) * many)
 
+
+class Threads(Ours):
+    """The sync API."""
+
     def acquire(self, resource: str) -> Any:
         try:
-            return self._lock(resource, renew=True).acquire()
+            return self._lock(resource, renew=self._renew).acquire()
         except self._refused:
             return None
 
     def wait(self, resource: str) -> Any:
-        return self._lock(resource, renew=True, wait=3600).acquire()
+        return self._lock(resource, renew=self._renew, wait=3600).acquire()
 
     def release(self, held: Any) -> None:
         if not held.release():
             raise RuntimeError(f"{held} was not freed")
 
 
-class Tasks:
-    """The async API. `renew` is whether held locks are renewed, as in a `with` block."""
-
-    masters_used = None
-
-    def __init__(self, masters: list[Any], *, renew: bool = True, ttl: float = TTL) -> None:
-        configure(masters, ttl)
-        from redlock_django import lock
-        from redlock_django.exceptions import ResourceLocked
-
-        self._lock: Any = lock
-        self._refused, self._renew = ResourceLocked, renew
-
-    def elsewhere(self) -> Tasks:
-        """Return the API of another client of the same masters."""
-        other = copy(self)
-        other._lock = partial(self._lock, using=ELSEWHERE)
-        return other
-
-    async def connect(self) -> None:
-        pass
-
-    def key(self, resource: str) -> str:
-        return f"redlock:lock:{resource}"
+class Tasks(Ours):
+    """The async API."""
 
     async def acquire(self, resource: str) -> Any:
         try:

@@ -8,32 +8,21 @@ from typing import Any
 from redis import StrictRedis
 from redis_lock import Lock
 
-from benchmarks.worker.contender import TTL
+from benchmarks.worker.contender import TTL, LockObjects
 
 logging.disable()  # it warns of every refusal
 
 
-class Threads:
+class Threads(LockObjects):
     """The sync API."""
 
     masters_used = 1
+    prefix = "lock:"
 
     def __init__(self, masters: list[Any]) -> None:
-        (host, port), *_ = masters
+        host, port = masters[0]
         # Its waiters sit in BLPOP for longer than redis-py's default timeout.
         self._client = StrictRedis(host=host, port=port, socket_timeout=None)
 
-    def key(self, resource: str) -> str:
-        return f"lock:{resource}"
-
-    def acquire(self, resource: str) -> Any:
-        made = Lock(self._client, resource, expire=TTL)
-        return made if made.acquire(blocking=False) else None
-
-    def wait(self, resource: str) -> Any:
-        made = Lock(self._client, resource, expire=TTL)
-        made.acquire()
-        return made
-
-    def release(self, held: Any) -> None:
-        held.release()
+    def made(self, resource: str) -> Any:
+        return Lock(self._client, resource, expire=TTL)

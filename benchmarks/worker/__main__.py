@@ -6,8 +6,9 @@ answered by its process id, and {"end": 123} once that worker has ended.
 
 A worker reads jobs and writes results, one line of JSON each. The first line is the contender:
 {"home": "module:Class", "api": "sync", "masters": [["127.0.0.1", 20001], ...], "options": {...}}.
-The response is {"ready": true}. Every later line is a job, {"job": "pairs", ...}; its result is
-its figures, or {"error": "..."}.
+The response is {"ready": true}. Every later line is a job, {"job": "pairs.pairs", ...}: a coroutine
+function of a file of `workloads/`, and its arguments. Its result is its figures, or
+{"error": "..."}.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import traceback
 from importlib import import_module
 from typing import Any
 
-from benchmarks.worker import jobs, jobs_async
+from benchmarks.worker.bench import Tasks, Threads, complete
 from benchmarks.worker.witness import Intruder
 
 
@@ -46,37 +47,32 @@ class Conductor:
         self._out.flush()
 
 
-def serve(conductor: Conductor, make: Any, masters: list[Any], options: dict[str, Any]) -> None:
-    """Run jobs with the sync API of a contender."""
-    contender = make(masters, **options)
-    _freeze()
-    conductor.say({"ready": True})
-    while (asked := conductor.hear()) is not None:
-        try:
-            work = getattr(jobs, asked.pop("job"))
-            with Intruder(masters, contender) as intruder:
-                conductor.say(work(contender, intruder, **asked))
-        except Exception:  # noqa: BLE001 - reported by the conductor
-            conductor.say({"error": traceback.format_exc()})
-
-
-async def aserve(
-    conductor: Conductor, make: Any, masters: list[Any], options: dict[str, Any]
+async def serve(
+    conductor: Conductor,
+    api: type[Threads | Tasks],
+    make: Any,
+    masters: list[Any],
+    options: dict[str, Any],
 ) -> None:
-    """Run jobs with the async API of a contender."""
+    """Run jobs with a contender."""
     contender = make(masters, **options)
-    await contender.connect()
+    if hasattr(contender, "connect"):
+        await contender.connect()
     _freeze()
     conductor.say({"ready": True})
-    loop = asyncio.get_running_loop()
-    # Read in a thread, so that background tasks of the contender continue.
-    while (asked := await loop.run_in_executor(None, conductor.hear)) is not None:
+    while (asked := await api.aside(conductor.hear)) is not None:
         try:
-            work = getattr(jobs_async, asked.pop("job"))
+            job = find(asked.pop("job"))
             with Intruder(masters, contender) as intruder:
-                conductor.say(await work(contender, intruder, **asked))
+                conductor.say(await job(api(contender, intruder), **asked))
         except Exception:  # noqa: BLE001 - reported by the conductor
             conductor.say({"error": traceback.format_exc()})
+
+
+def find(job: str) -> Any:
+    """Return the coroutine function of a job, which is written as file.function."""
+    file, _, function = job.partition(".")
+    return getattr(import_module(f"benchmarks.workloads.{file}"), function)
 
 
 def _freeze() -> None:
@@ -97,10 +93,8 @@ def work() -> None:
     module, _, name = who["home"].partition(":")
     try:
         make = getattr(import_module(module), name)
-        if who["api"] == "async":
-            asyncio.run(aserve(conductor, make, who["masters"], who["options"]))
-        else:
-            serve(conductor, make, who["masters"], who["options"])
+        start, api = (asyncio.run, Tasks) if who["api"] == "async" else (complete, Threads)
+        start(serve(conductor, api, make, who["masters"], who["options"]))
     except Exception:  # noqa: BLE001 - reported by the conductor
         conductor.say({"error": traceback.format_exc()})
 

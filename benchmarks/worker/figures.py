@@ -1,4 +1,4 @@
-"""The figures of a job: latencies, rates and processor time."""
+"""The figures of a job: latencies, rates, processor time and profiles."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Span:
             **latencies(done.seconds),
             "looks": intruder.looks,
             "overlaps": intruder.overlaps,
-            **({"profile": profile.lines()} if profile else {}),
+            **profile.figures(),
         }
 
 
@@ -80,9 +80,6 @@ class Profile:
 
     def __init__(self, wanted: bool) -> None:
         self._profiler = cProfile.Profile() if wanted else None
-
-    def __bool__(self) -> bool:
-        return self._profiler is not None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -96,14 +93,15 @@ class Profile:
         finally:
             self._profiler.disable()
 
-    def lines(self) -> list[list[Any]]:
-        """Return [share of the total time, function] by own time, down to 0.2 %."""
-        assert self._profiler is not None
+    def figures(self) -> dict[str, Any]:
+        """Return [share of the total time, function] by own time, down to 0.2 %, as `profile`."""
+        if self._profiler is None:
+            return {}
         stats: dict[Any, Any] = pstats.Stats(self._profiler).stats  # type: ignore[attr-defined]
         total = sum(entry[2] for entry in stats.values()) or 1.0
         ranked = sorted(stats.items(), key=lambda item: -item[1][2])
         shares = [[round(entry[2] / total, 4), _name(where)] for where, entry in ranked]
-        return [each for each in shares if each[0] >= 0.002]
+        return {"profile": [each for each in shares if each[0] >= 0.002]}
 
 
 def _name(where: tuple[str, int, str]) -> str:

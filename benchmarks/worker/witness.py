@@ -33,6 +33,11 @@ class Intruder:
         """Return another intruder with separate connections, for another thread."""
         return Intruder(self._masters, self._contender)
 
+    def take(self, other: Intruder) -> None:
+        """Add the counts of another intruder."""
+        self.looks += other.looks
+        self.overlaps += other.overlaps
+
     def __enter__(self) -> Intruder:  # noqa: PYI034 - Self needs Python 3.11
         return self
 

@@ -1,42 +1,18 @@
-"""The workloads, one file each; `WORKLOADS` is the order of a complete run."""
+"""The workloads, one file each: its jobs, cases, tables and targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from benchmarks.conductor import Plan
-from benchmarks.workloads import (
-    crowd,
-    faults,
-    groups,
-    growth,
-    handoff,
-    held,
-    hot,
-    idempotency,
-    pairs,
-    profiles,
-    refusals,
-    scripts,
-    tasks,
-    threads,
-    views,
-)
+if TYPE_CHECKING:
+    from benchmarks.harness.workload import Workload
 
-WORKLOADS: dict[str, Callable[[Plan], None]] = {
-    "pairs": pairs.run,
-    "hot": hot.run,
-    "scripts": scripts.run,
-    "refusals": refusals.run,
-    "growth": growth.run,
-    "groups": groups.run,
-    "threads": threads.run,
-    "crowd": crowd.run,
-    "tasks": tasks.run,
-    "handoff": handoff.run,
-    "faults": faults.run,
-    "held": held.run,
-    "views": views.run,
-    "idempotency": idempotency.run,
-    "profiles": profiles.run,
-}
+NAMES = ("pairs", "hot", "scripts", "refusals", "growth", "groups", "threads", "crowd", "tasks",
+         "handoff", "faults", "held", "views", "idempotency", "profiles")  # fmt: skip
+"""In the order of a complete run, and of the page."""
+
+
+def load() -> dict[str, Workload]:
+    """Return all workloads. Workers import single ones, for they may lack what others need."""
+    return {name: import_module(f"{__name__}.{name}").WORKLOAD for name in NAMES}

@@ -6,36 +6,32 @@ its own busy machine for failed masters.
 
 from __future__ import annotations
 
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.conductor import Plan
+from benchmarks.harness.results import Results, Where, written
+from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
+
+if TYPE_CHECKING:
+    from benchmarks.harness.plan import Plan
 
 PROCESSES = 20
 CROWDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "20 × 8": ("threads", 8, ("ours", "floor", "redis-py")),
-    "20 × 30": ("tasks", 30, ("ours async", "floor async", "redis-py async")),
+    "20 × 8": ("threads.threads", 8, ("ours", "floor", "redis-py")),
+    "20 × 30": ("tasks.tasks", 30, ("ours async", "floor async", "redis-py async")),
 }
 """The job, how many threads or tasks a process has, and who is asked."""
 
 
-def run(plan: Plan) -> None:
+def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
     """Use five masters and the setting free."""
-
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        (job, count, _), seconds = CROWDS[case], plan.seconds * 4
-        with plan.workers(name, setting, PROCESSES) as workers:
-            before = plan.masters.cpu()
-            for place, worker in enumerate(workers):
-                worker.ask(job=job, count=count, seconds=seconds, process=place)
-            figures = together([worker.answer(seconds * 2) for worker in workers])
-            return figures | plan.of_masters(before, figures["pairs"], seconds)
-
-    groups = [
-        (setting, case, asked)
-        for setting in plan.in_settings("free")
-        for case, (_, _, asked) in CROWDS.items()
-    ]
-    plan.interleaved("crowd", groups, measure)
+    (job, count, _), seconds = CROWDS[case], plan.seconds * 4
+    with plan.workers(name, setting, PROCESSES) as workers:
+        before = plan.masters.cpu()
+        for place, worker in enumerate(workers):
+            worker.ask(job=job, count=count, seconds=seconds, process=place)
+        figures = together([worker.answer(seconds * 2) for worker in workers])
+        return figures | plan.of_masters(before, figures["pairs"], seconds)
 
 
 def together(said: list[dict[str, Any]]) -> dict[str, Any]:
@@ -52,3 +48,63 @@ def together(said: list[dict[str, Any]]) -> dict[str, Any]:
         "looks": sum(one["looks"] for one in said),
         "overlaps": sum(one["overlaps"] for one in said),
     }
+
+
+def of_the_floor(results: Results) -> str:
+    """Return what the floor reaches, and the processor time of a pair."""
+    said, times = [], []
+    where = {name: Where("crowd", "free", "20 × 8", name) for name in CROWDS["20 × 8"][2]}
+    if rates := results.ratios(where["floor"], where["redis-py"], "per_s"):
+        said.append(
+            "The floor itself, bare sockets that send the same scripts to the same masters, "
+            f"reached {written(median(rates))} × redis-py in this run."
+        )
+    for name, place in where.items():
+        clients, masters = (results.median(place, each) for each in ("cpu_us", "servers_us"))
+        if clients and masters:
+            times.append(f"{name} {written(clients)} + {written(masters)} µs")
+    if times:
+        said.append(f"Processor time of a pair, clients + masters: {', '.join(times)}.")
+    return " ".join(said)
+
+
+SHARED = Reason(
+    "crowd",
+    "All processes and five masters share the processors, and a pair runs ten scripts on them; "
+    "redis-py's Lock uses one master.",
+    "slimmer scripts, more processors",
+    of_the_floor,
+)
+THREADS = "20 processes with 8 threads each, distinct keys"
+TASKS = "20 processes with 30 tasks each, distinct keys"
+BY_REDIS = "pairs/s by redis-py"
+OURS = Where("crowd", "free", "20 × 8", "ours")
+AIO = Where("crowd", "free", "20 × 30", "ours async")
+
+WORKLOAD = Workload(
+    "crowd",
+    settings=("free",),
+    cases=lambda setting: [(case, asked) for case, (_, _, asked) in CROWDS.items()],
+    measure=measure,
+    tables=[
+        Table(
+            "Crowd: 20 processes with 8 threads or 30 tasks each, distinct keys",
+            [
+                Column(f"{crowd}: {label}", "free", case, figure, scale=scale)
+                for crowd, case in (("8 threads", "20 × 8"), ("30 tasks", "20 × 30"))
+                for label, figure, scale in (
+                    ("pairs/s", "per_s", 1.0),
+                    ("failed", "failed", 1.0),
+                    ("p99 ms, worst process", "p99_us", 1e-3),
+                    ("client CPU µs a pair", "cpu_us", 1.0),
+                    ("masters' CPU µs", "servers_us", 1.0),
+                )
+            ],
+        )
+    ],
+    targets=[
+        Target(THREADS, "failed, of all", 0.001, OURS.own("failed_share"), unit=""),
+        Target(THREADS, BY_REDIS, 0.8, OURS.by("redis-py", "per_s"), most=False, reason=SHARED),
+        Target(TASKS, "failed, of all", 0.001, AIO.own("failed_share"), unit=""),
+    ],
+)

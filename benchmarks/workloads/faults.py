@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.conductor import Plan, Worker, WorkerFailed
-from benchmarks.contenders import CONTENDERS
-from benchmarks.worker.figures import quantile
+from benchmarks.harness.contenders import CONTENDERS
+from benchmarks.harness.results import Results, Where, written
+from benchmarks.harness.workload import (
+    Column,
+    Reason,
+    Table,
+    Target,
+    WorkerFailed,
+    Workload,
+    of_cases,
+    worst,
+)
+from benchmarks.worker.bench import KEYS, Bench, name
+from benchmarks.worker.figures import clock, quantile
+
+if TYPE_CHECKING:
+    from benchmarks.harness.plan import Plan
+    from benchmarks.harness.workers import Worker
 
 ASKED = ("ours", "ours async", "redlock-py", "pottery", "pottery async", "aioredlock",
          "node-redlock")  # fmt: skip
+OURS = ("ours", "ours async")
 MASTER_TIMEOUT = 0.05
-CYCLES = {"ours": 3, "ours async": 3}
+CYCLES = 3
 """How often all phases but the last are repeated, of contenders whose phases have targets.
 
 A phase lasts a second, in which other programs may be busy: then it would be the worst.
 """
 STRIKE = 0.25
 """Seconds from the start of a phase to its fault, so that it occurs during pairs."""
+
+CUT = 5.0
+"""Seconds after which a pair counts as failed: some async contenders never return."""
 
 PHASES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     # (name, action, masters); each phase continues from the one before, the first from "back again"
@@ -33,32 +54,63 @@ PHASES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("back again", "start", (0, 1)),
     ("3 hung", "pause", (0, 1, 2)),
 )
+HEALTHY, *FAULTS, LOST = (phase for phase, _, _ in PHASES)
 
 
-def run(plan: Plan) -> None:
-    """Run all phases in one process per contender; add a row for each phase."""
+async def pairs(bench: Bench, *, seconds: float, down: int = 0) -> dict[str, Any]:
+    """Run pairs while the first `down` masters fail; return each as [began, took, done]."""
+    events: list[list[Any]] = []
+    until, finished = clock() + seconds, 0
+    while (began := clock()) < until:
+        look = down if finished % KEYS == 0 else None
+        one = pair(bench, name("fault", len(events) % KEYS), look)
+        try:
+            took, done = await bench.limited(one, CUT)
+        except TimeoutError:
+            took, done = clock() - began, False
+        finished += done
+        events.append([began, took, done])
+    return {"events": events, "looks": bench.intruder.looks, "overlaps": bench.intruder.overlaps}
 
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        options: dict[str, Any] = {"timeout": MASTER_TIMEOUT} if CONTENDERS[name].patience else {}
-        with plan.worker(name, setting, **options) as worker:
-            try:
-                return _phases(plan, worker, CYCLES.get(name, 1))
-            finally:
-                for master in plan.masters.every:
-                    master.resume()
-                    master.start()
 
-    groups = [(setting, "all", ASKED) for setting in plan.in_settings("free")]
-    plan.interleaved("faults", groups, measure, parts="case")
+async def pair(bench: Bench, resource: str, look: int | None) -> tuple[float, bool]:
+    """Return the seconds of a pair, and whether it succeeded."""
+    timer = time.perf_counter
+    began = timer()
+    try:
+        held = await bench.acquire(resource)
+        taken = leaving = timer()
+        if held is None:
+            return taken - began, False
+        if look is not None:
+            bench.intruder.look(resource, look)
+            leaving = timer()
+        await bench.release(held)
+    except Exception:  # noqa: BLE001 - any error is a failed pair
+        return timer() - began, False
+    return timer() - leaving + taken - began, True
 
 
-def _phases(plan: Plan, worker: Worker, cycles: int) -> dict[str, Any]:
+def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
+    """Run all phases in one process, and return the figures of each phase."""
+    options: dict[str, Any] = {"timeout": MASTER_TIMEOUT} if CONTENDERS[name].patience else {}
+    with plan.worker(name, setting, **options) as worker:
+        try:
+            return phases(plan, worker, CYCLES if name in OURS else 1)
+        finally:
+            for master in plan.masters.every:
+                master.resume()
+                master.start()
+
+
+def phases(plan: Plan, worker: Worker, cycles: int) -> dict[str, Any]:
+    """Run the phases; a worker that fails ends them."""
     cases: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     # Less would end before a hung majority is known, whose later refusals are what counts.
     seconds = max(plan.seconds, 1.0)
     for phase, strike, places in (*PHASES[:-1] * cycles, PHASES[-1]):
         down = max(2, len(places))  # The intruder does not use masters that may be down.
-        worker.ask(job="under_faults", seconds=STRIKE + seconds, down=down)
+        worker.ask(job="faults.pairs", seconds=STRIKE + seconds, down=down)
         time.sleep(STRIKE)
         for place in places:
             getattr(plan.masters.every[place], strike)()
@@ -66,14 +118,13 @@ def _phases(plan: Plan, worker: Worker, cycles: int) -> dict[str, Any]:
         try:
             said = worker.answer(STRIKE + seconds)
         except WorkerFailed as failure:
-            failed = {"failure": str(failure), "success": 0.0}
-            return {**_medians(cases), phase: failed}
-        figures = _figures(said["events"], struck, refused=phase == "3 hung")
+            return {**medians(cases), phase: {"failure": str(failure), "success": 0.0}}
+        figures = after(said["events"], struck, refused=phase == LOST)
         cases[phase].append({**figures, "looks": said["looks"], "overlaps": said["overlaps"]})
-    return _medians(cases)
+    return medians(cases)
 
 
-def _medians(cases: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def medians(cases: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """Return the figures of each phase: the least success, all overlaps, the median of others."""
     by_name: dict[str, Any] = {"success": min, "looks": sum, "overlaps": sum}
     return {
@@ -85,15 +136,115 @@ def _medians(cases: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     }
 
 
-def _figures(events: list[list[Any]], struck: float, *, refused: bool) -> dict[str, float]:
+def after(events: list[list[Any]], struck: float, *, refused: bool) -> dict[str, float]:
     """Return the figures of all pairs that ended after the fault, also if they began before."""
-    after = [(took, done) for began, took, done in events if began + took >= struck]
-    took = [each for each, done in after if done is not refused]
+    ended = [(took, done) for began, took, done in events if began + took >= struck]
+    took = [each for each, done in ended if done is not refused]
     figures = {
-        "success": sum(done for _, done in after) / max(len(after), 1),
-        "max_us": max((each for each, _ in after), default=0.0) * 1e6,
-        "pairs": len(after),
+        "success": sum(done for _, done in ended) / max(len(ended), 1),
+        "max_us": max((each for each, _ in ended), default=0.0) * 1e6,
+        "pairs": len(ended),
     }
     if took:
         figures |= {"p50_us": quantile(took, 0.5) * 1e6, "p99_us": quantile(took, 0.99) * 1e6}
     return figures
+
+
+def where(phase: str, name: str) -> Where:
+    """Return the place of a contender's figures in a phase."""
+    return Where("faults", "free", phase, name)
+
+
+def longest_pairs(results: Results) -> str:
+    """Return in which phase the longest pair was."""
+    said = []
+    for ours in OURS:
+        longest = {
+            phase: results.median(where(phase, ours), "max_us") or 0.0
+            for phase in (HEALTHY, *FAULTS)
+        }
+        phase = max(FAULTS, key=longest.__getitem__)
+        if longest[phase]:
+            said.append(
+                f"{ours} {written(longest[phase] / 1000)} ms in the phase *{phase}*, and "
+                f"{written(longest[HEALTHY] / 1000)} ms with all masters well"
+            )
+    return f"Longest pairs of this run: {'; '.join(said)}." if said else ""
+
+
+def scatter(results: Results) -> str:
+    """Return how far the phase without faults scatters between rounds."""
+    spreads = []
+    for ours in OURS:
+        values = results.values(where(HEALTHY, ours), "p50_us").values()
+        if len(values) > 1:
+            spreads.append(f"{written(max(values) / min(values))} × ({ours})")
+    if not spreads:
+        return ""
+    others = where(HEALTHY, "node-redlock")
+    ratios = [
+        median(each)
+        for phase in FAULTS
+        if (each := results.ratios(replace(others, case=phase), others, "p50_us"))
+    ]
+    return (
+        "In this run the p50 with all masters well was, in one round by another, "
+        f"up to {' and '.join(spreads)}."
+    ) + (f" The worst phase of node-redlock: {written(max(ratios))}." if ratios else "")
+
+
+OWED = Reason(
+    "faults",
+    "When two hung masters come back, they work off what they owe, on processors that they "
+    "share with the client (benchmarks/README.md).",
+    "processors of their own",
+    longest_pairs,
+)
+SLOWEST = Reason(
+    "phases",
+    "With two of five masters down, a round waits for the slowest of three, and not for the "
+    "third of five: a pair takes 2.8 polls instead of 2.0. The worst of six phases counts.",
+    "nothing in the client, which sends and reads less then, on the same path",
+    scatter,
+)
+
+
+def targets(name: str) -> Iterator[Target]:
+    """Yield the targets of one API."""
+    api = ", asyncio" if name.endswith("async") else ""
+    work = f"one and two of five masters hung, dead, back{api}"
+    faults = [where(phase, name) for phase in FAULTS]
+    success = worst([fault.own("success") for fault in faults], most=False)
+    by_healthy = worst([fault.by(where(HEALTHY, name)) for fault in faults])
+    longest = worst([fault.own("max_us") for fault in faults])
+    known = where(LOST, name).own("p50_us")
+    yield Target(work, "success", 1.0, success, most=False, unit="")
+    yield Target(work, "p50, worst phase, by its own healthy", 1.1, by_healthy, reason=SLOWEST)
+    yield Target(work, "longest pair, worst phase", 10_000, longest, unit=" µs", reason=OWED)
+    yield Target(f"three of five hung{api}", "a refusal, once known", 1_000, known, unit=" µs")
+
+
+def in_ms(figure: str, phases: list[str]) -> list[Column]:
+    """Return a column for each phase."""
+    return [Column(phase, "free", phase, figure, scale=1e-3) for phase in phases]
+
+
+WORKLOAD = Workload(
+    "faults",
+    settings=("free",),
+    cases=lambda setting: [("all", ASKED)],
+    measure=measure,
+    parts="case",
+    tables=[
+        Table(
+            "Faults: p50 of a pair in ms, 50 ms for each master",
+            in_ms("p50_us", [HEALTHY, *FAULTS, LOST]),
+        ),
+        Table(
+            "Faults: share of pairs that succeed",
+            of_cases("{}", "free", [HEALTHY, *FAULTS], "success"),
+        ),
+        Table("Faults: longest pair in ms", in_ms("max_us", [HEALTHY, *FAULTS])),
+    ],
+    targets=[target for name in OURS for target in targets(name)],
+)

@@ -1,22 +1,29 @@
-"""Pairs of 16 threads over one, two and four groups of three masters."""
+"""Pairs of 16 threads over one, two and four groups of three masters, scheduled freely.
+
+So more masters can use more processors.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-from benchmarks.conductor import Plan
+from benchmarks.harness.workload import Table, Workload, of_cases
 
 COUNTS = (1, 2, 4)
 SIZE = 3
-THREADS = 16
 
-
-def run(plan: Plan) -> None:
-    """Use the setting free, so that more masters can use more processors."""
-
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        with plan.worker(name, setting, n=SIZE * int(case), groups=int(case)) as worker:
-            return worker.do(job="threads", count=THREADS, seconds=plan.seconds)
-
-    groups = [(setting, str(n), ("ours",)) for setting in plan.in_settings("free") for n in COUNTS]
-    plan.interleaved("groups", groups, measure)
+WORKLOAD = Workload(
+    "groups",
+    settings=("free",),
+    cases=lambda setting: [(str(n), ("ours",)) for n in COUNTS],
+    job="threads.threads",
+    how=lambda case: {"n": SIZE * int(case), "options": {"groups": int(case)}, "count": 16},
+    masters=SIZE * max(COUNTS),
+    tables=[
+        Table(
+            "Groups of three masters: 16 threads, distinct keys",
+            [
+                *of_cases("pairs/s, {}", "free", COUNTS, "per_s"),
+                *of_cases("CPU µs a pair, {}", "free", COUNTS, "cpu_us"),
+            ],
+        )
+    ],
+)

@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from benchmarks.conductor import Plan
+from benchmarks.harness.picture import Chart
+from benchmarks.harness.results import Where
+from benchmarks.harness.workload import Column, Reason, Table, Target, Workload, latency
+from benchmarks.worker.bench import KEYS, Bench, name
 
-ASKED = (
-    "ours",
-    "floor",
-    "floor SET",
-    "redlock-py",
-    "pottery",
-    "ours async",
-    "aioredlock",
-    "pottery async",
-    "node-redlock",
-    "redis-py",
-    "redis-py async",
-    "python-redis-lock",
-)
-
+ASKED = ("ours", "floor", "floor SET", "redlock-py", "pottery", "ours async", "aioredlock",
+         "pottery async", "node-redlock", "redis-py", "redis-py async",
+         "python-redis-lock")  # fmt: skip
 CEILING = ("ours", "floor", "ours async", "floor async")
+"""Who is asked with stub masters."""
 
 
-def run(plan: Plan) -> None:
-    """Use five masters, in each setting."""
+async def pairs(bench: Bench, **timing: Any) -> dict[str, Any]:
+    """Acquire and release repeatedly."""
+    names = [name("pair", place) for place in range(KEYS)]
+    return await bench.measured(partial(bench.pairs, names), **timing)
 
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        with plan.worker(name, setting) as worker:
-            return plan.measured(worker, setting, job="pairs")
 
-    groups = [
-        (setting, "one", CEILING if setting == "stub" else ASKED)
-        for setting in plan.in_settings("pin", "rtt", "stub")
-    ]
-    plan.interleaved("pairs", groups, measure)
+IN_C = (
+    "one call into C that sends to all masters, polls and reads their answers; or engine/ and "
+    "wire/ compiled by Cython, with which a pair without the kernel takes two thirds of its time "
+    "(`python -m benchmarks compiled`)"
+)
+PYTHON = Reason(
+    "pairs",
+    "A pair is ten sends, ten reads and at least two polls; the rest is Python code, of which "
+    "no part is large: `python -m benchmarks pair_parts` prints what each step costs, and "
+    "benchmarks/README.md has its table.",
+    IN_C,
+)
+LOOP = Reason(
+    "pairs async",
+    "Each answer takes one turn of asyncio's loop.",
+    f"uvloop, which saved 6 % and 28 % of the processor's time in two trials, and {IN_C}",
+)
+PAIR = "acquire + release, one thread"
+STUB, PIN, RTT = (Where("pairs", setting, "one", "ours") for setting in ("stub", "pin", "rtt"))
+AIO = Where("pairs", "pin", "one", "ours async")
+
+WORKLOAD = Workload(
+    "pairs",
+    settings=("pin", "rtt", "stub"),
+    cases=lambda setting: [("one", CEILING if setting == "stub" else ASKED)],
+    job="pairs.pairs",
+    tables=[
+        Table(
+            "Acquire and release without contention",
+            [
+                *latency("pin"),
+                Column("client CPU µs", "pin", "one", "cpu_us"),
+                Column("masters' CPU µs", "pin", "one", "servers_us"),
+                Column("stub: client CPU µs", "stub", "one", "cpu_us"),
+                *latency("rtt", ms=True),
+            ],
+        )
+    ],
+    targets=[
+        Target(PAIR, "stub: client CPU by floor", 1.5, STUB.by("floor", "cpu_us"), reason=PYTHON),
+        Target(PAIR, "pin: client CPU by floor", 1.9, PIN.by("floor", "cpu_us"), reason=PYTHON),
+        Target(PAIR, "pin: p50 by floor", 1.2, PIN.by("floor"), reason=PYTHON),
+        Target(PAIR, "rtt: p50 by floor", 1.12, RTT.by("floor"), reason=PYTHON),
+        Target(
+            "the same, asyncio", "pin: p50 by aioredlock", 0.8, AIO.by("aioredlock"), reason=LOOP
+        ),
+    ],
+    charts=[
+        Chart(f"p50 of a pair, divided by that of bare sockets ({on})", on, "p50_us", "floor")
+        for on in ("pin", "rtt")
+    ],
+)

@@ -1,36 +1,43 @@
 """Profiles of the project: the jobs of the targets under cProfile.
 
 cProfile slows down calls of Python functions, but not system calls: the shares of the project's
-functions are upper bounds.
+functions are upper bounds. Each case is the name of a `Reason`.
 """
 
 from __future__ import annotations
 
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.conductor import Plan
+from benchmarks.harness.workload import Workload
+
+if TYPE_CHECKING:
+    from benchmarks.harness.plan import Plan
 
 JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "pairs": ("pin", "ours", {"job": "pairs"}),
-    "pairs async": ("pin", "ours async", {"job": "pairs"}),
-    "refusals": ("pin", "ours", {"job": "refusals"}),
-    "threads": ("free", "ours", {"job": "threads", "count": 16}),
-    "tasks": ("free", "ours async", {"job": "tasks", "count": 100}),
+    "pairs": ("pin", "ours", {"job": "pairs.pairs"}),
+    "pairs async": ("pin", "ours async", {"job": "pairs.pairs"}),
+    "refusals": ("pin", "ours", {"job": "refusals.refusals"}),
+    "threads": ("free", "ours", {"job": "threads.threads", "count": 16}),
+    "tasks": ("free", "ours async", {"job": "tasks.tasks", "count": 100}),
     # With tasks, because a profile covers one thread.
-    "handoff": ("free", "ours async", {"job": "drain"}),
+    "handoff": ("free", "ours async", {"job": "handoff.drain"}),
 }
 
 
-def run(plan: Plan) -> None:
+def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
     """Use the setting of the targets of each job."""
+    asked = dict(JOBS[case][2])
+    if case == "handoff":
+        asked["folder"] = mkdtemp(dir=plan.processes.directory)
+    with plan.worker(name, setting) as worker:
+        return worker.do(seconds=plan.seconds, profile=True, **asked)
 
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        asked = dict(JOBS[case][2])
-        if asked["job"] == "drain":
-            asked["folder"] = mkdtemp(dir=plan.processes.directory)
-        with plan.worker(name, setting) as worker:
-            return worker.do(seconds=plan.seconds, profile=True, **asked)
 
-    groups = [(setting, case, (name,)) for case, (setting, name, _) in JOBS.items()]
-    plan.interleaved("profiles", groups, measure)
+WORKLOAD = Workload(
+    "profiles",
+    settings=("pin", "free"),
+    cases=lambda setting: [(case, (who,)) for case, (on, who, _) in JOBS.items() if on == setting],
+    measure=measure,
+    fixed=True,
+)

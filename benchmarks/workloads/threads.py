@@ -1,11 +1,20 @@
-"""Pairs in 1 to 64 threads of one process, each with its own keys."""
+"""Pairs in 1 to 64 threads of one process, each with its own keys.
+
+Scheduled freely, because threads should not share one processor, and on stub masters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from benchmarks.conductor import Plan
+from benchmarks.harness.picture import Chart
+from benchmarks.harness.results import Results, Where, written
+from benchmarks.harness.workload import Column, Reason, Table, Target, Workload, of_cases
+from benchmarks.worker.bench import Bench, Threads, name
+from benchmarks.worker.figures import Done
+from benchmarks.workloads.pairs import IN_C
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 ALWAYS = ("ours", "floor", "redis-py")
@@ -13,20 +22,93 @@ CEILING = (1, 16, 32)  # with stub masters
 PEERS = {1, 4, 16, 32}  # Peers take long, and values in between add nothing.
 
 
-def run(plan: Plan) -> None:
-    """Use the setting free, because threads should not share one processor, and stub masters."""
+async def threads(bench: Threads, *, process: int = 0, **how: Any) -> dict[str, Any]:
+    """Run pairs in `count` threads, each with its own keys, also among several processes."""
 
-    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        before = plan.masters.info("clients", "connected_clients")
-        with plan.worker(name, setting) as worker:
-            figures = plan.measured(worker, setting, job="threads", count=int(case))
-            clients = plan.masters.info("clients", "connected_clients")
-        return {**figures, "connections": clients - before}
+    async def own_pairs(bench: Bench, place: int, until: float, done: Done) -> None:
+        names = [name(f"{process:02}t{place:02}", key) for key in range(4)]
+        await bench.pairs(names, until, done)
 
-    groups: list[tuple[str, str, Sequence[str]]] = []
-    for setting in plan.in_settings("free", "stub"):
-        for count in CEILING if setting == "stub" else COUNTS:
-            with_peers = count in PEERS and setting != "stub"
-            names = (*ALWAYS, "redlock-py", "pottery") if with_peers else ALWAYS
-            groups.append((setting, str(count), names[:2] if setting == "stub" else names))
-    plan.interleaved("threads", groups, measure)
+    return await bench.crowd(work=own_pairs, **how)
+
+
+def cases(setting: str) -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the numbers of threads."""
+    if setting == "stub":
+        yield from ((str(count), ALWAYS[:2]) for count in CEILING)
+        return
+    for count in COUNTS:
+        yield str(count), (*ALWAYS, "redlock-py", "pottery") if count in PEERS else ALWAYS
+
+
+def growth(workload: str, mine: str, results: Results) -> Iterator[str]:
+    """Yield a line on rates by the number of threads (tasks), and one on connections."""
+
+    def of(case: str, name: str, figure: str) -> float | None:
+        return results.median(Where(workload, "free", case, name), figure)
+
+    cases = results.names("case", workload=workload)
+    rates = [f"{written(int(n))}: {written(rate)}" for n in cases if (rate := of(n, mine, "per_s"))]
+    if rates:
+        yield f"**{workload.capitalize()}**: pairs/s by {workload}: {', '.join(rates)}."
+    opened = [
+        f"{other} {connections:.0f}"
+        for most in cases[-1:]
+        for other in results.names("contender", workload=workload, case=most)
+        if (connections := of(most, other, "connections"))
+    ]
+    if opened:
+        yield (
+            f"**Connections** of a process with {cases[-1]} {workload}, to all five masters "
+            f"together: {', '.join(opened)}."
+        )
+
+
+TURNS = Reason(
+    "threads",
+    "One interpreter runs one thread at a time, and a thread that waits for replies sleeps and "
+    "is woken for each round.",
+    f"{IN_C}; several processes; tasks",
+)
+
+
+FREE_16, FREE_32 = (Where("threads", "free", case, "ours") for case in ("16", "32"))
+STUB_16 = Where("threads", "stub", "16", "ours")
+
+
+def rate(ours: Where, what: str, bound: float, by: str | Where) -> Target:
+    """Return the target of a rate beside another one."""
+    masters = ", stub masters" if ours.setting == "stub" else ""
+    work = f"{ours.case} threads, distinct keys{masters}: pairs/s"
+    return Target(work, what, bound, ours.by(by, "per_s"), most=False, reason=TURNS)
+
+
+WORKLOAD = Workload(
+    "threads",
+    settings=("free", "stub"),
+    cases=cases,
+    job="threads.threads",
+    how=lambda case: {"count": int(case)},
+    tables=[
+        Table(
+            "Threads: pairs/s, distinct keys",
+            [
+                *of_cases("{}", "free", COUNTS, "per_s"),
+                Column("p99 ms at 32", "free", "32", "p99_us", scale=1e-3),
+                Column("client CPU µs a pair at 32", "free", "32", "cpu_us"),
+                Column("masters' CPU µs", "free", "32", "servers_us"),
+                *of_cases("stub: {}", "stub", CEILING, "per_s"),
+            ],
+        )
+    ],
+    targets=[
+        rate(STUB_16, "by floor", 0.65, "floor"),
+        rate(FREE_16, "by floor", 0.65, "floor"),
+        rate(FREE_32, "by floor", 0.65, "floor"),
+        rate(FREE_16, "by redlock-py", 3, "redlock-py"),
+        rate(FREE_32, "by redlock-py", 3, "redlock-py"),
+        rate(FREE_32, "by 16 threads", 1, FREE_16),
+    ],
+    charts=[Chart("Pairs/s by threads", "free", "per_s")],
+    growth=partial(growth, "threads", "ours"),
+)

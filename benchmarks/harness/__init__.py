@@ -1,0 +1,1 @@
+"""The parts that measure any workload: processes, rounds, repeats, ratios and the report."""

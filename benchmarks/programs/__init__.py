@@ -1,0 +1,99 @@
+"""The programs that measure by themselves: `python -m benchmarks NAME`, one file each.
+
+They share what is here: the test project with other settings, and contenders in this very process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.harness.results import Results, Row
+from benchmarks.harness.workload import Column, Table
+from benchmarks.worker.figures import latencies, quantile
+
+NAME = "order:1"
+HOLDER = '{"host":"web1","pid":7,"path":"/orders/1/pay/"}'
+Contenders = Mapping[str, Callable[[], object]]
+"""What acquires and releases the lock, by name."""
+
+
+def configure(**settings: Any) -> None:
+    """Set up the test project with these settings."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    os.environ["SHOP_DATABASE"] = ":memory:"
+    import django
+    from django.conf import settings as django_settings
+
+    for name, value in settings.items():
+        setattr(django_settings, name, value)
+    django.setup()
+
+
+def ours(backend: Any) -> dict[str, Callable[[], object]]:
+    """Return the pairs of a store, and of `lock()` above it."""
+    from redlock_django import lock
+
+    def store() -> None:
+        backend.release(backend.acquire((NAME,), 30, 0, HOLDER))
+
+    def whole() -> None:
+        with lock(NAME):
+            pass
+
+    return {type(backend).__name__: store, "with lock()": whole}
+
+
+def show_pairs(title: str, contenders: Contenders, rounds: int, pairs: int) -> None:
+    """Print the time of a pair of each contender, and its ratio to the first one's.
+
+    In each round every contender does the same number of pairs. A ratio is taken within a round,
+    of medians; the median over the rounds counts.
+    """
+    results = Results()
+    for number in range(rounds):
+        for name, pair in contenders.items():
+            for _ in range(20):
+                pair()
+            figures = latencies([seconds(pair) for _ in range(pairs)])
+            results.add(Row("pairs", "here", "one", name, number, figures))
+    place = ("here", "one", "p50_us")
+    columns = [
+        Column("p50 µs", *place),
+        Column("least", *place, reduce=min),
+        Column("× first", *place, by=next(iter(contenders))),
+    ]
+    print("\n".join(Table(title, columns).page(results, "pairs")))
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return how long a call takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def show_wakes(backend: Any, wakes: int) -> None:
+    """Print how long a waiter needs to hold a lock after its holder began to release it."""
+    took: list[float] = []
+    for number in range(wakes):
+        held = backend.acquire((NAME,), 30, 0, HOLDER)
+        ended: list[float] = []
+
+        def wait(ended: list[float] = ended) -> None:
+            lease = backend.acquire((NAME,), 30, 20, HOLDER)
+            ended.append(time.perf_counter())
+            backend.release(lease)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        time.sleep(0.06 if number else 1.0)  # until it waits; the first makes the process listen
+        began = time.perf_counter()
+        backend.release(held)
+        waiter.join()
+        took.append((ended[0] - began) * 1000)
+    p50, p95 = quantile(took, 0.5), quantile(took, 0.95)
+    print(f"a waiter is woken, ms: p50 {p50:.1f}, p95 {p95:.1f}")

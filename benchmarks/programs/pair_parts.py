@@ -1,0 +1,178 @@
+"""The costs of the steps of a pair, in bytecodes and processor time of the client.
+
+`uv run python -m benchmarks pair_parts` prints a table, for pairs without the kernel and with hot
+caches (`workloads/hot.py`). A version of Python runs the same bytecodes on every machine; the time
+depends on the processor, and its shares are taken from samples, so they scatter by a few percent.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import redlock_django
+from benchmarks.harness.workload import markdown
+from benchmarks.peers.ours import Threads
+from benchmarks.worker.figures import clock
+from benchmarks.workloads.hot import BATCH, TARGET_US, Memory, batch, run_pairs, settle
+from redlock_django.testing import local_masters
+
+SECONDS = 3.0
+"""How long pairs are timed."""
+
+SAMPLE = 0.0005
+"""Seconds between two samples of what is running."""
+
+PACKAGE = f"{Path(redlock_django.__file__).parent}/"
+LOOP = "the benchmark itself"
+STEPS: dict[str, tuple[str, ...]] = {
+    "receive ten replies": (
+        "wire/links/inbox.py",
+        "wire/judging/clock_steps.py",
+        "wire/link/link.py:Exchange.decide",
+        "engine/quorum.py:Tally.grant",
+    ),
+    "send to ten links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
+    "begin two rounds": (
+        "wire/links/outbox.py",
+        "wire/link/resp.py",
+        "wire/link/link.py:Exchange",
+    ),
+    "drive two rounds: mutex, reader, poll": ("wire/",),
+    "make and judge two rounds": ("engine/",),
+    "the store": ("backends/",),
+    "above the store: `Lock`, registry, counters, renewal": ("",),
+}
+"""The functions of each step, by the beginning of file:function; the longest one that fits counts.
+
+What these call outside of the package is a part of their step.
+"""
+_STEP_OF = {place: step for step, places in STEPS.items() for place in places}
+PLACES = sorted(_STEP_OF, key=len, reverse=True)
+
+
+def main() -> None:
+    """Print the table."""
+    with local_masters(5) as masters:
+        contender = Threads([("127.0.0.1", master.port) for master in masters])
+        settle(contender)
+        gc.collect()
+        gc.freeze()  # as in the workers
+        with Memory(contender) as memory:
+            codes = bytecodes(contender, memory)
+            best, shares = timed(contender, memory, SECONDS)
+    print("\n".join(table(codes, best, shares)))
+
+
+def table(codes: Counter[tuple[str, str]], best: float, shares: Counter[str]) -> Iterator[str]:
+    """Yield the table, and what the target of a pair is in bytecodes.
+
+    `codes` are the bytecodes of a batch by step and function, `best` is the time of a pair in µs,
+    `shares` are samples by step.
+    """
+    steps: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for (step, function), count in codes.items():
+        steps[step][function] += count
+    total, samples = codes.total() / BATCH, shares.total() or 1
+    rows = []
+    for step, functions in sorted(steps.items(), key=lambda item: -item[1].total()):
+        most = ", ".join(f"`{name}` {n / BATCH:.0f}" for name, n in functions.most_common(4))
+        time = best * shares[step] / samples
+        rows.append([step, f"{functions.total() / BATCH:,.0f}", f"{time:.1f}", most])
+    rows.append(["**a pair**", f"**{total:,.0f}**", f"**{best:.1f}**", ""])
+    yield markdown(["Step", "Bytecodes", "µs", "Functions with the most bytecodes"], rows)
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield (
+        f"\nPython {version}: {best / total * 1000:.1f} ns for each bytecode, "
+        f"so the target of {TARGET_US} µs is {TARGET_US / best * total:,.0f} bytecodes."
+    )
+
+
+def bytecodes(contender: Any, memory: Memory) -> Counter[tuple[str, str]]:
+    """Return the bytecodes of a batch of pairs by step and function."""
+    counts: Counter[tuple[str, str]] = Counter()
+    places: set[str | None] = set()
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        code = frame.f_code
+        key = step_of(frame), code.co_qualname.replace("__create_fn__.<locals>.", "dataclass ")
+        places.add(place_of(code))
+
+        def count(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode":
+                counts[key] += 1
+            return count
+
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    batch(contender, memory)  # caches are hot now
+    memory.answer(BATCH)
+    # Python 3.12 traces bytecodes only if a frame asks for it before the trace begins.
+    sys._getframe().f_trace_opcodes = True
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        run_pairs(contender)
+    finally:
+        sys.settrace(before)
+    require_all_steps(places)
+    return counts
+
+
+def timed(contender: Any, memory: Memory, seconds: float) -> tuple[float, Counter[str]]:
+    """Return the time of a pair in µs, the best of all batches, and samples of it by step."""
+    samples: Counter[str] = Counter()
+    best, until = float("inf"), clock() + seconds
+
+    def sample(number: int, frame: FrameType | None) -> None:
+        if frame is not None and (step := step_of(frame)):
+            samples[step] += 1
+
+    while clock() < until or best == float("inf"):
+        best = min(best, batch(contender, memory))
+    before = signal.signal(signal.SIGALRM, sample)
+    signal.setitimer(signal.ITIMER_REAL, SAMPLE, SAMPLE)
+    try:
+        while clock() < until + seconds:
+            batch(contender, memory)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return best, samples
+
+
+def step_of(frame: FrameType) -> str:
+    """Return the step that a frame is a part of; an empty string outside of pairs."""
+    inner: FrameType | None = frame
+    while inner is not None:
+        code = inner.f_code
+        if code is run_pairs.__code__:
+            return LOOP
+        if (place := place_of(code)) is not None:
+            return _STEP_OF[place]
+        inner = inner.f_back
+    return ""
+
+
+def place_of(code: CodeType) -> str | None:
+    """Return the entry of STEPS that a function belongs to; None outside of the package."""
+    if not code.co_filename.startswith(PACKAGE):
+        return None
+    where = f"{code.co_filename.removeprefix(PACKAGE)}:{code.co_qualname}"
+    return next(place for place in PLACES if where.startswith(place))
+
+
+def require_all_steps(seen: set[str | None]) -> None:
+    """Raise RuntimeError if no function of a pair belongs to an entry of STEPS."""
+    if unseen := [place for place in PLACES if place not in seen]:
+        raise RuntimeError(
+            f"no function of a pair is in {', '.join(unseen)}: update STEPS in "
+            "benchmarks/programs/pair_parts.py for the present names"
+        )
