@@ -55,7 +55,7 @@ def test_the_page_is_calculated_from_its_figures() -> None:
     assert held_locks(figures()[PLANNED]) in PAGE
 
 
-def test_the_calculation() -> None:
+def test_the_calculation_adds_up_the_costs() -> None:
     cost = Costs(
         pair=100,
         pair_master=50,

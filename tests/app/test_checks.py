@@ -62,7 +62,7 @@ class Mixin(LockResourceMixin, View):
     lock_key = "order:<int:pk>"
 
 
-def test_a_site_in_order(urls: Urls) -> None:
+def test_a_site_in_order_has_no_message(urls: Urls) -> None:
     views: list[Any] = [function, Dispatch.as_view(), Mixin.as_view()]
     urls(*(path(f"{index}/<int:pk>/", view) for index, view in enumerate(views)))
     assert found() == {}
@@ -73,18 +73,18 @@ def test_the_testproject_is_in_order(settings: Settings) -> None:
     assert found() == {}
 
 
-def test_wrong_settings(settings: Settings) -> None:
+def test_wrong_settings_are_reported(settings: Settings) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "TLL": 3}}
     assert "unknown key 'TLL'" in found()["E001"]
 
 
-def test_a_wrong_rule(settings: Settings, urls: Urls) -> None:
+def test_a_wrong_rule_is_reported(settings: Settings, urls: Urls) -> None:
     rules = [{"view": "pay", "key": "order:<pk>"}]
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
     assert "rule 1 ('pay'): it matches no URL pattern" in found()["E002"]
 
 
-def test_rules_without_the_middleware(settings: Settings, urls: Urls) -> None:
+def test_rules_without_the_middleware_are_reported(settings: Settings, urls: Urls) -> None:
     settings.MIDDLEWARE = ["not.there.Middleware", "django.middleware.common.CommonMiddleware"]
     rules = [{"view": "pay", "key": "order:<pk>"}]
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}

@@ -45,7 +45,9 @@ def test_valid_settings_have_no_messages(settings: Settings) -> None:
     ("number", "expected"),
     [(1, {"W002"}), (2, {"W002"}), (3, set()), (4, {"W003"}), (5, set()), (6, {"W003"})],
 )
-def test_number_of_masters(settings: Settings, number: int, expected: set[str]) -> None:
+def test_a_bad_number_of_masters_is_reported(
+    settings: Settings, number: int, expected: set[str]
+) -> None:
     assert set(of(settings, [f"redis://h{n}" for n in range(number)])) == expected
 
 
@@ -106,7 +108,7 @@ def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
     assert of(settings, MAX_HOLD=14) == {}
 
 
-def test_no_default(settings: Settings) -> None:
+def test_a_missing_default_alias_is_reported(settings: Settings) -> None:
     settings.REDLOCK = {"payments": {"MASTERS": THREE}}
     assert "no alias 'default'" in found()["W010"]
 
@@ -122,7 +124,7 @@ def test_no_default(settings: Settings) -> None:
         ([LOCK_MIDDLEWARE, AUTHENTICATION, LOCK_MIDDLEWARE], {"W006", "W007"}),
     ],
 )
-def test_position_of_the_middleware(
+def test_the_position_of_the_middleware_is_checked(
     settings: Settings, middleware: list[str], expected: set[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
@@ -157,7 +159,7 @@ def test_valid_deployment_has_no_messages(settings: Settings) -> None:
     assert deployed(settings, with_certificates) == {}
 
 
-def test_locks_in_memory(settings: Settings) -> None:
+def test_locks_in_memory_are_reported_at_deployment(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     assert set(found(deploy=True)) == {"E020"}
     assert found() == {}
@@ -172,7 +174,7 @@ def test_a_password_in_a_url(settings: Settings) -> None:
     assert "canary" not in str(said)
 
 
-def test_insecure_links(settings: Settings) -> None:
+def test_insecure_links_are_reported_at_deployment(settings: Settings) -> None:
     masters = [
         "redis://u:p@h1",
         "rediss://h2",

@@ -150,7 +150,7 @@ def test_continuing_without_a_lock_counts_as_unavailable(settings: Settings) -> 
     assert counted() == {"unavailable": 1}
 
 
-def test_waits_and_their_seconds(
+def test_waits_and_their_seconds_are_counted(
     backend: MemoryBackend, advance_clock: Callable[[float], None], held_elsewhere: Elsewhere
 ) -> None:
     backend.acquire((R,), 5, 0, "{}")
@@ -167,7 +167,9 @@ def test_waits_and_their_seconds(
     assert caught.value.waited == pytest.approx(3, abs=0.2)
 
 
-def test_lost_and_released_late(advance_clock: Callable[[float], None]) -> None:
+def test_a_lost_lock_and_its_late_release_are_counted(
+    advance_clock: Callable[[float], None],
+) -> None:
     with lock(R, ttl=5) as held:
         advance_clock(6)
         with pytest.raises(LockLost):
@@ -186,7 +188,7 @@ def test_a_release_after_another_client_freed_the_lock_is_counted(backend: Memor
 
 
 @pytest.mark.django_db
-def test_locks_released_by_force() -> None:
+def test_locks_released_by_force_are_counted() -> None:
     held = lock(R).acquire()
     force_release(R, by="ann", fingerprint="00000000")
     assert counters["default"].forced == 0

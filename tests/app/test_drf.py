@@ -434,7 +434,7 @@ def test_the_checks_find_ninja_operations_inside_a_transaction() -> None:
 
 
 @WRITES
-def test_a_ninja_view(client: Client) -> None:
+def test_a_ninja_view_is_locked(client: Client) -> None:
     connection.settings_dict["ATOMIC_REQUESTS"] = False
     try:
         assert client.post("/ninja/orders/07/pay").json() == {"paid": 7}

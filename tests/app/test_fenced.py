@@ -182,7 +182,7 @@ def test_an_update_may_change_the_field_of_its_filter(account: Account) -> None:
         assert rows(account).filter(owner="Ann").fenced(held).update(owner="Eve") == 1
 
 
-def test_several_resources(account: Account) -> None:
+def test_an_update_names_one_of_several_resources(account: Account) -> None:
     with lock("account:1", "account:2") as held:
         with pytest.raises(ValueError, match="several resources"):
             rows(account).fenced(held)
@@ -191,7 +191,7 @@ def test_several_resources(account: Account) -> None:
         assert account.fence == held.fences["account:2"]
 
 
-def test_not_held(account: Account, settings: Settings) -> None:
+def test_an_update_needs_a_held_lock(account: Account, settings: Settings) -> None:
     with pytest.raises(NotHeld):
         rows(account).fenced(lock("account:1"))
 

@@ -69,7 +69,7 @@ def test_many_threads_create_a_service_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len({id(service) for service in got}) == len(made) == 1
 
 
-def test_the_aliases() -> None:
+def test_the_handler_has_the_aliases_of_the_settings() -> None:
     assert list(locks) == ["default", "payments"]
 
 
@@ -140,7 +140,7 @@ def test_a_lock_acquired_under_other_settings_is_not_an_outer_lock() -> None:
     assert outer.release() is True
 
 
-def test_close_and_use_again() -> None:
+def test_locks_can_be_used_again_after_close() -> None:
     before = locks["default"]
     locks.close()
     locks.close()

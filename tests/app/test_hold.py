@@ -166,7 +166,7 @@ def test_values_are_written_as_in_views() -> None:
         function(7, "")
 
 
-def test_methods_and_defaults() -> None:
+def test_hold_locks_methods_by_default_arguments() -> None:
     class Importer:
         @hold("import:<source>")
         def run(self, source: str = "erp") -> bool:
@@ -298,7 +298,7 @@ class UsersTestCase(TestCase):
         ({"min_hold": 1e10}, "min_hold must be at most 31536000 s"),
     ],
 )
-def test_errors_at_import(arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_errors_at_import(arguments: dict[str, Any], message: str) -> None:
     def function(pk: int) -> None: ...
 
     templates = arguments.pop("templates", ("nightly",))
@@ -321,7 +321,7 @@ def test_generators_are_refused() -> None:
 # Tasks.
 
 
-def test_celery_task() -> None:
+def test_a_celery_task_is_held() -> None:
     app = celery.Celery("shop", broker="memory://", set_as_current=False)
 
     @app.task(bind=True)
@@ -337,7 +337,7 @@ def test_celery_task() -> None:
 
 
 @pytest.mark.usefixtures("nightly_held_elsewhere")
-def test_celery_tries_again() -> None:
+def test_celery_tries_a_refused_task_again() -> None:
     app = celery.Celery("shop", broker="memory://", set_as_current=False)
 
     @app.task(autoretry_for=(ResourceLocked,), max_retries=2, default_retry_delay=0)
@@ -371,7 +371,7 @@ def django_report(customer: str) -> str:
     return f"{customer} {is_locked('report:acme')}"
 
 
-def test_django_task(settings: Settings) -> None:
+def test_a_django_task_is_held(settings: Settings) -> None:
     tasks = pytest.importorskip("django.tasks", reason="Django 6.0 and later")
     settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
     task = tasks.task(django_report)
@@ -409,7 +409,7 @@ def test_a_second_command_ends_with_75_or_quietly(monkeypatch: pytest.MonkeyPatc
     assert out.getvalue() == ""
 
 
-def test_a_commands_key() -> None:
+def test_the_key_of_a_command_is_its_name_or_its_own() -> None:
     class Command(SingleRunMixin):
         pass
 

@@ -200,7 +200,7 @@ def test_the_function_and_the_class_have_the_same_parameters() -> None:
     ]  # fmt: skip
 
 
-def test_explicit_calls(backend: MemoryBackend, clock: Time) -> None:
+def test_a_lock_can_be_acquired_extended_and_released(backend: MemoryBackend, clock: Time) -> None:
     held = lock(R)
     assert held.acquire() is held
     clock.advance(4)
@@ -211,7 +211,9 @@ def test_explicit_calls(backend: MemoryBackend, clock: Time) -> None:
     assert keys(backend) == []
 
 
-async def test_explicit_calls_of_coroutines(backend: MemoryBackend, clock: Time) -> None:
+async def test_a_lock_can_be_acquired_extended_and_released_by_coroutines(
+    backend: MemoryBackend, clock: Time
+) -> None:
     held = lock(R)
     assert await held.aacquire() is held
     clock.advance(4)
@@ -270,7 +272,9 @@ def test_a_lock_that_another_client_holds_is_refused(backend: MemoryBackend) -> 
     assert len(keys(backend)) == 3, "the keys that the refused round set must be gone"
 
 
-async def test_refused_in_a_coroutine(backend: MemoryBackend) -> None:
+async def test_a_lock_that_another_client_holds_is_refused_in_a_coroutine(
+    backend: MemoryBackend,
+) -> None:
     steal(backend, 3)
     with pytest.raises(ResourceLocked) as caught:
         await lock(R).aacquire()
@@ -381,7 +385,7 @@ def test_a_lock_that_may_be_over_is_asked_for(
     again.release()
 
 
-def test_no_quorum(backend: MemoryBackend) -> None:
+def test_without_a_quorum_nothing_is_left(backend: MemoryBackend) -> None:
     backend.down = [True, True, True, False, False]
     with pytest.raises(QuorumUnreachable) as caught:
         lock(R).acquire()
@@ -414,7 +418,7 @@ def test_a_waiter_gives_up_after_its_wait_or_that_of_the_settings(
     assert clock.now - began == pytest.approx(waited, abs=0.2)
 
 
-def test_using_another_alias(settings: Settings) -> None:
+def test_using_selects_the_alias(settings: Settings) -> None:
     settings.REDLOCK = {
         "default": {"BACKEND": MEMORY},
         "payments": {"BACKEND": MEMORY, "TTL": 5, "MASTERS": FIVE[:3]},
@@ -573,7 +577,7 @@ def test_an_outer_lock_that_is_forgotten_leaves_the_inner_lock(backend: MemoryBa
     assert keys(backend) == []
 
 
-async def test_reentrant_in_a_task(backend: MemoryBackend) -> None:
+async def test_a_reentrant_lock_nests_in_a_task(backend: MemoryBackend) -> None:
     async with lock(R) as outer:
         with pytest.raises(AlreadyHeld):
             await lock(R).aacquire()
@@ -966,7 +970,7 @@ def test_release_without_quorum_is_unknown(
 # Signals.
 
 
-def test_arguments_of_the_signals(sent_signals: SentSignals) -> None:
+def test_the_signals_have_their_arguments(sent_signals: SentSignals) -> None:
     with lock("a", "b", holder={"path": "/x/"}) as held:
         fingerprint = held.fingerprint
         with pytest.raises(ResourceLocked) as caught:
@@ -981,7 +985,9 @@ def test_arguments_of_the_signals(sent_signals: SentSignals) -> None:
     ]
 
 
-async def test_signals_in_coroutines(backend: MemoryBackend, sent_signals: SentSignals) -> None:
+async def test_coroutines_send_the_signals(
+    backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
     async with lock(R):
         steal(backend, 3, "other")
         with pytest.raises(ResourceLocked):
@@ -1238,7 +1244,7 @@ BAD_SECONDS: list[Any] = [
 @pytest.mark.parametrize(
     "ttl", [*BAD_SECONDS, 0, 0.0001, 0.099, 60.001, timedelta(0), timedelta(minutes=2)]
 )
-def test_bad_ttl(ttl: Any, sent: list[str]) -> None:
+def test_a_bad_ttl_is_refused(ttl: Any, sent: list[str]) -> None:
     with pytest.raises(ValueError, match="ttl"):
         lock(R, ttl=ttl)
     held = lock(R).acquire()
@@ -1250,14 +1256,14 @@ def test_bad_ttl(ttl: Any, sent: list[str]) -> None:
 
 
 @pytest.mark.parametrize("ttl", [*BAD_SECONDS, 0, 60.001])
-async def test_bad_ttl_of_aextend(ttl: Any) -> None:
+async def test_a_bad_ttl_of_aextend_is_refused(ttl: Any) -> None:
     held = await lock(R).aacquire()
     with pytest.raises(ValueError, match="ttl"):
         await held.aextend(ttl)
 
 
 @pytest.mark.parametrize("wait", [*BAD_SECONDS, 1e10, timedelta.max])
-def test_bad_wait(wait: Any, sent: list[str]) -> None:
+def test_a_bad_wait_is_refused(wait: Any, sent: list[str]) -> None:
     with pytest.raises(ValueError, match="wait"):
         lock(R, wait=wait)
     assert sent == []
@@ -1287,7 +1293,7 @@ def test_a_ttl_beyond_max_hold(configure: Configure, sent: list[str]) -> None:
     ],
     ids=lambda name: ascii(name)[:20],
 )  # fmt: skip
-def test_bad_resource(name: Any, sent: list[str]) -> None:
+def test_a_bad_resource_is_refused(name: Any, sent: list[str]) -> None:
     with pytest.raises(BadResource):
         lock(name)
     with pytest.raises(BadResource):
@@ -1305,7 +1311,7 @@ def test_bad_resource(name: Any, sent: list[str]) -> None:
     ],
     ids=["none", "twice", "twice in two forms", "too many"],
 )
-def test_bad_resources(resources: Any, sent: list[str]) -> None:
+def test_bad_numbers_of_resources_are_refused(resources: Any, sent: list[str]) -> None:
     with pytest.raises(BadResource):
         lock(*resources)
     assert sent == []

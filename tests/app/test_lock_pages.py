@@ -35,7 +35,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
-def test_code() -> None:
+def test_the_sync_examples_of_the_page_run() -> None:
     for block in blocks(LOCK):
         if "async" not in block:
             exec(block, {"lock": lock})
@@ -43,7 +43,7 @@ def test_code() -> None:
         assert_not_locked(name)
 
 
-async def test_async_code() -> None:
+async def test_the_async_example_of_the_page_runs() -> None:
     [block] = [block for block in blocks(LOCK) if "async" in block]
     names: dict[str, Any] = {"lock": lock}
     exec("async def example():\n" + textwrap.indent(block, "    "), names)
@@ -61,7 +61,7 @@ def names(settings: Settings) -> dict[str, Any]:
     return module
 
 
-def test_views(names: dict[str, Any]) -> None:
+def test_the_views_of_the_page_are_locked(names: dict[str, Any]) -> None:
     request = RequestFactory().post("/")
     request.user = SimpleNamespace(is_authenticated=True)  # type: ignore[assignment]
     with held_elsewhere("order:7"):
@@ -70,15 +70,15 @@ def test_views(names: dict[str, Any]) -> None:
         assert names["pay"](request, pk=7).status_code == 423
 
 
-async def test_an_async_view(names: dict[str, Any]) -> None:
+async def test_the_async_view_of_the_page_runs(names: dict[str, Any]) -> None:
     assert await names["ship"](RequestFactory().post("/"), pk=7) is None
 
 
-def test_rules(names: dict[str, Any]) -> None:
+def test_the_rules_of_the_page_are_valid(names: dict[str, Any]) -> None:
     assert len(load("default").rules) == len(names["REDLOCK"]["default"]["RULES"]) == 2
 
 
-def test_the_admin(names: dict[str, Any]) -> None:
+def test_the_admin_of_the_page_is_locked(names: dict[str, Any]) -> None:
     orders = names["OrderAdmin"](Order, site)
     with held_elsewhere("order:7"):
         answer = orders.change_view(RequestFactory().post("/"), object_id="7")

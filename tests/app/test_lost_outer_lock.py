@@ -76,7 +76,9 @@ def lose(request: pytest.FixtureRequest, lose_locks: Lose) -> Lose:
 
 @pytest.mark.parametrize("nest", [by_lock, by_hold, by_hold_of_more])
 @pytest.mark.parametrize("atomic", [True, False])
-def test_sync_code(lose: Lose, nest: Nest, atomic: bool) -> None:
+def test_a_lock_inside_a_lost_lock_is_refused_in_sync_code(
+    lose: Lose, nest: Nest, atomic: bool
+) -> None:
     with lock(R), transaction.atomic() if atomic else nullcontext():
         lose()
         for _ in range(2):
@@ -88,7 +90,9 @@ def test_sync_code(lose: Lose, nest: Nest, atomic: bool) -> None:
 
 
 @pytest.mark.parametrize("nest", [aby_lock, aby_hold])
-async def test_async_code(lose: Lose, nest: Callable[[], Any]) -> None:
+async def test_a_lock_inside_a_lost_lock_is_refused_in_async_code(
+    lose: Lose, nest: Callable[[], Any]
+) -> None:
     async with lock(R):
         lose()
         with pytest.raises(LockLost, match=R):
@@ -141,7 +145,7 @@ def answered(response: Any) -> None:
 @pytest.mark.parametrize("nest", [by_lock, by_hold])
 @pytest.mark.parametrize("atomic", [True, False])
 @pytest.mark.parametrize("rule", [True, False], ids=["rule", "decorator"])
-def test_a_view(
+def test_a_view_that_nests_in_a_lost_lock_is_rolled_back(
     settings: Settings,
     urls: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -165,7 +169,7 @@ def test_a_view(
 
 
 @pytest.mark.parametrize("nest", [aby_lock, aby_hold])
-async def test_an_async_view(
+async def test_an_async_view_that_nests_in_a_lost_lock_is_answered(
     settings: Settings,
     urls: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,

@@ -305,7 +305,7 @@ def test_a_master_whose_clock_is_off_is_not_counted(backend: MemoryBackend) -> N
         lock(R).acquire()
 
 
-def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
+def test_a_foreign_lock_without_expiry_is_respected(backend: MemoryBackend) -> None:
     for master in backend.masters[:3]:
         master.keyspace.set(backend.deployment.lock(R), b"by hand")
     with pytest.raises(ResourceLocked) as caught:

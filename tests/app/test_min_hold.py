@@ -74,7 +74,7 @@ def test_a_lock_that_is_held_for_longer_is_free_at_once() -> None:
     assert_not_locked("nightly")
 
 
-async def test_async() -> None:
+async def test_a_task_keeps_min_hold() -> None:
     async with lock("nightly", min_hold=5):
         pass
     with pytest.raises(ResourceLocked):
@@ -225,7 +225,7 @@ def test_hold_runs_a_job_once_within_min_hold() -> None:
     assert ran == [1, 1]
 
 
-async def test_hold_on_a_coroutine() -> None:
+async def test_hold_on_a_coroutine_keeps_min_hold() -> None:
     @hold("nightly", min_hold=5)
     async def nightly() -> int:
         return 7

@@ -138,7 +138,7 @@ def test_an_unknown_key_of_a_rule(urls: Urls, settings: Settings) -> None:
     ],
     ids=["lock_resource", "hold", "resource", "mixin", "mixin with two"],
 )
-def test_a_placeholder_in_braces(write: Callable[[str], Any]) -> None:
+def test_a_placeholder_in_braces_is_refused(write: Callable[[str], Any]) -> None:
     with pytest.raises(InvalidRedlock, match=r"write <pk> instead of \{pk\}, .* such as <int:pk>"):
         write("order:{pk}")
 
@@ -242,7 +242,7 @@ def test_a_view_as_the_template_is_found_by_the_check(urls: Urls) -> None:
         Client().post("/pay/")
 
 
-def test_decorators_without_a_name() -> None:
+def test_decorators_without_a_name_are_refused() -> None:
     with pytest.raises(InvalidRedlock, match=r"needs a template: @lock_resource\('order"):
         lock_resource()
     with pytest.raises(InvalidRedlock, match=r"hold\(\) needs a name: @hold\('nightly'\)"):

@@ -99,7 +99,7 @@ def test_the_error_suggests_resource(name: str) -> None:
         ("\n", "%0A"),
     ],
 )
-def test_encode(value: str, written: str) -> None:
+def test_encode_writes_a_value_as_a_name(value: str, written: str) -> None:
     assert encode(value) == written
 
 

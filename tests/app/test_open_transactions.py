@@ -335,7 +335,7 @@ def test_a_commit_of_the_sites_own_under_a_lost_lock(lose_locks: Callable[[], No
         transaction.set_autocommit(True)
 
 
-def test_a_transaction_without_autocommit(is_free: IsFree) -> None:
+def test_a_transaction_without_autocommit_keeps_the_lock_until_commit(is_free: IsFree) -> None:
     transaction.set_autocommit(False)
     try:
         with lock("order:1"):

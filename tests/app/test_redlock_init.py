@@ -252,7 +252,7 @@ def test_a_store_without_masters_needs_no_declaration() -> None:
     assert "redlock_status" in ran.said
 
 
-def test_unusable_alias() -> None:
+def test_an_alias_without_masters_is_refused() -> None:
     memory = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
     with override_settings(REDLOCK=memory), pytest.raises(CommandError, match="no masters"):
         init()

@@ -179,7 +179,7 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
     assert world.lost == []
 
 
-def test_stops_at_release(world: World) -> None:
+def test_a_released_lock_is_not_renewed(world: World) -> None:
     with lock(R):
         world.idle()
     with lock("order:2"):  # gives the renewal service work, so that the test knows when it has run
@@ -635,7 +635,7 @@ def test_a_lock_that_is_acquired_while_the_thread_looks_is_checked_in_time(world
     sooner.release()
 
 
-def test_renews_many(world: World) -> None:
+def test_one_thread_renews_many_locks(world: World) -> None:
     lock(R).acquire().release()  # its thread runs; those of other services may, too
     before = [t.name for t in threading.enumerate()].count("redlock-renewal")
     held = [lock(f"r{number}", renew=True).acquire() for number in range(30)]
@@ -765,7 +765,7 @@ async def turn(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_renews_on_the_loop(world: World) -> None:
+async def test_a_lock_of_a_loop_is_renewed_by_its_timer(world: World) -> None:
     follow(world)
     async with lock(R) as held:
         world.advance(2.9)

@@ -70,7 +70,7 @@ def post_json(body: bytes | str, **extra: Any) -> HttpRequest:
         ("naïve:<pk>", {"pk": "é"}, "naïve:é"),
     ],
 )
-def test_url_kwargs(template: str, kwargs: dict[str, Any], name: str) -> None:
+def test_url_kwargs_make_a_name(template: str, kwargs: dict[str, Any], name: str) -> None:
     assert Template(template).render(request(), kwargs) == name
     used = {key: value for key, value in kwargs.items() if key in Template(template).names}
     assert resource(template, **used) == name
@@ -171,7 +171,7 @@ async def test_the_async_way_gives_the_same() -> None:
     )
 
 
-async def test_a_callable() -> None:
+async def test_a_callable_makes_a_name() -> None:
     def by_kwarg(made: HttpRequest, pk: str, **kwargs: Any) -> str:
         return f"order:{pk}:{made.method}"
 

@@ -51,7 +51,7 @@ def asked(error: RedlockError, accept: str | None = None, **kwargs: Any) -> Http
         (IncompleteBody("x"), 400, "incomplete-body", True, "1"),
     ],
 )
-def test_the_table(
+def test_each_error_has_its_status_and_headers(
     error: RedlockError, status: int, code: str, retryable: bool, retry_after: str | None
 ) -> None:
     response = asked(error)

@@ -59,7 +59,7 @@ def test_only_verify_notices_a_forced_release_at_once() -> None:
             held.ensure_held()
 
 
-async def test_averify() -> None:
+async def test_averify_asks_the_store_in_a_task() -> None:
     async with lock(*NAMES) as held:
         await held.averify()
         with pytest.raises(SynchronousOnlyOperation, match="averify"):

@@ -99,13 +99,15 @@ def test_a_management_command_needs_python_and_manage_py() -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_arguments_after_two_dashes(capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_after_two_dashes_are_those_of_the_command(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert with_lock("nightly", "--wait", "1", "--", "echo", "--wait", "--", "-v")[0] == 0
     assert capfd.readouterr().out == "--wait -- -v\n"
 
 
 @pytest.mark.usefixtures("store")
-def test_held_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_held_lock_refuses_skips_or_waits(capfd: pytest.CaptureFixture[str]) -> None:
     backend = locks["default"].backend
     lease = backend.acquire(("nightly",), 10, 0, "{}")
     status, said = with_lock("nightly", "--", "echo", "ran")
@@ -131,13 +133,13 @@ def test_held_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
         (["nightly", "--min-hold", "1e10"], "min_hold must be at most"),
     ],
 )
-def test_bad_arguments(arguments: list[str], problem: str) -> None:
+def test_bad_arguments_are_refused(arguments: list[str], problem: str) -> None:
     status, said = with_lock(*arguments, "--", "true")
     assert status == 2
     assert problem in said
 
 
-def test_no_quorum() -> None:
+def test_without_a_quorum_the_status_is_3() -> None:
     unreachable = {"default": {"MASTERS": ["redis://127.0.0.1:9/0"], "CONNECT_TIMEOUT": 0.1}}
     with override_settings(REDLOCK=unreachable):
         assert with_lock("nightly", "--", "true")[0] == 3
@@ -266,7 +268,7 @@ def test_the_command_goes_on_while_too_few_masters_answer(
 
 
 @pytest.mark.usefixtures("lost_once_ready")
-def test_keep_going(tmp_path: Path) -> None:
+def test_keep_going_continues_without_the_lock(tmp_path: Path) -> None:
     reported = tmp_path / "reported"
 
     class Noted(StringIO):

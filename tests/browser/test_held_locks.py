@@ -292,7 +292,9 @@ def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -
     expect(page.get_by_role("button", name="Release")).to_have_count(0)
 
 
-def test_by_keyboard_only(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_a_lock_can_be_released_by_keyboard_only(
+    visitor: Visitor, masters: list[LocalMaster]
+) -> None:
     plant(masters, "order:1", ttl=600)
     page = visitor.open()
 
@@ -331,7 +333,7 @@ def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMas
 
 
 @pytest.mark.nightly
-def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_pages_may_be_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     page = visitor.open(locale="ar", **PHONE)
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
@@ -345,7 +347,7 @@ def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
 
 
 @pytest.mark.nightly
-def test_in_another_theme(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_the_pages_work_in_another_theme(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     with serving(masters, SITE_THEME="unfold") as site:
         tour(visitor.open(on=site, color_scheme="dark"), "unfold-dark")
@@ -381,7 +383,7 @@ def test_only_elements_with_a_nonce_are_needed(
 
 
 @pytest.mark.nightly
-def test_contention(visitor: Visitor) -> None:
+def test_contention_is_shown_in_figures(visitor: Visitor) -> None:
     page = visitor.open()
     page.get_by_role("link", name="Contention", exact=True).click()
     page.wait_for_url(re.compile(CONTENTION))

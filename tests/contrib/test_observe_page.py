@@ -58,7 +58,7 @@ def run(heading: str) -> dict[str, Any]:
     return names
 
 
-def test_signals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_signals_of_the_page_are_received(capsys: pytest.CaptureFixture[str]) -> None:
     names = run("Signals")
     with lock("order:1", holder={"path": "/pay/"}):
         lose_lock("order:1")
@@ -85,7 +85,7 @@ def _logging() -> Iterator[None]:
 # Django 6.1 does so for every mail of a site without MAILERS.
 @pytest.mark.filterwarnings("ignore:.*will not have a default mailer")
 @pytest.mark.usefixtures("_logging")
-def test_the_log(
+def test_the_log_of_the_page_has_facts(
     capsys: pytest.CaptureFixture[str], settings: Settings, mailoutbox: list[EmailMessage]
 ) -> None:
     settings.ADMINS = ["ops@example.org"] if django.VERSION >= (6,) else [("", "ops@example.org")]
@@ -105,7 +105,7 @@ def test_the_log(
     assert "no facts" in mail.subject
 
 
-def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_numbers_of_the_page_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     with lock("order:1"):
         pass
     counts = run("Numbers")["counts"]
@@ -115,18 +115,18 @@ def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"counts.{name}" in PAGE
 
 
-def test_prometheus() -> None:
+def test_the_prometheus_example_exports() -> None:
     run("Prometheus")
     with lock("order:1"):
         pass
     assert REGISTRY.get_sample_value("redlock_acquired_total", {"using": "default"})
 
 
-def test_opentelemetry() -> None:
+def test_the_opentelemetry_example_runs() -> None:
     assert inspect.isfunction(run("OpenTelemetry")["observe"])
 
 
-def test_spans() -> None:
+def test_the_example_of_spans_registers_an_observer() -> None:
     names: dict[str, Any] = {}
     [block] = [block for block in PAGE.split("```python\n") if "import trace" in block]
     before = list(events.observers)
@@ -137,7 +137,7 @@ def test_spans() -> None:
         events.observers[:] = before
 
 
-async def test_health_checks() -> None:
+async def test_the_health_checks_of_the_page_answer() -> None:
     for pattern in run("Health checks")["urlpatterns"]:
         answer = await pattern.callback(AsyncRequestFactory().get("/", {"format": "text"}))
         assert answer.status_code == 200

@@ -116,7 +116,7 @@ def test_a_lock_that_another_thread_releases(traced: Traced) -> None:
     check_pair(traced)
 
 
-def test_a_wait(traced: Traced) -> None:
+def test_a_wait_has_a_span(traced: Traced) -> None:
     hold_until_wanted("order:1")
     wait = traced.named("redlock wait")
     acquired = [span for span in traced.spans() if span.name == "redlock acquire"][1]
@@ -166,7 +166,7 @@ def test_a_lost_lock_ends_its_hold_once(traced: Traced) -> None:
     assert "redlock release" not in {span.name for span in traced.spans()}
 
 
-def test_a_lock_from_before(masters: MemoryBackend) -> None:
+def test_a_lock_acquired_before_tracing_has_its_end_traced(masters: MemoryBackend) -> None:
     traced = Traced()
     held = lock("order:1").acquire()
     trace(traced.tracer)

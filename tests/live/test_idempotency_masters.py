@@ -96,7 +96,7 @@ def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None
     assert frail.books.payments(order) == 1
 
 
-def test_down_before(frail: Shop) -> None:
+def test_masters_that_are_down_refuse_keys_and_allow_replays(frail: Shop) -> None:
     client, order, done = frail.client(), new_order(), new_key()
     first = client.pay("function", order, done)
     assert first.status == 201, frail.site.log
@@ -127,7 +127,7 @@ def test_down_before(frail: Shop) -> None:
     ],
     indirect=["frail_shop"],
 )
-def test_down_meanwhile(frail: Shop, kind: str) -> None:
+def test_masters_that_go_down_meanwhile_leave_the_first_request(frail: Shop, kind: str) -> None:
     client, order, key = frail.client(), new_order(), new_key()
     before = len(frail.site.log)
     with frail.waiting(client, kind, order, key) as first:

@@ -49,7 +49,7 @@ def holders(masters: list[LocalMaster]) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
-def test_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
+def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     response = async_to_sync(stream)(RequestFactory().get("/"))
     time.sleep(2.5 * TTL)
     assert holders(masters) >= 3
@@ -58,7 +58,7 @@ def test_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     nothing_left(masters, 1)
 
 
-async def test_while_the_loop_runs(masters: list[LocalMaster]) -> None:
+async def test_a_stream_is_renewed_while_its_loop_runs(masters: list[LocalMaster]) -> None:
     response = await stream(AsyncRequestFactory().get("/"))
     await asyncio.sleep(2.5 * TTL)
     assert holders(masters) >= 3

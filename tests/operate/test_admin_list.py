@@ -229,7 +229,7 @@ def test_a_lock_whose_name_is_not_valid_has_no_page_and_no_checkbox(
 
 
 @on_stores
-def test_waiters_of_a_resource(site: Site, viewer: Client) -> None:
+def test_the_list_shows_waiters(site: Site, viewer: Client) -> None:
     site.put("order:1")
     site.add_waiters("order:1", 2)
     assert "2 waiters" in viewer.get(LIST).content.decode()
@@ -372,7 +372,9 @@ def test_holder_fields_are_escaped(site: Site, operator: Client) -> None:
 
 
 @on_stores
-def test_view_permission(site: Site, staff: Callable[..., Client], viewer: Client) -> None:
+def test_the_pages_need_the_view_permission(
+    site: Site, staff: Callable[..., Client], viewer: Client
+) -> None:
     print_ = site.put("order:1")
     one = f"{LIST}{print_}_3Adefault_3Aorder_3A1/"
     clerk = staff()

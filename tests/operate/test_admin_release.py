@@ -105,7 +105,9 @@ def test_lock_that_is_no_longer_held(site: Site, operator: Client) -> None:
     assert confirm(operator, "nonsense", "a:nope:b", "00000000:default:a b") != []
 
 
-def test_too_few_masters(five: list[LocalMaster], short_wait: None, operator: Client) -> None:
+def test_a_release_without_a_quorum_is_reported(
+    five: list[LocalMaster], short_wait: None, operator: Client
+) -> None:
     shown = plant(five, "order:1")
     for master in five[:3]:
         master.pause()

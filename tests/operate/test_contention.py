@@ -265,7 +265,7 @@ def test_the_report(rows: int) -> None:
     assert (order.refused, order.average_wait, order.average_hold) == (12, 0.5, 0.5)
 
 
-def test_the_page(rows: int, viewer: Client) -> None:
+def test_the_page_shows_totals_and_figures(rows: int, viewer: Client) -> None:
     with CaptureQueriesContext(connection) as queries:
         answer = viewer.get(PAGE)
     page = answer.content.decode()
@@ -301,7 +301,7 @@ def test_the_page_says_how_to_record(masters: MemoryBackend, viewer: Client) -> 
     assert "<figure" not in page
 
 
-def test_an_unknown_alias(masters: MemoryBackend, viewer: Client) -> None:
+def test_an_unknown_alias_is_reported(masters: MemoryBackend, viewer: Client) -> None:
     answer = viewer.get(PAGE + "?using=nobody", follow=True)
     assert "There is no such alias." in answer.content.decode()
 

@@ -90,7 +90,9 @@ def test_a_lock_that_was_acquired_since_survives(masters: list[LocalMaster]) -> 
     assert not ForcedRelease.objects.exists()
 
 
-def test_too_few_masters(masters: list[LocalMaster], short_wait: None) -> None:
+def test_a_release_without_a_quorum_is_recorded(
+    masters: list[LocalMaster], short_wait: None
+) -> None:
     with lock(R):
         everywhere(masters)
         for master in masters[:3]:

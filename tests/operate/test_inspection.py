@@ -64,7 +64,7 @@ def test_a_held_lock_is_listed_with_its_holder_and_ttl(masters: list[LocalMaster
     until(lambda: not held_locks().locks, what="released")
 
 
-def test_the_states(masters: list[LocalMaster]) -> None:
+def test_each_state_is_recognized(masters: list[LocalMaster]) -> None:
     put(masters, "all")
     put(masters[:3], "quorum")
     put(masters[:2], "minority")

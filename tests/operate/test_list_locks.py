@@ -44,7 +44,7 @@ def resources(*arguments: str) -> list[str]:
     ]
 
 
-def test_the_document(site: Site) -> None:
+def test_the_json_document_has_all_fields(site: Site) -> None:
     with lock("order:1", ttl=30, holder={"path": "/pay/", "user": "7"}) as held:
         ran = run("list_locks", "--format", "json")
         fingerprint = held.fingerprint
@@ -76,7 +76,7 @@ def test_the_document(site: Site) -> None:
     assert (holder["path"], holder["user"], holder["pid"]) == ("/pay/", "7", os.getpid())
 
 
-def test_the_table(site: Site) -> None:
+def test_the_table_has_a_row_for_each_lock(site: Site) -> None:
     site.put("order:1", ttl=30, holder=HOLDER)
     ran = run("list_locks", "--order", "resource")
     head, first = ran.out.splitlines()
@@ -393,7 +393,7 @@ def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_as_a_process() -> None:
+def test_a_process_exits_with_the_status() -> None:
     done = manage("list_locks", "--format", "json")
     assert done.returncode == 3
     assert json.loads(done.stdout)["quorum"] is False

@@ -50,7 +50,7 @@ def test_a_quorum_that_the_next_failure_ends() -> None:
     assert shown.advice == (str(ADVICE["untrusted"]),)
 
 
-def test_no_quorum() -> None:
+def test_a_lost_quorum_is_an_error_with_its_reasons() -> None:
     evicts = server("b", ("eviction", "may evict locks"), ("policy", "would evict"), counted=False)
     shown = banner(down("a"), evicts, server("c"), down("d"), server("e"))
     assert shown.level == "error"
@@ -83,7 +83,7 @@ def test_one_group_of_two_has_no_quorum() -> None:
     assert shown.headline == "No quorum in group 2: its requests run without a lock now."
 
 
-def test_the_only_server() -> None:
+def test_the_only_server_is_up_or_no_quorum() -> None:
     assert banner(server("db")).headline == "The only server is up."
     shown = banner(down("db"))
     assert shown.headline == "No quorum: locks are refused now."

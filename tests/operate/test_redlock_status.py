@@ -235,7 +235,7 @@ def test_a_database_that_may_have_forgotten_locks(
 
 
 @pytest.mark.nightly  # by day, list_locks is run as a process
-def test_as_a_process() -> None:
+def test_a_process_exits_with_the_status() -> None:
     done = subprocess.run(
         [sys.executable, str(MANAGE), "redlock_status"],
         capture_output=True,

@@ -190,7 +190,7 @@ def test_highest_status_of_several_keys(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("in_memory")
-def test_too_few_masters() -> None:
+def test_a_release_without_a_quorum_has_status_3() -> None:
     with lock(R):
         memory().down[:2] = [True, True]
         ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
@@ -212,7 +212,7 @@ def test_a_database_that_does_not_answer(database_down: None) -> None:
 
 
 @pytest.mark.parametrize("key", ["order 1", "order:*", "a%zz", "<b>", ""])
-def test_invalid_key(site: Site, key: str) -> None:
+def test_an_invalid_key_stops_the_whole_command(site: Site, key: str) -> None:
     with lock(R):
         ran = run("release_lock", R, key, "--noinput", "--force")
         assert ran.status == 2

@@ -126,7 +126,7 @@ def is_clean(output: str, *expected: str, token: str = "no token") -> None:
     assert token not in output
 
 
-def test_commands(held: Lock, logged: Callable[[], str]) -> None:
+def test_commands_show_no_secret(held: Lock, logged: Callable[[], str]) -> None:
     fingerprint = held.fingerprint
     output = ""
     for form in ("table", "json"):
@@ -157,7 +157,7 @@ def test_commands(held: Lock, logged: Callable[[], str]) -> None:
     )
 
 
-def test_system_checks(site: list[LocalMaster], settings: Settings) -> None:
+def test_system_checks_show_no_secret(site: list[LocalMaster], settings: Settings) -> None:
     bad = [
         f"redis://:{CANARY}/x@host",
         f"redis://u:{CANARY}#x@host:1",
@@ -186,7 +186,7 @@ def test_system_checks(site: list[LocalMaster], settings: Settings) -> None:
     is_clean(output)
 
 
-def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
+def test_no_page_of_the_admin_shows_a_secret(held: Lock, logged: Callable[[], str]) -> None:
     User.objects.create_superuser("root")
     visitor = Client()
     visitor.force_login(User.objects.get())
@@ -239,7 +239,7 @@ def debug_page(error: BaseException) -> str:
     return str(reporter.get_traceback_html())
 
 
-def test_exceptions_and_answers(
+def test_exceptions_and_answers_show_no_secret(
     held: Lock, site: list[LocalMaster], logged: Callable[[], str]
 ) -> None:
     errors: list[RedlockError] = []
@@ -280,7 +280,9 @@ def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
     settings.DEBUG = True
 
 
-def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster]) -> None:
+def test_the_debug_page_shows_no_secret(
+    settings: Settings, held: Lock, site: list[LocalMaster]
+) -> None:
     in_options(settings, [master.url for master in site])
     pages = ""
 
@@ -310,7 +312,7 @@ def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster])
     is_clean(pages, "RuntimeError", "InvalidRedlock", "QuorumUnreachable", token=Kept.token)
 
 
-def test_reprs(held: Lock) -> None:
+def test_reprs_show_no_secret(held: Lock) -> None:
     service = locks["default"]
     assert isinstance(service.backend, RedisBackend)
     links = service.backend.thread_driver().links
@@ -334,7 +336,7 @@ def test_reprs(held: Lock) -> None:
     is_clean(output, held.fingerprint, R, token=lease.token)
 
 
-def test_signals_and_counters(held: Lock, logged: Callable[[], str]) -> None:
+def test_signals_and_counters_have_no_secret(held: Lock, logged: Callable[[], str]) -> None:
     output: list[str] = []
 
     def receive(**said: Any) -> None:

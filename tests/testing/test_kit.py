@@ -172,7 +172,7 @@ class TestHolders:
         with pytest.raises(AssertionError, match="only 0 of 3 masters answered"):
             assert_not_locked(R)
 
-    def test_lose_lock(self) -> None:
+    def test_lose_lock_loses_the_lock(self) -> None:
         told = []
 
         def receive(reason: str, **_: Any) -> None:

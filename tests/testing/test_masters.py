@@ -102,7 +102,7 @@ def test_a_former_replica_comes_back_empty(masters: list[LocalMaster]) -> None:
     assert _get(masters[1]) is None
 
 
-def test_pause_and_resume(masters: list[LocalMaster]) -> None:
+def test_a_paused_master_answers_after_resume(masters: list[LocalMaster]) -> None:
     master = masters[1]
     _set(master)
     master.pause()
@@ -152,7 +152,7 @@ def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         find_server()
 
 
-def test_missing_server_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_program_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDLOCK_SERVER", raising=False)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")

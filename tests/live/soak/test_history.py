@@ -64,7 +64,7 @@ def broken(text: str) -> list[str]:
         "b acquire 2 | b refused 3",
     ],
 )
-def test_right_histories(rest: str) -> None:
+def test_a_right_history_is_accepted(rest: str) -> None:
     assert broken(f"{A_HOLDS} | {rest}") == []
 
 
@@ -127,7 +127,7 @@ def test_a_lost_lease_is_held_until_its_worker_learns_of_it() -> None:
         ("a acquire 2 | a granted 1 fence=5 until=11", "earlier than the event before it"),
     ],
 )
-def test_wrong_histories(text: str, why: str) -> None:
+def test_a_wrong_history_is_refused_with_its_reason(text: str, why: str) -> None:
     assert why in "\n".join(broken(text))
 
 
@@ -182,7 +182,7 @@ def test_a_register_that_accepted_a_late_holder() -> None:
     assert broken_fences([seven, five._replace(resource="s")], found) != []
 
 
-def test_lost_updates() -> None:
+def test_lost_updates_are_found() -> None:
     right = [Write("r", "1", "", "", 5), Write("r", "", "", "1", 6), Write("r", "2", "1", "1", 6)]
     assert lost_updates(right) == []
     # The third entry was computed from the state after the first.

@@ -355,7 +355,9 @@ def test_a_transaction_of_another_database_around_a_lock_is_refused(
         pytest.fail("other would be committed without the lock")
 
 
-def test_pgbouncer(pgbouncer: None, holder: psycopg.Connection) -> None:
+def test_locks_behind_pgbouncer_exclude_each_other(
+    pgbouncer: None, holder: psycopg.Connection
+) -> None:
     with transaction_lock("order:1", database="pooled"):
         assert not is_free(holder)
     hold(holder)
@@ -409,13 +411,15 @@ async def test_a_running_loop_is_refused(pg: str) -> None:
         ((7,), BadName, "must be str, got int"),
     ],
 )
-def test_bad_resources(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+def test_bad_resources_are_refused(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as refused:
         transaction_lock(*arguments)
     assert message in str(refused.value)
 
 
-def test_bad_options() -> None:
+def test_bad_options_are_refused() -> None:
     with pytest.raises(ValueError, match="wait must be at least 0 s"):
         transaction_lock("order:1", wait=-1)
     with pytest.raises(InvalidRedlock, match="'nowhere' is not in DATABASES; there is: 'default'"):

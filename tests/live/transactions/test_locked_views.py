@@ -400,6 +400,6 @@ async def test_a_sync_view_under_asgi_works(client: Client, holder: psycopg.Conn
         ({"in_transaction": "pg", "ttl": 3}, "has no TTL. Leave out ttl"),
     ],
 )
-def test_bad_arguments(given: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRedlock, match=message):
         lock_resource("order:1", **given)
