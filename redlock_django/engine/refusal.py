@@ -51,7 +51,9 @@ class WaitingCaller(Protocol):
     """
 
     name: str
-    behind: bool
+
+    @property
+    def behind(self) -> bool: ...
 
     @property
     def crowd_refusal(self) -> CrowdRefusal | None: ...

@@ -17,7 +17,7 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.waiting.waiters import Waiter
+from redlock_django.wire.waiting.waiters import SENT, Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -94,7 +94,7 @@ class Client:
     def is_resting(self) -> bool:
         """True if it waits for a lock, and no round of it is under way."""
         waiter = self.waiter
-        return waiter is not None and waiter.sent is None and self._exchange is None
+        return waiter is not None and waiter.state is not SENT and self._exchange is None
 
     # Pauses, interrupts and the end.
 
@@ -243,9 +243,9 @@ class Client:
             self.begin(self.wire.exchange(asked, wake_none))
             return
         if (waiter := self.waiter) is not None:
-            sent, waiter.sent = waiter.sent, None
-            if sent is not None and sent.asked is asked:
-                self._await_sent(sent)  # type: ignore[arg-type]
+            sent: Any = waiter.sent
+            if waiter.takes_verdict(asked):
+                self._await_sent(sent)
                 return
             waiter.ask()
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
@@ -273,14 +273,13 @@ class Client:
 
         Every second waiter does it itself.
         """
-        pause = waiter.pause
-        if waiter.sent is not None:
+        if waiter.state is SENT:
             return
-        if pause is None or pause.begin is None or not _is_sent_for(waiter):
+        if (begin := waiter.pause.begin) is None or not _is_sent_for(waiter):
             waiter.ask_now()
             return
         self.world.seen["sent in a pause"] += 1
-        exchange: Any = self.wire.exchange(pause.begin(self.read()), waiter.answered)
+        exchange: Any = self.wire.exchange(begin(self.read()), waiter.answered)
         self.wire.begin(exchange)
         waiter.send(exchange)
 
@@ -300,7 +299,6 @@ class Client:
                 self._woken(waiter, self._ticket)
                 return
             seconds = waiter.rest(pause)
-            waiter.pause = pause
             self.wire.waiters.queues.join(waiter, pause)
             waiter.wake = partial(self._woken, waiter, self._ticket)
         if self._rested == self.world.now:
@@ -310,10 +308,9 @@ class Client:
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
 
     def _end_pause(self) -> None:
-        waiter = self.waiter
-        if waiter is not None and waiter.pause is not None:
+        if (waiter := self.waiter) is not None:
             self.wire.waiters.queues.leave(waiter, waiter.pause)
-            waiter.pause = None
+            waiter.end_rest()
 
     def _woken(self, waiter: Waiter, ticket: int) -> None:
         """End a pause that began at `ticket`: now that the waiter is called, or when it is due."""
@@ -525,7 +522,7 @@ class Client:
 
 def _is_sent_for(waiter: Waiter) -> bool:
     """Return whether a round is sent for a waiter while it sleeps: for every second one."""
-    return waiter.sent is None and int(waiter.name.split()[1]) % 2 == 0
+    return waiter.state is not SENT and int(waiter.name.split()[1]) % 2 == 0
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:

@@ -533,9 +533,11 @@ def a_call_does_not_end_a_pause_in_which_the_round_was_sent() -> None:
 
 def after_a_pause_no_round_is_sent_for_its_waiter() -> None:
     rest = _Rest(0, 1, 2)
-    rest.waiters.begin_pause(rest.waiter, Pause(2.0))
+    asked = Round((None,) * 3, Tally(3))
+    rest.waiters.begin_pause(rest.waiter, Pause(2.0, begin=lambda now: asked))
+    assert rest.waiter.pause.begin is not None
     rest.waiters.end_pause(rest.waiter)
-    assert rest.waiter.pause is None
+    assert rest.waiter.pause.begin is None
 
 
 def what_ended_a_pause_does_not_end_the_next_one() -> None:

@@ -24,7 +24,7 @@ from redlock_django.wire.link.link import Exchange, Kind, Link, Owed, ProtocolDe
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.link.resp import Templates, pack, plain_grant
 from redlock_django.wire.servers.handshake import join_arguments
-from redlock_django.wire.waiting.waiters import Waiter, Waiters
+from redlock_django.wire.waiting.waiters import SENT, Waiter, Waiters
 
 INSPECTED = 2.0
 """Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
@@ -206,15 +206,15 @@ class Outbox:
 
         To wake its thread first, which then asks, takes about as long as a round trip.
         """
-        if waiter.sent is not None:
+        if waiter.state is SENT:
             return
-        pause, now = waiter.pause, clock()
-        if pause is None or pause.begin is None or not self._planner.asks_plainly(now):
+        begin, now = waiter.pause.begin, clock()
+        if begin is None or not self._planner.asks_plainly(now):
             waiter.ask_now()
             return
         # After an interrupt here, the release is sent again, and masters call the waiter. It then
         # sends this round itself, perhaps for the second time, which is harmless.
-        exchange = self.exchange(pause.begin(now), waiter.answered)
+        exchange = self.exchange(begin(now), waiter.answered)
         self.begin(exchange)
         waiter.send(exchange)
 
@@ -239,7 +239,11 @@ class Outbox:
             return False
         packed = command
         # What was read while the plan was made may have called one of them: it has asked already.
-        if following and isinstance(command, Release) and not any(w.sent for w in following):
+        if (
+            following
+            and isinstance(command, Release)
+            and not any(w.state is SENT for w in following)
+        ):
             packed = replace(command, calls=False)
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self._lateness.running.passed

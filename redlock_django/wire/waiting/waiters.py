@@ -7,6 +7,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from enum import Enum
 from itertools import count, islice
 
 from redlock_django.engine.protocol.deployment import Deployment
@@ -21,23 +22,40 @@ WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little
 # How many waiters of a process or loop ask the masters for the same resources: the waiter whose
 # turn it is, the next one, and one on its way into the queues.
 MOST_ASKING = 3
+NO_PAUSE = Pause(0.0)
+
+
+class WaiterState(Enum):
+    """The state of a waiter: what it does."""
+
+    BEHIND = "it may not ask yet, because others of its crowd do"
+    ASKING = "its caller sends a round and waits for the verdict, or is about to"
+    RESTING = "it sleeps until a majority of masters has called it, or its time has come"
+    SENT = "it sleeps on, because a round was sent for it, until that is decided"
+
+
+BEHIND, ASKING = WaiterState.BEHIND, WaiterState.ASKING
+RESTING, SENT = WaiterState.RESTING, WaiterState.SENT
 
 
 class Waiter:
     """One protocol that waits for a lock; its name is stored in the masters' queues.
 
-    It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
-    calls may come from what is left of a vote that another client has lost. Otherwise it asks again
-    at the time `until`, which may become earlier while it waits. As long as it may not ask at all,
-    it is `behind` others of its `crowd`.
+    A majority must call it, because fewer calls may come from what is left of a vote that another
+    client has lost. These methods change its `state`, each by one assignment, so that an interrupt
+    leaves it in one state or the other:
 
-    During a `pause`, the driver may send the next round, which is `sent` from then on. Then the
-    waiter is decided once that round is.
+    - `wait_behind` and `let_ask` are for its `crowd`: it is BEHIND, then ASKING.
+    - `ask` is called when its caller sends a round, `rest` when it begins a `pause`: a waiter that
+      is ASKING is RESTING then.
+    - `send` is called when the driver has `sent` a round for it: it is SENT. Its caller finds the
+      pause over once that round is decided, and `takes_verdict`.
+    - `end_rest` is called when a pause is over.
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard",
-        "_until", "behind", "crowd", "name", "pause", "sent", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_until", "crowd",
+        "name", "pause", "sent", "state", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -48,14 +66,13 @@ class Waiter:
         clock: Callable[[], float] = clock,
     ) -> None:
         self.name = name
+        self.state = ASKING
         self.wake: Callable[[], object] = wake_none
-        self._until = math.inf
-        self.pause: Pause | None = None
+        self.pause = NO_PAUSE
         self.sent: Exchange | None = None
-        self.behind = False
         self.crowd: Crowd | None = None
-        self._unheard: float | None = None  # for the pause; None during a round
-        self._doubted = False
+        self._until = math.inf
+        self._doubted = False  # a call to it may be lost since its last round
         self._callers: set[int] = set()
         self._listening = listening
         self._need = quorum(masters)
@@ -63,44 +80,95 @@ class Waiter:
 
     @property
     def until(self) -> float:
-        """The time at which it asks again; an hour from now while a round sent for it is open."""
-        return self._until if self.sent is None else self._clock() + HOUR
+        """The time at which it asks again, which others may bring forward while it sleeps."""
+        return self._until if self.state is not SENT else self._clock() + HOUR
 
     @property
     def decided(self) -> bool:
         """True if enough masters have called, or answered the round that was sent for it."""
-        sent = self.sent
+        sent = self.sent if self.state is SENT else None
         return len(self._callers) >= self._need if sent is None else sent.decided
+
+    @property
+    def behind(self) -> bool:
+        """True as long as it may not ask."""
+        return self.state is BEHIND
 
     @property
     def crowd_refusal(self) -> CrowdRefusal | None:
         """The last answer to its crowd; None if it has no crowd."""
         return None if self.crowd is None else self.crowd.refusal
 
-    def call(self, master: int) -> bool:
-        """Note a call of a master (0-based index): return whether enough of them have called."""
-        self._callers.add(master)
-        return self.decided
+    # Its states.
+
+    def wait_behind(self, crowd: Crowd) -> None:
+        """Join a crowd whose first waiters ask."""
+        self.crowd = crowd
+        self.state = BEHIND
+
+    def let_ask(self) -> None:
+        """Note that it is one of the first of its crowd, and may ask."""
+        self.state = ASKING
 
     def ask(self) -> None:
-        """Forget earlier calls: a new round begins, which answers them."""
-        self._callers.clear()
-        self._doubted, self._unheard, self._until = False, None, math.inf
+        """Begin a round, which answers earlier calls."""
+        self._forget_calls()
+        self.state = ASKING
 
     def rest(self, pause: Pause) -> float:
         """Begin a pause; return its seconds if nothing happens meanwhile."""
-        self._unheard = min(pause.seconds, pause.unheard)
+        if self.state is ASKING:
+            self.state = RESTING
+        self.pause = pause  # last: from here on a round may be sent for it
         is_heard = len(self._listening) >= self._need and not self._doubted
-        seconds = pause.seconds if is_heard else self._unheard
+        seconds = pause.seconds if is_heard else min(pause.seconds, pause.unheard)
         now = self._clock()
         if self._until < now + seconds:
             return max(0.0, self._until - now)  # the round may have lasted longer
         self._until = now + seconds
         return seconds
 
-    def rested(self) -> None:
-        """End a pause, and forget its wake-up, which must not end the next pause as well."""
-        self._until = math.inf
+    def send(self, sent: Exchange) -> None:
+        """Note that a round was sent for this waiter, which sleeps on until it is decided."""
+        self.sent = sent
+        self.state = SENT  # after an interrupt from here on, earlier calls are counted in vain
+        self._forget_calls()
+        if sent.decided:
+            self.wake()
+
+    def end_rest(self) -> None:
+        """End a pause: from here on its caller sends its rounds."""
+        if self.state is RESTING:
+            self.state = ASKING
+        self.pause = NO_PAUSE  # whose `begin` refers to the protocol, and by that to this waiter
+
+    def takes_verdict(self, asked: Round) -> bool:
+        """Return whether this round was sent during the pause, which has ended with its verdict."""
+        if self.state is not SENT or self.sent is None or self.sent.asked is not asked:
+            return False
+        self.state = ASKING
+        self.sent = None
+        return True
+
+    def leave(self) -> None:
+        """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
+        if self.crowd is not None:
+            self.crowd.leave(self)
+
+    # What ends or shortens a pause.
+
+    def call(self, master: int) -> bool:
+        """Note a call of a master (0-based index): return whether enough of them have called."""
+        self._callers.add(master)
+        return self.decided
+
+    def _forget_calls(self) -> None:
+        self._callers.clear()
+        self._doubted, self._until = False, math.inf
+
+    def answered(self) -> None:
+        """Wake the caller: the round that was sent for this waiter is decided."""
+        self.wake()
 
     def watch(self) -> None:
         """Note that the turn of another waiter has begun: this waiter asks if it passes unused."""
@@ -109,8 +177,8 @@ class Waiter:
     def join(self) -> None:
         """Note that a link is new: its master may not have this waiter in its queue."""
         # A round under way is sent on the link after the subscription.
-        if self._unheard is not None:
-            self.hurry(self._unheard)
+        if self.state is RESTING:
+            self.hurry(min(self.pause.seconds, self.pause.unheard))
 
     def doubt(self) -> None:
         """Note that a link was lost, and perhaps a call with it."""
@@ -128,28 +196,9 @@ class Waiter:
         """Ask again at once."""
         self.hurry(0.0)
 
-    def send(self, sent: Exchange) -> None:
-        """Note that a round was sent for this waiter, which sleeps on until it is decided."""
-        self.sent = sent  # first: after an interrupt, calls from before are only counted in vain
-        self.ask()
-        if sent.decided:
-            self.wake()
-
-    def answered(self) -> None:
-        """Wake the caller: the round that was sent for this waiter is decided."""
-        self.wake()
-
-    def takes_verdict(self, asked: Round) -> bool:
-        """Return whether this round was sent during the pause, which has ended with its verdict."""
-        if self.sent is None or self.sent.asked is not asked:
-            return False
-        self.sent = None
-        return True
-
-    def leave(self) -> None:
-        """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
-        if self.crowd is not None:
-            self.crowd.leave(self)
+    def forget_wakeup(self) -> None:
+        """Forget what has ended a pause, which must not end the next pause as well."""
+        self.wake, self._until = wake_none, math.inf
 
 
 class Crowd:
@@ -170,19 +219,18 @@ class Crowd:
 
     def join(self, waiter: Waiter) -> None:
         """Add a waiter as the last one."""
-        waiter.crowd = self
-        waiter.behind = True  # first: a waiter that leaves from now on may let it ask
+        waiter.wait_behind(self)  # first: a waiter that leaves from now on may let it ask
         self._waiters[waiter.name] = weakref.ref(waiter)
         if len(self._waiters) <= MOST_ASKING or waiter in self._first():
-            waiter.behind = False
+            waiter.let_ask()
 
     def leave(self, waiter: Waiter) -> None:
         """Remove a waiter, and let the next one ask."""
         self._waiters.pop(waiter.name, None)
         for other in self._first() if len(self._waiters) >= MOST_ASKING else ():
             if other.behind:
-                other.behind = False
-                other.hurry(0.0)
+                other.let_ask()
+                other.ask_now()
 
     def _first(self) -> list[Waiter]:
         """Return the waiters that may ask."""
@@ -273,17 +321,14 @@ class Waiters:
 
     def begin_pause(self, waiter: Waiter, pause: Pause) -> None:
         """Begin a pause of a waiter; call `end_pause` when it is over."""
-        waiter.pause = pause
         waiter.rest(pause)
         self.queues.join(waiter, pause)
 
     def end_pause(self, waiter: Waiter) -> None:
         """Note that the pause of a waiter is over: no round is sent for it any more."""
-        if waiter.pause is not None:
-            self.queues.leave(waiter, waiter.pause)
-        waiter.pause = None
-        waiter.wake = wake_none
-        waiter.rested()
+        self.queues.leave(waiter, waiter.pause)
+        waiter.end_rest()
+        waiter.forget_wakeup()
 
     def interrupt(self, waiter: Waiter) -> None:
         """Note that a waiter was interrupted, perhaps in a pause, and undoes what it began."""

@@ -27,12 +27,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a round is sent for a waiter that does not sleep",
-        "queue: after a pause, its waiter sends its rounds itself", Waiters.end_pause,
-        without("waiter.pause = None"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
+        "queue: after a pause, its waiter sends its rounds itself", Waiter.end_rest,
+        without("self.pause = NO_PAUSE"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
     ),
     Mutant(
         "a call ends two pauses", "queue: what ended a pause does not end the next one",
-        Waiters.end_pause, without("waiter.rested()"),
+        Waiters.end_pause, without("waiter.forget_wakeup()"),
         schedules.what_ended_a_pause_does_not_end_the_next_one,
     ),
     Mutant(
@@ -75,8 +75,11 @@ MUTANTS: tuple[Mutant, ...] = (
         Crowd.join,
         instead(
             "if len(self._waiters) <= MOST_ASKING or waiter in self._first():\n"
-            "    waiter.behind = False",
-            "waiter.behind = waiter not in self._first()",
+            "    waiter.let_ask()",
+            "if waiter not in self._first():\n"
+            "    waiter.wait_behind(self)\n"
+            "else:\n"
+            "    waiter.let_ask()",
         ),
         schedules.a_waiter_that_comes_while_another_leaves_may_ask,
     ),
@@ -111,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
         schedules.after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once,
     ),
     Mutant(
-        "an old call counts", "queue: only calls since the last round count", Waiter.ask,
+        "an old call counts", "queue: only calls since the last round count", Waiter._forget_calls,
         without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
     ),
 )  # fmt: skip
