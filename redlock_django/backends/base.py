@@ -32,7 +32,7 @@ class StoreSettings:
     A store with keys of its own derives a class from this one: DEFAULTS lists all its keys with
     their default values, and `read` checks them. An alias may have several stores of one kind,
     each with its share of the resources. Then `label` names this one in messages ("group 2"),
-    `members` identifies all of them together, and `groups` is how many they are.
+    `members` identifies all of them together, and `shard_count` is how many they are.
     `tolerate` has the codes of server faults that are only reported.
     """
 
@@ -41,7 +41,7 @@ class StoreSettings:
     max_ttl: float
     label: str = ""
     members: str = ""
-    groups: int = 1
+    shard_count: int = 1
     tolerate: frozenset[str] = frozenset()
 
     @classmethod

@@ -122,7 +122,7 @@ class ChangedList:
         for client in simulation.living:
             if client.service.simulated[0].deployment.names != self.deployment.names:
                 self._replace(client)
-        simulation.groups[:] = [self.deployment]
+        simulation.shards[:] = [self.deployment]
         if any(self._fingerprint(one) != self.deployment.fingerprint for one in self.masters):
             self._command()
 

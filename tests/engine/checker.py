@@ -31,9 +31,9 @@ class Released(Protocol):
 
 
 class Holding:
-    """A client that believes in a lease, and the part that one group of masters granted.
+    """A client that believes in a lease, and the part that one shard of masters granted.
 
-    The granting round began at the true time `began`. With one group, the part is the lease. Once
+    The granting round began at the true time `began`. With one shard, the part is the lease. Once
     the client has ended the lease, it excludes others until the end of its minimum hold.
     """
 
@@ -154,7 +154,7 @@ class Checker:
         self.world.seen["grants"] += 1
         self.world.seen["two resources"] += len(lease.resources) > 1
         if len(holdings) > 1:
-            self.world.seen["several groups"] += 1
+            self.world.seen["several groups"] += 1  # its old name: digests contain it
         self.holders.add(client.name)
         for holding in holdings:
             self._alone(holding)

@@ -23,7 +23,7 @@ from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
 if TYPE_CHECKING:
-    from tests.engine.groups import SimulatedGroup, SimulatedGroups
+    from tests.engine.shards import SimulatedShard, SimulatedShards
 
 Program = Generator[Step, float, None]
 
@@ -33,7 +33,7 @@ class Interrupted(BaseException):
 
 
 class Client:
-    """One process: a clock, a wire to each group of masters, and one thing it does at a time."""
+    """One process: a clock, a wire to each shard of masters, and one thing it does at a time."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class Client:
         self.clock = clock
         self.checker = checker
         self.rng: Random = world.rng(f"client {name}")
-        self.service: SimulatedGroup | SimulatedGroups
-        self.wire: Wire  # of the group that it asks now or asked last
+        self.service: SimulatedShard | SimulatedShards
+        self.wire: Wire  # of the shard that it asks now or asked last
         self.gone = False
         self.idle = True
         self.lease: Lease | None = None
@@ -72,8 +72,8 @@ class Client:
 
     @property
     def wires(self) -> list[Wire]:
-        """Return the wires to all groups."""
-        return [group.wire for group in self.service.simulated]
+        """Return the wires to all shards."""
+        return [shard.wire for shard in self.service.simulated]
 
     @property
     def lines(self) -> list[Line]:
@@ -153,7 +153,7 @@ class Client:
         self.world.seen["stepped against a majority"] += 1
         if self.lease is None:
             return
-        if all(group.wire is not wire for group, _ in self.service.parts(self.lease)):
+        if all(shard.wire is not wire for shard, _ in self.service.parts(self.lease)):
             return
         if not self.void(self.lease):
             raise Violation(f"{self.name} still believes in its lease although its clock stepped")
@@ -224,7 +224,7 @@ class Client:
         return now
 
     def _held(self, lease: Lease) -> list[Holding]:
-        """Return what the client believes to hold with a lease, in each group."""
+        """Return what the client believes to hold with a lease, in each shard."""
         return [
             Holding(
                 self,
@@ -232,9 +232,9 @@ class Client:
                 part,
                 # The true time at which its round began.
                 self._moments.get(part.started) or self.clock.when(part.started),
-                [line.master for line in group.wire.lines],
+                [line.master for line in shard.wire.lines],
             )
-            for group, part in self.service.parts(lease)
+            for shard, part in self.service.parts(lease)
         ]
 
     def _send_round(self, asked: Round) -> None:

@@ -68,7 +68,7 @@ class Owner(Protocol):
 
     @property
     def wires(self) -> list[Wire]:
-        """The links to all groups."""
+        """The links to all shards."""
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Receive an event: now, or at the end of a pause."""
@@ -188,7 +188,7 @@ def _address(name: str) -> Address:
 
 
 class Wire:
-    """One client's links to all masters of a group."""
+    """One client's links to all masters of a shard."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Make a failing seed smaller: fewer faults, groups, clients and seconds while it still fails.
+"""Make a failing seed smaller: fewer faults, shards, clients and seconds while it still fails.
 
 `uv run python -m tests.engine.shrink --seed 123` prints the transcript of the smallest setup
 found, and the command that replays it.
@@ -39,8 +39,8 @@ def simpler(setup: Setup) -> Iterator[Setup]:
     yield replace(setup, off_masters=0.0)
     yield replace(setup, drifting=False)
     yield replace(setup, outsider=False)
-    for groups in range(1, setup.groups):
-        yield replace(setup, groups=groups)
+    for shards in range(1, setup.shards):
+        yield replace(setup, shards=shards)
     yield replace(setup, resources=1)
     for masters in (1, 2, 3, 5):
         yield replace(setup, masters=min(masters, setup.masters))
@@ -76,9 +76,9 @@ def main(argv: list[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
     parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
-    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     options = parser.parse_args(argv)
-    setup = Simulation(options.seed, groups=options.groups).setup
+    setup = Simulation(options.seed, shards=options.shards).setup
     try:
         sys.stdout.write(replay(*shrunk(options.seed, setup)) + "\n")
     except ValueError as error:

@@ -27,8 +27,8 @@ from redlock_django.engine.quorum import quorum
 from tests.engine.changes import CHANGES, ChangedList
 from tests.engine.checker import Checker
 from tests.engine.clients import Client
-from tests.engine.groups import SimulatedGroup, SimulatedGroups
 from tests.engine.network import Line, Wire
+from tests.engine.shards import SimulatedShard, SimulatedShards
 from tests.engine.world import EPOCH, Clock, Memory, SimulatedMaster, Violation, World
 
 RATE_APART = 0.0045  # two clocks: less than the 1 % that the drift allows for
@@ -37,7 +37,7 @@ KINDS = (
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
 RING_WAIT = 10.0  # seconds within which every client must get what all of them want
-RING = 8  # groups that one lock spans at most; a round for each must fit into its validity
+RING = 8  # shards that one lock spans at most; a round for each must fit into its validity
 STEPS = ("step", "leap")  # of a master's clock, of a client's clock; each draws from its own rng
 SERVERS = ("copy", "evict")  # a part of the memory is lost without a restart; as above
 # Log records about masters whose clocks step would only be noise.
@@ -53,10 +53,10 @@ def restart_delay(max_ttl: float, skew: float) -> float:
 class Setup:
     """The draws of one seed: the size of the world and the faults that happen in it.
 
-    `masters` and `resources` are those of each group.
+    `masters` and `resources` are those of each shard.
     """
 
-    groups: int = 1  # never drawn, given by --groups
+    shards: int = 1  # never drawn, given by --shards
     masters: int = 3
     clients: int = 3
     resources: int = 1
@@ -98,7 +98,7 @@ class Setup:
 
     @staticmethod
     def drawn(
-        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, groups: int = 1
+        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, shards: int = 1
     ) -> Setup:
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
@@ -135,8 +135,8 @@ class Setup:
         if not drawn.faults.intersection(STEPS):
             more = {kind for kind in SERVERS if servers.random() < 0.12}
             drawn = replace(drawn, faults=drawn.faults | more)
-        if groups > 1:
-            return replace(drawn, groups=groups, two=0.7)
+        if shards > 1:
+            return replace(drawn, shards=shards, two=0.7)
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
 
 
@@ -148,13 +148,13 @@ class Simulation:
         seed: int,
         setup: Setup | None = None,
         *,
-        groups: int = 1,
+        shards: int = 1,
         recording: bool = False,
     ) -> None:
         self.world = World(seed, recording=recording)
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
-            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"), groups
+            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"), shards
         )
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
@@ -166,13 +166,13 @@ class Simulation:
         size = self.setup
         numbers = count()
         names = [
-            tuple(f"m{next(numbers)}" for _ in range(size.masters)) for _ in range(size.groups)
+            tuple(f"m{next(numbers)}" for _ in range(size.masters)) for _ in range(size.shards)
         ]
-        identities = self.identities = [identity(group) for group in names]
-        several = size.groups > 1
-        self.groups = [
+        identities = self.identities = [identity(shard) for shard in names]
+        several = size.shards > 1
+        self.shards = [
             Deployment(
-                names=group,
+                names=shard,
                 max_ttl=size.max_ttl,
                 max_clock_skew=size.skew,
                 restart_delay=restart_delay(size.max_ttl, size.skew),
@@ -180,15 +180,15 @@ class Simulation:
                 label=f"group {index + 1}" if several else "",
                 members=identity(identities) if several else "",
             )
-            for index, group in enumerate(names)
+            for index, shard in enumerate(names)
         ]
-        self.deployment = self.groups[0]
+        self.deployment = self.shards[0]
         self.shares = _shares(identities, size.resources)
         self.resources = [resource for share in self.shares for resource in share]
         clocks = self.world.rng("clocks")
         self.masters = [
             self._master(shard, index, clocks)
-            for shard in range(size.groups)
+            for shard in range(size.shards)
             for index in range(size.masters)
         ]
         self.changed = ChangedList(self) if size.change else None
@@ -210,7 +210,7 @@ class Simulation:
         if self.setup.outsider and index == 0 and self.setup.masters > 2:
             off = 3 * self.setup.skew * rng.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(rng))
-        master = SimulatedMaster(self.world, index, self.groups[shard], clock, shard)
+        master = SimulatedMaster(self.world, index, self.shards[shard], clock, shard)
         master.join(master.run, "trust")
         return master
 
@@ -229,16 +229,16 @@ class Simulation:
             stalls=0.0 if self._calm else size.stalls,
             strikes=0.0 if self._calm else size.strikes,
         )
-        lists = self.groups
+        lists = self.shards
         if self.changed is not None and self.changed.deployed:
             lists = [self.changed.deployment]
         membership = Membership(lists)
-        groups = [
+        shards = [
             self._way(client, replace(lists[shard], label=label), shard, membership)
             for shard, label in self._settings(name)
         ]
-        client.wire = groups[0].wire
-        client.service = SimulatedGroups(groups) if len(groups) > 1 else groups[0]
+        client.wire = shards[0].wire
+        client.service = SimulatedShards(shards) if len(shards) > 1 else shards[0]
         self.clients.append(client)
         client.start(
             client.live(
@@ -254,7 +254,7 @@ class Simulation:
 
     def _settings(self, name: str) -> list[tuple[int, str]]:
         """Return the index and the label of each shard, in the order of a client's settings."""
-        many = len(self.groups)
+        many = len(self.shards)
         order = self.world.rng(f"settings {name}").sample(range(many), many)
         if many == 1:
             return [(0, "")]
@@ -262,7 +262,7 @@ class Simulation:
 
     def _way(
         self, client: Client, deployment: Deployment, shard: int, membership: Membership
-    ) -> SimulatedGroup:
+    ) -> SimulatedShard:
         wire = Wire(
             self.world,
             client,
@@ -275,7 +275,7 @@ class Simulation:
             late=self.setup.late,
             inspected=self.setup.inspected if self.setup.faults.intersection(SERVERS) else 0.0,
         )
-        return SimulatedGroup(client, deployment, wire, self.identities[shard])
+        return SimulatedShard(client, deployment, wire, self.identities[shard])
 
     @property
     def _calm_latency(self) -> float:
@@ -356,11 +356,11 @@ class Simulation:
             self.world.run(
                 self.world.now + self.deployment.restart_delay + self.deployment.max_ttl + back
             )
-        if not all(map(self._clocks_agree, self.groups)):
+        if not all(map(self._clocks_agree, self.shards)):
             return
         self.checker.winners.clear()
         asked = self._ask_once(wait=2.0)
-        self.world.run(self.world.now + 4.0 * len(self.groups))
+        self.world.run(self.world.now + 4.0 * len(self.shards))
         for resource in asked:
             if not self.checker.winners.get(resource):
                 raise Violation(f"no client acquires {resource} although all faults have ended")
@@ -369,11 +369,11 @@ class Simulation:
         if not all(client.idle for client in self.living):
             raise Violation("a client does not end")
         self.checker.left(self.masters, clients_idle=False)
-        if len(self.groups) > 1:
+        if len(self.shards) > 1:
             self._check_rings()
 
     def _check_rings(self) -> None:
-        """Check that all clients that want resources of several groups get them, in any order."""
+        """Check that all clients that want resources of several shards get them, in any order."""
         self.checker.winners.clear()
         rng = self.world.rng("rings")
         names = [share[0] for share in self.shares[:RING]]
@@ -383,21 +383,21 @@ class Simulation:
         while not all(client.idle for client in self.living):
             self.world.run(self.world.now + 0.1)
         won = min(self.checker.winners.get(resource, 0) for resource in names)
-        if won < len(self.living) and all(map(self._clocks_agree, self.groups)):
+        if won < len(self.living) and all(map(self._clocks_agree, self.shards)):
             raise Violation(f"only {won} of {len(self.living)} acquire what all wait for")
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
         self.checker.left(self.masters, clients_idle=True)
 
     def _clocks_agree(self, deployment: Deployment) -> bool:
         """Return whether a majority of clocks is no further apart than MAX_CLOCK_SKEW allows."""
-        group = [master for master in self.masters if master.name in deployment.names]
-        shown = [master.clock.read() for master in group if master.up]
+        shard = [master for master in self.masters if master.name in deployment.names]
+        shown = [master.clock.read() for master in shard if master.up]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
         apart = max(near, default=0) - min(near, default=0)
         return len(near) >= quorum(deployment.masters) and apart < 0.95 * self.setup.skew
 
     def _ask_once(self, *, wait: float) -> set[str]:
-        """Make every client ask for a resource of every group, one after the other."""
+        """Make every client ask for a resource of every shard, one after the other."""
         asked = set()
         for nth, client in enumerate(self.living):
             names = [share[nth % len(share)] for share in self.shares]
@@ -639,11 +639,11 @@ class Simulation:
             self._client()
 
 
-def _shares(groups: list[str], resources: int) -> list[list[str]]:
-    """Return the first names that give each group its number of resources."""
-    shares: list[list[str]] = [[] for _ in groups]
+def _shares(shards: list[str], resources: int) -> list[list[str]]:
+    """Return the first names that give each shard its number of resources."""
+    shares: list[list[str]] = [[] for _ in shards]
     for number in count():
-        share = shares[chosen(groups, f"r{number}")]
+        share = shares[chosen(shards, f"r{number}")]
         if len(share) < resources:
             share.append(f"r{number}")
         elif all(len(share) == resources for share in shares):
@@ -651,33 +651,33 @@ def _shares(groups: list[str], resources: int) -> list[list[str]]:
     return shares
 
 
-def command(seed: int, groups: int = 1) -> str:
+def command(seed: int, shards: int = 1) -> str:
     """Return the command that replays a seed."""
-    several = f" --groups {groups}" if groups > 1 else ""
+    several = f" --shards {shards}" if shards > 1 else ""
     return f"uv run python -m tests.engine.simulator --seed {seed}{several}"
 
 
-def replay(seed: int, setup: Setup | None = None, groups: int = 1) -> str:
+def replay(seed: int, setup: Setup | None = None, shards: int = 1) -> str:
     """Return the transcript of a seed, its end and the command that replays it."""
-    simulation = Simulation(seed, setup, groups=groups, recording=True)
+    simulation = Simulation(seed, setup, shards=shards, recording=True)
     end = "no promise was broken"
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - any error is a result of the seed
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
-    again = command(seed, groups)
+    again = command(seed, shards)
     if setup is not None:
         again += f" --setup {shlex.quote(setup.spelled())}"
     return "\n".join([*lines, end, again])
 
 
-def sweep(seeds: Iterable[int], groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
+def sweep(seeds: Iterable[int], shards: int = 1) -> tuple[Counter[str], dict[int, str]]:
     """Run many seeds; return the states they reached, and the error of each failing one."""
     seen: Counter[str] = Counter()
     failing = {}
     for seed in seeds:
-        simulation = Simulation(seed, groups=groups)
+        simulation = Simulation(seed, shards=shards)
         try:
             simulation.run()
         except Exception as error:  # noqa: BLE001 - the other seeds go on
@@ -687,18 +687,18 @@ def sweep(seeds: Iterable[int], groups: int = 1) -> tuple[Counter[str], dict[int
 
 
 def sweep_until_reached(
-    states: Iterable[str], seeds: Iterable[int], more: Iterable[int], groups: int = 1
+    states: Iterable[str], seeds: Iterable[int], more: Iterable[int], shards: int = 1
 ) -> tuple[Counter[str], dict[int, str]]:
     """Run `seeds`, and then those of `more` until all states are reached.
 
     Today `seeds` reach them all. After a change of the simulator or of the engine, one of the next
     will.
     """
-    seen, failing = sweep(seeds, groups)
+    seen, failing = sweep(seeds, shards)
     for seed in more:
         if all(seen[state] for state in states):
             break
-        also_seen, also_failing = sweep([seed], groups)
+        also_seen, also_failing = sweep([seed], shards)
         seen += also_seen
         failing |= also_failing
     return seen, failing
@@ -708,19 +708,19 @@ def main(argv: list[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
-    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     parser.add_argument("--setup", type=Setup.read, help="JSON of a setup to use instead")
     parser.add_argument("--seeds", type=int, default=300, help="number of seeds to run (300)")
     parser.add_argument("--first", type=int, default=0, help="the first of these seeds (0)")
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:
-        text = replay(options.seed, options.setup, options.groups)
+        text = replay(options.seed, options.setup, options.shards)
         write(text + "\n")
         return 0 if "no promise was broken" in text else 1
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
-    seen, failing = sweep(seeds, options.groups)
+    seen, failing = sweep(seeds, options.shards)
     took = time.perf_counter() - began
     for what, times in sorted(seen.items()):
         write(f"{times:10,} {what}\n")

@@ -26,22 +26,22 @@ CHUNK = 100  # seeds that run, and are kept, together
 
 
 class Chunk(NamedTuple):
-    """Some seeds over `groups` groups: digest, states reached, errors of failing seeds."""
+    """Some seeds over `shards` shards: digest, states reached, errors of failing seeds."""
 
     first: int
     seeds: int
     digest: str
     seen: dict[str, int]
     failing: dict[str, str]
-    groups: int = 1
+    shards: int = 1
 
 
-def run(first: int, seeds: int, groups: int = 1) -> Chunk:
+def run(first: int, seeds: int, shards: int = 1) -> Chunk:
     """Run some seeds, one after the other."""
     digest, seen, failing = sha256(), Counter[str](), {}
     gc.disable()  # a chunk is short: its reference cycles can wait until the end
     for seed in range(first, first + seeds):
-        simulation = Simulation(seed, groups=groups)
+        simulation = Simulation(seed, shards=shards)
         end = ""
         try:
             simulation.run()
@@ -53,24 +53,24 @@ def run(first: int, seeds: int, groups: int = 1) -> Chunk:
         digest.update(json.dumps(summary).encode())
     gc.enable()
     gc.collect()
-    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, groups)
+    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, shards)
 
 
-def finished(done: Path | None, groups: int = 1) -> dict[tuple[int, int], Chunk]:
+def finished(done: Path | None, shards: int = 1) -> dict[tuple[int, int], Chunk]:
     """Return the chunks that an earlier run has kept, by first seed and number of seeds."""
     lines = done.read_text().splitlines() if done and done.exists() else []
     chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
-    return {(chunk.first, chunk.seeds): chunk for chunk in chunks if chunk.groups == groups}
+    return {(chunk.first, chunk.seeds): chunk for chunk in chunks if chunk.shards == shards}
 
 
-def sweep(first: int, seeds: int, jobs: int, done: Path | None, groups: int = 1) -> Iterator[Chunk]:
+def sweep(first: int, seeds: int, jobs: int, done: Path | None, shards: int = 1) -> Iterator[Chunk]:
     """Yield every chunk when it is finished, those of an earlier run first."""
     end = first + seeds
     wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
-    known = finished(done, groups)
+    known = finished(done, shards)
     yield from (known[one] for one in wanted if one in known)
     with ProcessPoolExecutor(jobs) as pool:
-        running = [pool.submit(run, *one, groups) for one in wanted if one not in known]
+        running = [pool.submit(run, *one, shards) for one in wanted if one not in known]
         for future in as_completed(running):
             chunk = future.result()
             if done:
@@ -84,16 +84,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.sweep")
     parser.add_argument("--seeds", type=int, default=100_000, help="seeds to run (100000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
+    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--done", type=Path, help="file of finished chunks, to continue from")
     options = parser.parse_args(argv)
     began, chunks, count = time.perf_counter(), list[Chunk](), 0
-    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.groups):
+    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.shards):
         chunks.append(chunk)
         count += chunk.seeds
         for seed, end in chunk.failing.items():
-            again = command(int(seed), options.groups)
+            again = command(int(seed), options.shards)
             sys.stdout.write(f"seed {seed}: {end}\n    {again}\n")
         pace = count / (time.perf_counter() - began)
         sys.stderr.write(f"\r{count:,} of {options.seeds:,} seeds, {pace:.0f}/s ")

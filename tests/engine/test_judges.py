@@ -25,7 +25,6 @@ from redlock_django.wire.servers import info as server_info
 from redlock_django.wire.waiting.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.clients import Client
-from tests.engine.groups import SimulatedGroups, _Deadline
 from tests.engine.mutation import (
     Mutation,
     always,
@@ -40,6 +39,7 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.network import Wire
+from tests.engine.shards import SimulatedShards, _Deadline
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.stepping import Truth
 from tests.engine.test_forgetting_servers import EVICTING
@@ -55,7 +55,7 @@ BREAKING = replace(CALM, faults=frozenset({"reset", "deaf", "mute"}), every=0.1)
 DYING = replace(CALM, clients=4, resources=2, seconds=1.0, faults=frozenset({"die"}), every=0.1)
 GOING_BACK = replace(STEPPING, masters=1, every=0.2)
 LAGGING = replace(
-    CALM, groups=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
+    CALM, shards=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
     faults=frozenset({"lag", "slow"}), every=0.05,
 )  # fmt: skip
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
@@ -74,7 +74,7 @@ class Judge(NamedTuple):
     report: str
     setup: Setup | None = None
     seed: int = 0  # the first to try
-    groups: int = 1
+    shards: int = 1
 
     def alone_detects(self, seed: int) -> bool:
         """Return whether this check, and no other, detects the defect in a seed."""
@@ -88,7 +88,7 @@ class Judge(NamedTuple):
 
     def _failure(self, seed: int) -> str:
         try:
-            Simulation(seed, self.setup, groups=self.groups).run()
+            Simulation(seed, self.setup, shards=self.shards).run()
         except AssertionError as violation:
             return str(violation)
         return ""
@@ -236,12 +236,12 @@ JUDGES: dict[str, Judge] = {
         "longer than it asked for", None, 42, 2,
     ),
     "no lease is over when it is acquired": Judge(
-        unraised(SimulatedGroups.acquire),
+        unraised(SimulatedShards.acquire),
         ((ShardedBackend._acquire, never("self.clock() >= whole.until")),),
         "a lease that is over", LAGGING,
     ),
     "a lease is lost with any of its parts": Judge(
-        unraised(SimulatedGroups.extend),
+        unraised(SimulatedShards.extend),
         ((sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)")),),
         "has lost a part",
         replace(LAGGING, ttls=(0.2, 0.3), latency=0.02, faults=LAGGING.faults | {"hang"}),

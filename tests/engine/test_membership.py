@@ -51,11 +51,11 @@ def test_a_quorum_that_was_seen_long_ago_is_no_evidence() -> None:
     assert not membership.may_mark("c", RECENT + 0.1)
 
 
-def test_every_group_must_answer_before_the_first_marker_is_written() -> None:
-    groups = [
-        Deployment(names=names, members="both", groups=2) for names in (("a", "b"), ("c", "d"))
+def test_every_shard_must_answer_before_the_first_marker_is_written() -> None:
+    shards = [
+        Deployment(names=names, members="both", shard_count=2) for names in (("a", "b"), ("c", "d"))
     ]
-    membership = met(Membership(groups), c="", d="")
+    membership = met(Membership(shards), c="", d="")
     assert not membership.may_mark("c", 0.0)
     assert membership.why_unmarked(0.0).startswith(f"{NEW_MASTER} once a, b can be asked")
     met(membership, a=OLD, b="")
@@ -68,8 +68,8 @@ def test_every_group_must_answer_before_the_first_marker_is_written() -> None:
     membership.trusted_from = 0.0  # so the deployment is in use
     assert membership.why_unmarked(0.0) == "new or emptied: has no marker yet"
     assert membership.why_unmarked(9.0).startswith("new or emptied: not counted before a, b, c, d")
-    met(membership, now=9.0, c=groups[0].fingerprint, d=groups[0].fingerprint)
-    assert membership.may_mark("d", 9.0), "a quorum of its own group is enough"
+    met(membership, now=9.0, c=shards[0].fingerprint, d=shards[0].fingerprint)
+    assert membership.may_mark("d", 9.0), "a quorum of its own shard is enough"
 
 
 def test_a_master_of_another_deployment_is_a_conflict_until_it_shows_otherwise() -> None:
@@ -123,12 +123,12 @@ def test_markers_of_closed_masters_prove_nothing() -> None:
     assert_unproven(met(Membership([ABD]), a=closed, b=closed, d=closed))
 
 
-def test_groups_under_other_names_are_another_deployment() -> None:
-    """Their names decide which group has a resource."""
-    groups = [Deployment(names=(name,), members="both", groups=2) for name in "ab"]
-    other = replace(groups[0], members="others").fingerprint
-    assert numbers_of(other) == numbers_of(groups[0].fingerprint)
-    assert met(Membership(groups), a=other, b=other).conflict == "a"
+def test_shards_under_other_names_are_another_deployment() -> None:
+    """Their names decide which shard has a resource."""
+    shards = [Deployment(names=(name,), members="both", shard_count=2) for name in "ab"]
+    other = replace(shards[0], members="others").fingerprint
+    assert numbers_of(other) == numbers_of(shards[0].fingerprint)
+    assert met(Membership(shards), a=other, b=other).conflict == "a"
 
 
 def test_all_links_of_the_process_read_the_markers_again() -> None:

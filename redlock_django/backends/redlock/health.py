@@ -57,7 +57,7 @@ def health_of(
 
 def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:
     """Return the fingerprint of a client with these settings that has asked all masters."""
-    if deployment.groups > 1 or len(reports) < deployment.masters:
+    if deployment.shard_count > 1 or len(reports) < deployment.masters:
         return deployment.fingerprint
     sights = [Sight(0.0, r.run_id, r.deployment, r.ready_in is not None) for r in reports]
     return same_servers(deployment.fingerprint, sights)

@@ -89,7 +89,7 @@ class RedlockSettings(StoreSettings):
             fence_ttl=self.fence_ttl,
             label=self.label,
             members=self.members or self.identity,
-            groups=self.groups,
+            shard_count=self.shard_count,
         )
 
     @property

@@ -74,7 +74,9 @@ class ShardedSettings(StoreSettings):
         return cls(
             max_ttl=shards[0].max_ttl,
             tolerate=shards[0].tolerate,
-            shards=tuple(replace(shard, members=members, groups=len(shards)) for shard in shards),
+            shards=tuple(
+                replace(shard, members=members, shard_count=len(shards)) for shard in shards
+            ),
         )
 
     @property

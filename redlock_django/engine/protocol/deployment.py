@@ -13,8 +13,8 @@ class Deployment:
     """The names of the masters, and the numbers that every client of them must share.
 
     `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
-    identifies the masters of all groups, so that clients with another list notice; it has letters
-    and digits only (ValueError), and is "" for those in `names`. If there are several `groups`,
+    identifies the masters of all shards, so that clients with another list notice; it has letters
+    and digits only (ValueError), and is "" for those in `names`. If `shard_count` is above 1,
     `label` names this one in messages ("group 2").
     """
 
@@ -26,7 +26,7 @@ class Deployment:
     fence_ttl: float = 600.0
     label: str = ""
     members: str = ""
-    groups: int = 1
+    shard_count: int = 1
     masters: int = field(init=False, compare=False, repr=False)
     """N: the number of configured masters, up or down."""
     skew: int = field(init=False, compare=False, repr=False)
@@ -43,9 +43,9 @@ class Deployment:
     def fingerprint(self) -> str:
         """The numbers and the masters as one string, stored in every marker."""
         members = self.members or identity(self.names)
-        groups = f"groups={self.groups}," if self.groups > 1 else ""
+        shards = f"groups={self.shard_count}," if self.shard_count > 1 else ""
         return (
-            f"n={self.masters},{groups}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"n={self.masters},{shards}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
             f"delay={ms(self.restart_delay)},masters={members[:16]}"
         )
 

@@ -152,7 +152,7 @@ def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
 
 def known_fingerprint(states: Sequence[MasterState], deployment: Deployment) -> str:
     """Return the fingerprint that a client has once it has read the markers of all masters."""
-    if deployment.groups > 1:
+    if deployment.shard_count > 1:
         return deployment.fingerprint
     sights = [Sight(0.0, s.run_id, s.fingerprint, s.bound) for s in states]
     return same_servers(deployment.fingerprint, sights)

@@ -1,4 +1,4 @@
-"""Simulated backends: one group of masters, and several groups composed by `ShardedBackend`.
+"""Simulated backends: one shard of masters, and several shards composed by `ShardedBackend`.
 
 Where other backends block or are awaited, these return programs that the simulated client runs.
 """
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tests.engine.clients import Client
 
 
-class SimulatedGroup(BaseBackend):
-    """One client's connection to one group of masters, in place of `RedisBackend`."""
+class SimulatedShard(BaseBackend):
+    """One client's connection to one shard of masters, in place of `RedisBackend`."""
 
     def __init__(
         self, client: Client, deployment: Deployment, wire: Wire, identity: str = ""
@@ -103,21 +103,21 @@ class SimulatedGroup(BaseBackend):
     def voided(self, lease: Lease) -> bool:
         return self.wire.steps.void(lease)
 
-    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, RedlockLease]]:
-        """Return a lease's part in each group: here there is one."""
+    def parts(self, lease: Lease) -> list[tuple[SimulatedShard, RedlockLease]]:
+        """Return a lease's part in each shard: here there is one."""
         return [(self, _redlock(lease))]
 
 
-class SimulatedGroups(ShardedBackend):
-    """`ShardedBackend` itself over several groups, run by a simulated client."""
+class SimulatedShards(ShardedBackend):
+    """`ShardedBackend` itself over several shards, run by a simulated client."""
 
-    def __init__(self, groups: Sequence[SimulatedGroup]) -> None:
-        super().__init__(groups[0].settings, groups)
-        self.simulated = tuple(groups)
-        self.client = groups[0].client
-        # By the world's numbers: this client's settings may list the groups in another order.
+    def __init__(self, shards: Sequence[SimulatedShard]) -> None:
+        super().__init__(shards[0].settings, shards)
+        self.simulated = tuple(shards)
+        self.client = shards[0].client
+        # By the world's numbers: this client's settings may list the shards in another order.
         self.indexes = tuple(
-            index for _, index in sorted((group.wire.shard, n) for n, group in enumerate(groups))
+            index for _, index in sorted((shard.wire.shard, n) for n, shard in enumerate(shards))
         )
 
     def _run(self, asking: Asking[Any]) -> Any:
@@ -136,7 +136,7 @@ class SimulatedGroups(ShardedBackend):
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
         client = self.client
         disturbed = client.disturbed
-        in_time = _Deadline(client, wait, [group.wire for group in self.simulated])
+        in_time = _Deadline(client, wait, [shard.wire for shard in self.simulated])
         lease = yield from in_time.check(self._run(self._acquire(resources, ttl, wait, holder)))
         if client.disturbed == disturbed and self.clock() >= lease.until:
             raise Violation(f"{client.name} acquires a lease that is over")
@@ -144,7 +144,7 @@ class SimulatedGroups(ShardedBackend):
 
     def extend(self, lease: Lease, ttl: float) -> Any:
         state, new = yield from self._run(self._extend(lease, ttl))
-        parts = [group.last_state for group, _ in self.parts(lease)]
+        parts = [shard.last_state for shard, _ in self.parts(lease)]
         if LeaseState.LOST in parts and state is not LeaseState.LOST:
             raise Violation(f"{self.client.name} believes in a lease that has lost a part")
         return state, new
@@ -152,15 +152,15 @@ class SimulatedGroups(ShardedBackend):
     def release(self, lease: Lease) -> Any:
         return self._run(self._release(lease))
 
-    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, RedlockLease]]:
-        """Return a lease's part in each group."""
+    def parts(self, lease: Lease) -> list[tuple[SimulatedShard, RedlockLease]]:
+        """Return a lease's part in each shard."""
         return [(_simulated(part), _redlock(part.lease)) for part in self._parts(lease)]
 
 
 class _Deadline:
-    """The time by which a call must have ended that waits `wait` s for the groups of these links.
+    """The time by which a call must have ended that waits `wait` s for the shards of these links.
 
-    For each group, votes may be split for two MASTER_TIMEOUTs, and the last attempt takes at most
+    For each shard, votes may be split for two MASTER_TIMEOUTs, and the last attempt takes at most
     two: a round, and a confirm round. If its masters are slow, each of these takes LONGEST times as
     long.
     """
@@ -189,8 +189,8 @@ class _Deadline:
         return lease
 
 
-def _simulated(part: Part) -> SimulatedGroup:
-    assert isinstance(part.shard, SimulatedGroup)
+def _simulated(part: Part) -> SimulatedShard:
+    assert isinstance(part.shard, SimulatedShard)
     return part.shard
 
 
