@@ -54,7 +54,7 @@ def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
     assert highest(_account(*votes, _refused(poisoned), skew=None), 1) == (poisoned + 1,)
 
 
-def test_settled_needs_a_majority_of_all_masters_for_each_resource() -> None:
+def test_fences_are_stored_by_a_majority_of_all_masters_for_each_resource() -> None:
     account = _account(granted(NOW, (5, 5)), granted(NOW, (5, 4)), failed("hung"))
     assert stored_by_majority(account, (5, 4))
     assert not stored_by_majority(account, (5, 5))

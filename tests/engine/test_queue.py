@@ -69,7 +69,7 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
     return [(index, waiter) for index in range(masters.deployment.masters)]
 
 
-def test_first_come_first_served() -> None:
+def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     masters = Masters(3)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
@@ -171,7 +171,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
     assert masters.called == []
 
 
-def test_the_dead_are_skipped_at_once() -> None:
+def test_dead_waiters_are_skipped_at_once() -> None:
     masters = Masters(3)
     lease = masters.taken()
     for name in (A, B):
@@ -657,7 +657,7 @@ def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
 # Leaving.
 
 
-def test_giving_up_leaves_every_queue_and_the_next_waiter_goes() -> None:
+def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() -> None:
     masters = Masters(3)
     lease = masters.taken()
     protocol = masters.acquire(wait=0.05, waiter=A)

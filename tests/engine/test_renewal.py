@@ -24,25 +24,25 @@ def lease() -> RedlockLease:
     return replace(taken, ttl=10.0, started=100.0, until=valid_until(10.0, 100.0))
 
 
-def test_after_a_third_of_the_ttl(lease: RedlockLease) -> None:
+def test_a_lease_is_extended_after_a_third_of_its_ttl(lease: RedlockLease) -> None:
     plan = next_extension(lease, 100.01, ttl=10, hold_until=FOREVER)
     assert plan is not None
     assert plan[0] == pytest.approx(100 + 10 / 3)
     assert plan[1] == 10
 
 
-def test_at_once_where_that_is_over(lease: RedlockLease) -> None:
+def test_an_extension_that_is_due_begins_at_once(lease: RedlockLease) -> None:
     assert next_extension(lease, 105.0, ttl=10, hold_until=FOREVER) == (105.0, 10)
 
 
-def test_never_after_the_deadline(lease: RedlockLease) -> None:
+def test_a_lease_is_not_extended_after_its_deadline(lease: RedlockLease) -> None:
     assert next_extension(lease, lease.until, ttl=10, hold_until=FOREVER) is None
     unknown = LeaseState.UNKNOWN
     late = lease.until - 0.001
     assert next_extension(lease, late, ttl=10, hold_until=FOREVER, state=unknown) is None
 
 
-def test_sooner_and_sooner_after_rounds_that_found_out_nothing(lease: RedlockLease) -> None:
+def test_extensions_come_sooner_and_sooner_after_unknown_results(lease: RedlockLease) -> None:
     now, waits = 103.4, []
     while True:
         plan = next_extension(lease, now, ttl=10, hold_until=FOREVER, state=LeaseState.UNKNOWN)
@@ -57,14 +57,14 @@ def test_sooner_and_sooner_after_rounds_that_found_out_nothing(lease: RedlockLea
     assert lease.until - now < 0.01
 
 
-def test_not_beyond_the_end_of_the_hold(lease: RedlockLease) -> None:
+def test_an_extension_does_not_reach_beyond_the_end_of_the_hold(lease: RedlockLease) -> None:
     plan = next_extension(lease, 101, ttl=10, hold_until=110.0)
     assert plan is not None
     when, asked = plan
     assert when + asked == pytest.approx(110.0)
 
 
-def test_none_where_an_extension_would_gain_nothing(lease: RedlockLease) -> None:
+def test_an_extension_that_would_gain_nothing_is_not_made(lease: RedlockLease) -> None:
     assert next_extension(lease, 101, ttl=10, hold_until=109.9) is None
     assert next_extension(lease, 101, ttl=1, hold_until=FOREVER) is None
 

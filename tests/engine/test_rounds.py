@@ -75,7 +75,7 @@ def is_undo(step: Step, of: Command, indexes: set[int]) -> None:
 # Acquire: won.
 
 
-def test_won() -> None:
+def test_a_lock_is_held_on_every_master_that_granted_it() -> None:
     masters = Masters(5)
     lease = masters.taken("r", "s", ttl=10)
     assert masters.tokens("r") == masters.tokens("s") == [lease.token] * 5
@@ -85,7 +85,7 @@ def test_won() -> None:
     assert lease.home is None
 
 
-def test_won_before_the_slowest_has_answered() -> None:
+def test_a_round_is_won_before_the_slowest_master_has_answered() -> None:
     masters = Masters(5)
     lease = masters.run(masters.acquire(), silent=(3, 4))
     assert lease.reached == {0, 1, 2, 3, 4}, "silent masters may have the lock too"
@@ -193,7 +193,7 @@ def test_a_lock_without_expiry_has_no_retry_after() -> None:
     assert caught.value.retry_after is None
 
 
-def test_too_few_masters() -> None:
+def test_an_acquire_without_a_quorum_is_refused_and_undone() -> None:
     masters = Masters(3)
     with pytest.raises(QuorumUnreachable) as caught:
         masters.run(masters.acquire("r", "s"), deaf=(0, 1))
@@ -339,7 +339,7 @@ def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
     assert pause.seconds == pytest.approx(0.004)
 
 
-def test_won_too_late_is_undone_everywhere() -> None:
+def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
     step = next(protocol)
@@ -350,7 +350,7 @@ def test_won_too_late_is_undone_everywhere() -> None:
         protocol.send(masters.now)
 
 
-def test_won_too_late_may_be_tried_again() -> None:
+def test_a_round_that_is_won_too_late_may_be_tried_again() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0, wait=9.0)
     step = next(protocol)
@@ -379,14 +379,14 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], R
     return protocol, confirm, ask
 
 
-def test_held_once_a_majority_has_confirmed() -> None:
+def test_a_lock_is_held_once_a_majority_has_confirmed() -> None:
     masters = Masters(5)
     protocol, confirm, _ = _to_confirm(masters)
     lease = masters.carry(protocol, confirm, deaf=(0, 1))
     assert lease.fences == (int((START + 0.3) * 1e6) + 1,)
 
 
-def test_not_held_where_a_minority_confirms() -> None:
+def test_a_lock_that_a_minority_confirms_is_not_held() -> None:
     masters = Masters(5)
     protocol, confirm, ask = _to_confirm(masters)
     masters.hear(confirm, deaf=(0, 1, 2))
@@ -395,7 +395,7 @@ def test_not_held_where_a_minority_confirms() -> None:
         protocol.send(masters.now)
 
 
-def test_not_held_where_the_lock_has_gone_meanwhile() -> None:
+def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
     masters = Masters(3)
     protocol, confirm, ask = _to_confirm(masters)
     masters.forget(0)
@@ -422,7 +422,7 @@ INTERRUPTS = [Cancelled, KeyboardInterrupt, SystemExit, RuntimeError]
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_interrupted_before_any_answer(kind: Kind) -> None:
+def test_a_round_interrupted_before_any_answer_is_undone(kind: Kind) -> None:
     protocol = Masters(3).acquire()
     step = next(protocol)
     is_undo(protocol.throw(kind()), one(step), {0, 1, 2})
@@ -445,7 +445,7 @@ def test_an_interrupted_round_is_undone_where_it_may_be_granted(kind: Kind) -> N
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_interrupted_in_the_confirm_round(kind: Kind) -> None:
+def test_a_confirm_round_that_is_interrupted_is_undone(kind: Kind) -> None:
     masters = Masters(3)
     protocol, _, ask = _to_confirm(masters)
     undo = protocol.throw(kind())
@@ -494,7 +494,7 @@ def test_a_closed_protocol_sends_nothing(make: Callable[[Masters], Protocol[Any]
         next(protocol)
 
 
-def test_closed_in_the_confirm_round() -> None:
+def test_a_protocol_can_be_closed_in_the_confirm_round() -> None:
     protocol, _, _ = _to_confirm(Masters(3))
     protocol.close()
 
@@ -514,7 +514,7 @@ def _extend(masters: Masters, lease: RedlockLease, ttl: float = 10.0) -> Protoco
     return rounds.extend(masters.deployment, lease, ttl, now=masters.now)
 
 
-def test_renewed_from_before_its_first_byte() -> None:
+def test_an_extension_is_valid_from_before_its_first_byte() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10)
     masters.now += 4.0
@@ -531,7 +531,7 @@ def test_renewed_from_before_its_first_byte() -> None:
     assert renewed.value == lease.value
 
 
-def test_unanswered_is_unknown_and_the_old_deadline_stays() -> None:
+def test_an_unanswered_extension_is_unknown_and_the_old_deadline_stays() -> None:
     masters = Masters(3)
     lease = masters.taken()
     state, same = masters.run(_extend(masters, lease), mute=(0, 1))
@@ -558,7 +558,7 @@ def test_half_of_an_even_number_that_no_longer_has_the_lock_is_a_loss_too() -> N
     assert masters.run(_extend(masters, lease), mute=(2, 3))[0] is LeaseState.LOST
 
 
-def test_taken_by_another_is_a_loss_and_left_to_the_other() -> None:
+def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client() -> None:
     masters = Masters(3)
     lease = masters.taken()
     for index in (0, 1):
@@ -578,7 +578,7 @@ def test_an_extension_sends_nothing_after_the_deadline() -> None:
     assert done.value.value == (LeaseState.LOST, lease)
 
 
-def test_answers_after_the_old_deadline_are_too_late() -> None:
+def test_an_extension_answered_after_the_old_deadline_is_lost() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.now = lease.until - 0.01
@@ -678,7 +678,7 @@ def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
 # Release.
 
 
-def test_released() -> None:
+def test_a_release_deletes_the_lock_on_every_master() -> None:
     masters = Masters(3)
     lease = masters.taken("r", "s")
     protocol = rounds.release(masters.deployment, lease)
@@ -752,7 +752,7 @@ def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
 # Several resources: all or nothing.
 
 
-def test_several_are_taken_together_or_not_at_all() -> None:
+def test_several_resources_are_taken_together_or_not_at_all() -> None:
     masters = Masters(3)
     held = masters.taken("b")
     with pytest.raises(ResourceLocked):
@@ -761,7 +761,7 @@ def test_several_are_taken_together_or_not_at_all() -> None:
     assert masters.tokens("b") == [held.token] * 3
 
 
-def test_opposite_orders_do_not_deadlock() -> None:
+def test_resources_in_opposite_orders_do_not_deadlock() -> None:
     masters = Masters(3)
     first, second = masters.acquire("a", "b", wait=1), masters.acquire("b", "a", wait=1)
     early, late = asked(next(first)), asked(next(second))

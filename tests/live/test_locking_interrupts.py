@@ -202,7 +202,9 @@ def _sweep(masters: list[LocalMaster], name: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.01])
-def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> None:
+def test_a_lock_timed_out_by_wait_for_leaves_nothing(
+    masters: list[LocalMaster], seconds: float
+) -> None:
     async def main() -> int:
         out = 0
         async with lock("other", wait=60):
@@ -224,7 +226,7 @@ def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> No
     assert out == 5 or seconds > 0
 
 
-def test_timed_out_while_the_masters_hang(masters: list[LocalMaster]) -> None:
+def test_a_lock_timed_out_while_the_masters_hang_leaves_nothing(masters: list[LocalMaster]) -> None:
     async def main() -> None:
         async with lock("other", wait=60):
             pass
@@ -249,7 +251,7 @@ def test_timed_out_while_the_masters_hang(masters: list[LocalMaster]) -> None:
     nothing_left(masters)
 
 
-def test_timed_out_while_waiting(masters: list[LocalMaster]) -> None:
+def test_a_waiter_that_is_timed_out_leaves_nothing(masters: list[LocalMaster]) -> None:
     outer = lock(R).acquire()
 
     async def main() -> None:
@@ -645,7 +647,7 @@ PROCESS = """
 """
 
 
-def test_ctrl_c_while_waiting_for_a_lock(masters: list[LocalMaster]) -> None:
+def test_ctrl_c_ends_a_process_that_waits_for_a_lock(masters: list[LocalMaster]) -> None:
     with lock(R) as held:
         with started(PROCESS, ",".join(m.url for m in masters), "wait") as process:
             process.send_signal(signal.SIGINT)

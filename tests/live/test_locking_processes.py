@@ -138,7 +138,9 @@ HOLDER = """
 """
 
 
-def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMaster]) -> None:
+def test_the_lock_of_a_killed_holder_is_free_after_its_ttl_and_not_before(
+    masters: list[LocalMaster],
+) -> None:
     with started(HOLDER, ",".join(m.url for m in masters), ready="taken"):
         first = ends(masters)[-1]
         until(lambda: ends(masters)[0] > first, "every master has renewed the lock")

@@ -6,11 +6,12 @@ The bugs of other libraries (B1-B34) that concern `Lock`, and the tests for them
 B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_it
 B9     test_a_late_release_never_frees_another_holders_lock
 B10    app/test_lock.py::test_the_bodys_exception_wins_*
-B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_timed_out_*
+B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_a_lock_timed_out_*
 B12    app/test_lock.py::test_an_interrupted_release_is_posted_again,
        test_a_release_during_an_outage_is_sent_again
 B13    test_locks_work_in_one_loop_after_the_other
-B14    app/test_lock.py::test_extend_never_revives_an_expired_lock, test_extend_of_what_expired
+B14    app/test_lock.py::test_extend_never_revives_an_expired_lock,
+       test_an_expired_lock_cannot_be_extended
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
 B16    app/test_lock.py::test_lost_when_its_lease_expires
@@ -380,7 +381,7 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
 
 
 @pytest.mark.usefixtures("brief_locks")
-def test_extend_of_what_expired(masters: list[LocalMaster]) -> None:
+def test_an_expired_lock_cannot_be_extended(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.3, wait=60).acquire()
     until(lambda: not values(masters, R))
     with lock(R, wait=60):
@@ -417,7 +418,7 @@ def test_every_key_has_its_ttl(masters: list[LocalMaster]) -> None:
 # Released from another thread, task or loop.
 
 
-def test_released_from_another_thread(masters: list[LocalMaster]) -> None:
+def test_a_lock_is_released_from_another_thread(masters: list[LocalMaster]) -> None:
     held = lock(R, renew=True).acquire()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(held.release).result(60) is True

@@ -90,7 +90,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a verdict waits for all", "quorum: a round returns at its verdict", Tally._judge,
         instead("granting >= self.need", "not outstanding and granting >= self.need"),
-        partial(slowly, test_rounds.test_won_before_the_slowest_has_answered),
+        partial(slowly, test_rounds.test_a_round_is_won_before_the_slowest_master_has_answered),
     ),
     Mutant(
         "a verdict waits for no denial", "quorum: what a majority denies is lost, not unknown",

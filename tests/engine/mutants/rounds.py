@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no undo", "rounds: a lost round releases", Attempt.undo,
         instead("tally.reached | queued", "queued"),
-        test_rounds.test_won_too_late_is_undone_everywhere,
+        test_rounds.test_a_round_that_is_won_too_late_is_undone_everywhere,
     ),
     Mutant(
         "a closed protocol sends", "rounds: after GeneratorExit nothing can be undone",
@@ -99,12 +99,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "extended by a late answer", "extension: not answered after the old deadline",
         rounds.extend,
         never("now >= lease.until", nth=2),
-        test_rounds.test_answers_after_the_old_deadline_are_too_late,
+        test_rounds.test_an_extension_answered_after_the_old_deadline_is_lost,
     ),
     Mutant(
         "extended from the answer", "extension: starts before the first byte is sent",
         rounds.extend,
-        argument(valid_until, started="now"), test_rounds.test_renewed_from_before_its_first_byte,
+        argument(valid_until, started="now"),
+        test_rounds.test_an_extension_is_valid_from_before_its_first_byte,
     ),
     Mutant(
         "renewed into the past", "extension: won only if validity is left", rounds.extend,
@@ -150,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a client that gives up stays queued", "queue: a client that gives up leaves it",
         attempt.undo_of,
         instead("ask.waiter if leave else ...", "''"),
-        test_queue.test_giving_up_leaves_every_queue_and_the_next_waiter_goes,
+        test_queue.test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served,
     ),
     Mutant(
         "an undo calls nobody", "queue: an undo without a quorum calls a waiter",

@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
         together(
             never("lock is None"), instead("lock != argv[1]", "lock not in (None, argv[1])"),
         ),
-        test_rounds.test_not_held_where_the_lock_has_gone_meanwhile,
+        test_rounds.test_a_lock_that_has_gone_before_its_confirmation_is_not_held,
     ),
     Mutant(
         "heal without a marker", "master: heal writes to no other deployment", scripts.heal,
@@ -147,7 +147,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "an extension takes over", "extension: refused where another client holds it",
         scripts.extend,
         never("lock is not None and ..."),
-        test_rounds.test_taken_by_another_is_a_loss_and_left_to_the_other,
+        test_rounds.test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client,
     ),
     Mutant(
         "an extension shortens", "extension: never shortens a lock", scripts.extend,
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last come, first served", "queue: the first waiter is called", Queues.call_first,
-        instead("min", "max"), test_queue.test_first_come_first_served,
+        instead("min", "max"), test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
     ),
     Mutant(
         "dead waiters are called", "queue: a waiter that hears no call is skipped",
@@ -168,7 +168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         instead(
             "self._keyspace.publish(...)", "(1, self._keyspace.publish(channel.decode(), name))"
         ),
-        test_queue.test_the_dead_are_skipped_at_once,
+        test_queue.test_dead_waiters_are_skipped_at_once,
     ),
     Mutant(
         "a client that does not wait overtakes", "queue: a free lock is reserved for the first",
@@ -190,7 +190,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no waiter is called", "queue: a release wakes the next waiter", scripts.release,
-        without(Queues.call_first), test_queue.test_first_come_first_served,
+        without(Queues.call_first),
+        test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
     ),
     Mutant(
         "a turn that cannot be used is kept", "queue: a turn that cannot be used is passed on",
