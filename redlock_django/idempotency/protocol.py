@@ -29,8 +29,11 @@ class RecordState(StrEnum):
     UNCERTAIN = "uncertain"  # it may have taken effect
 
 
-FINISHED = frozenset({RecordState.COMPLETED, RecordState.TOMBSTONE})
-"""The states that end with their retention; the others last until they are resolved."""
+FINISHED = (RecordState.COMPLETED, RecordState.TOMBSTONE)
+"""The states that end with their retention."""
+
+UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
+"""The states that last until they are resolved."""
 
 
 class RecordStatus(NamedTuple):

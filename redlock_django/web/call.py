@@ -253,14 +253,15 @@ class Call(NamedTuple):
         async with AsyncExitStack() as stack:
             held = await self._aenter(stack)
             if recorder is not None:
-                await recorder.abegin()
+                recorder.begun = True  # the client may leave while the record is written
+                await sync_to_async(recorder.begin)(())
             progress.begun = True
             response = await self.view(*self.args, **self.kwargs)
             if self._renders(response):
                 response = await sync_to_async(response.render)()
             if recorder is not None:
                 check_recordable(self.view, response)
-                await recorder.afinish(response)
+                await sync_to_async(_finish)(recorder, response)
             if held is not None:
                 if self.state.has_middleware and self.renders_later:
                     self.state.keep(held)
@@ -310,6 +311,11 @@ class Call(NamedTuple):
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)
+
+
+def _finish(recorder: Recorder, response: Any) -> None:
+    recorder.finish(response)
+    recorder.committed()
 
 
 def call_of(

@@ -39,10 +39,15 @@ _HAS_MIDDLEWARE = "_redlock_middleware"
 
 
 class Recorder(Protocol):
-    """The hooks around the transaction of a view; they record the call and its response."""
+    """The hooks around the transaction of a view; they record the call and its response.
+
+    An async view has no transaction, and its hooks are called in threads.
+    """
 
     database: str | None
     """The database alias whose transaction the view must run in, or None for no particular one."""
+    begun: bool
+    """Set to True before the `begin` of an async view is called."""
 
     def begin(self, aliases: Sequence[str]) -> None:
         """Called right before the view, inside the transactions of these database aliases."""
@@ -52,12 +57,6 @@ class Recorder(Protocol):
 
     def committed(self) -> None:
         """Called after COMMIT; without a transaction, called after `finish`."""
-
-    async def abegin(self) -> None:
-        """Called instead of `begin` before an async view, which has no transaction."""
-
-    async def afinish(self, response: Any) -> None:
-        """Called instead of `finish` after an async view."""
 
 
 class RequestState:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -35,39 +34,21 @@ AnswerTo = Callable[[Exception], Any]
 """Returns the client's answer to an exception that is not a failure, or None."""
 
 
-class _SyncRecorder:
-    """The common part of the recorders of sync views, whose transaction decides."""
-
-    begun = started = False
-
-    def __init__(self, database: str) -> None:
-        self.database: str | None = database
-        self._aliases: Sequence[str] = ()
-
-    def begin(self, aliases: Sequence[str]) -> None:
-        self._aliases = aliases
-
-    def committed(self) -> None:
-        """Do nothing: the transaction has decided."""
-
-    # An async view has no transaction, so these are never called.
-
-    async def abegin(self) -> None:
-        raise NotImplementedError
-
-    async def afinish(self, response: Any) -> None:
-        raise NotImplementedError
-
-
-class ViewTransaction(_SyncRecorder):
+class ViewTransaction:
     """The transaction of a request without a key: as with a key, and without a record.
 
     A client must not choose by a header whether the view has a transaction.
     """
 
+    begun = False
+
     def __init__(self, database: str, *, keep_5xx: bool) -> None:
-        super().__init__(database)
+        self.database: str | None = database
         self._keep_5xx = keep_5xx
+        self._aliases: Sequence[str] = ()
+
+    def begin(self, aliases: Sequence[str]) -> None:
+        self._aliases = aliases
 
     def finish(self, response: HttpResponseBase) -> None:
         status, keep_5xx = response.status_code, self._keep_5xx
@@ -75,36 +56,45 @@ class ViewTransaction(_SyncRecorder):
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
 
+    def committed(self) -> None:
+        """Do nothing: there is no record."""
 
-class TransactionRecorder(_SyncRecorder):
+
+class TransactionRecorder:
     """Writes the record in the view's own transaction: both are committed, or neither is."""
+
+    begun = started = False
 
     def __init__(
         self, store: DatabaseStore, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
-        super().__init__(store.alias)
+        self.database: str | None = store.alias
         self.claim = claim
         self._store = store
         self._outcome_of = outcome_of
         self._instead_of = instead_of
+        self._aliases: Sequence[str] = ()
 
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record before anything else.
 
         If the lock failed, another request with the key waits here for this COMMIT.
         """
-        super().begin(aliases)
+        self._aliases = aliases
         self._store.begin(self.claim, instead_of=self._instead_of)
         self.started = True
 
     def finish(self, response: HttpResponseBase) -> None:
-        if transaction.get_rollback(using=self._store.alias):
+        if transaction.get_rollback(using=self.database):
             return  # the view rolls back its transaction, and the record with it
         outcome, stored = self._outcome_of(response, undone=True)
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
         else:
             _complete(self._store, self.claim, response, stored)
+
+    def committed(self) -> None:
+        """Do nothing: the record is committed."""
 
     def answered(self, response: Any) -> None:
         """Do nothing: the transaction has decided."""
@@ -124,7 +114,7 @@ class SeparateRecorder:
         self, store: Store, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
         self.database: str | None = None
-        self.begun = False  # true before the record is written, `started` after it
+        self.begun = False  # true before the record of an async view is written
         self.started = False
         self._store = store
         self.claim = claim
@@ -148,10 +138,6 @@ class SeparateRecorder:
     def _count_commit(self) -> None:
         self._commits += 1
 
-    async def abegin(self) -> None:
-        self.begun = True
-        await sync_to_async(self.begin)(())
-
     def finish(self, response: HttpResponseBase) -> None:
         undone = bool(self._aliases) or response is self._undone_by_view
         outcome, stored = self._outcome_of(response, undone=undone)
@@ -164,13 +150,6 @@ class SeparateRecorder:
     def committed(self) -> None:
         if self._finished is not None:
             self._record(*self._finished)
-
-    async def afinish(self, response: HttpResponseBase) -> None:
-        def finish() -> None:
-            self.finish(response)
-            self.committed()
-
-        await sync_to_async(finish)()
 
     def complete(self, response: Any) -> None:
         """Record the response in the transaction that the view itself has opened."""

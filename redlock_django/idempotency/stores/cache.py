@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import Claim
-from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.protocol import UNRESOLVED, RecordState
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store, UnresolvedRequest
 from redlock_django.idempotency.stores.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.stores.response import StoredResponse
 
 logger = logging.getLogger("redlock_django")
-
-_UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
 
 
 class CacheStore(Store):
@@ -46,17 +44,13 @@ class CacheStore(Store):
 
     def find(self, claim: Claim) -> Record | None:
         hashes = [each.key_hash for each in claim.hashes]
-        keys = [key for key_hash in hashes for key in _cache_keys(key_hash)]
-        entries = self._call("get_many", keys)
+        found = self._call("get_many", [key for key_hash in hashes for key in _keys(key_hash)])
         for key_hash in hashes:
-            if (text := entries.get(_state_key(key_hash))) is None:
+            if (entry := _entry_in(found, key_hash)) is None:
                 continue
-            entry = _with_doubt(json.loads(text), entries.get(_doubt_key(key_hash)))
-            state = entry["state"]
-            stored = entries.get(_response_key(key_hash))
-            response = None
+            state, response = entry["state"], None
             if state == RecordState.COMPLETED:
-                response = self._loaded(key_hash, stored) if stored else None
+                response = self._loaded(key_hash, found.get(_keys(key_hash).response))
                 state = state if response is not None else RecordState.TOMBSTONE
             expires = entry.get("expires")
             at = None if expires is None else datetime.fromisoformat(expires)
@@ -77,10 +71,8 @@ class CacheStore(Store):
         if instead_of is not None and self._entry_of_attempt(
             instead_of.key_hash, instead_of.attempt, *RecordState
         ):
-            self._call("delete_many", _cache_keys(instead_of.key_hash))
-        entry = _new_entry(claim)
-        key = _state_key(claim.key_hash)
-        if self._call("add", key, json.dumps(entry), self._lifetime(claim)):
+            self._call("delete_many", _keys(instead_of.key_hash))
+        if self._write("add", claim.key_hash, _new_entry(claim), claim.retention):
             return
         if self._entry(claim.key_hash) is not None:
             raise AlreadyRecorded
@@ -92,15 +84,15 @@ class CacheStore(Store):
         # A cache may have evicted the entry of this attempt; then `add` fails if there is another.
         write = "set" if entry is not None else "add"
         entry = entry or _new_entry(claim)
-        if entry["attempt"] != claim.attempt or entry["state"] not in _UNRESOLVED:
+        if entry["attempt"] != claim.attempt or entry["state"] not in UNRESOLVED:
             return False
         if response is not None:
-            seconds = claim.retention.total_seconds()
             text = self._dumped(claim.key_hash, response)
-            self._call("set", _response_key(claim.key_hash), text, seconds)
+            seconds = claim.retention.total_seconds()
+            self._call("set", _keys(claim.key_hash).response, text, seconds)
         entry["state"] = RecordState.TOMBSTONE if response is None else RecordState.COMPLETED
         entry["expires"] = (timezone.now() + claim.retention).isoformat()
-        self._call(write, _state_key(claim.key_hash), json.dumps(entry), self._lifetime(claim))
+        self._write(write, claim.key_hash, entry, claim.retention)
         return True
 
     def _dumped(self, key_hash: str, response: StoredResponse) -> str:
@@ -108,25 +100,27 @@ class CacheStore(Store):
             return response.dumps()
         return self._cipher.encrypt(key_hash, response)
 
-    def _loaded(self, key_hash: str, text: str) -> StoredResponse | None:
+    def _loaded(self, key_hash: str, text: str | None) -> StoredResponse | None:
+        if text is None:
+            return None
         # A response in plain text is a JSON object, and an encrypted one is base64.
         if text.startswith("{"):
             return StoredResponse.loads(text)
         return decrypted(self._cipher, key_hash, text)
 
     def delete(self, claim: Claim) -> None:
-        if self._entry_of_attempt(claim.key_hash, claim.attempt, *_UNRESOLVED) is not None:
-            self._call("delete_many", _cache_keys(claim.key_hash))
+        if self._entry_of_attempt(claim.key_hash, claim.attempt, *UNRESOLVED) is not None:
+            self._call("delete_many", _keys(claim.key_hash))
 
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
         entry = self._entry_of_attempt(key_hash, attempt, RecordState.RUNNING)
         if entry is not None:
-            lifetime = (self._retention + self._tombstone_retention).total_seconds()
-            self._call("set", _doubt_key(key_hash), attempt, lifetime)
+            lifetime = self._lifetime(self._retention)
+            self._call("set", _keys(key_hash).uncertain, attempt, lifetime)
 
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         entry = self._entry(prefix)
-        if entry is None or entry["state"] not in _UNRESOLVED:
+        if entry is None or entry["state"] not in UNRESOLVED:
             return []
         values = {name: entry[name] for name in ("attempt", "user", "method", "path")}
         return [UnresolvedRequest(key_hash=prefix, state=RecordState(entry["state"]), **values)]
@@ -143,20 +137,14 @@ class CacheStore(Store):
         if applied:
             expires = timezone.now() + self._retention
             entry.update(state=RecordState.TOMBSTONE, expires=expires.isoformat())
-            lifetime = (self._retention + self._tombstone_retention).total_seconds()
-            self._call("set", _state_key(key_hash), json.dumps(entry), lifetime)
+            self._write("set", key_hash, entry, self._retention)
         else:
-            self._call("delete_many", _cache_keys(key_hash))
+            self._call("delete_many", _keys(key_hash))
         return True
 
-    def _lifetime(self, claim: Claim) -> float:
-        return (claim.retention + self._tombstone_retention).total_seconds()
-
     def _entry(self, key_hash: str) -> dict[str, Any] | None:
-        found = self._call("get_many", [_state_key(key_hash), _doubt_key(key_hash)])
-        if (text := found.get(_state_key(key_hash))) is None:
-            return None
-        return _with_doubt(json.loads(text), found.get(_doubt_key(key_hash)))
+        keys = _keys(key_hash)
+        return _entry_in(self._call("get_many", [keys.state, keys.uncertain]), key_hash)
 
     def _entry_of_attempt(
         self, key_hash: str, attempt: str, *states: RecordState
@@ -166,6 +154,15 @@ class CacheStore(Store):
             return None
         return entry
 
+    def _write(
+        self, method: str, key_hash: str, entry: dict[str, Any], retention: timedelta
+    ) -> Any:
+        lifetime = self._lifetime(retention)
+        return self._call(method, _keys(key_hash).state, json.dumps(entry), lifetime)
+
+    def _lifetime(self, retention: timedelta) -> float:
+        return (retention + self._tombstone_retention).total_seconds()
+
     def _call(self, method: str, *args: Any) -> Any:
         """Call a method of the cache; raise IdempotencyUnavailable if it fails."""
         try:
@@ -173,6 +170,18 @@ class CacheStore(Store):
         except Exception as error:
             logger.error("idempotency: the cache failed: %s", type(error).__name__)
             raise IdempotencyUnavailable from error
+
+
+class _Keys(NamedTuple):
+    """The keys in the cache: of the state, of the response, and of the attempt in doubt."""
+
+    state: str
+    response: str
+    uncertain: str
+
+
+def _keys(key_hash: str) -> _Keys:
+    return _Keys(*(f"redlock-idempotency:{key_hash}:{name}" for name in _Keys._fields))
 
 
 def _new_entry(claim: Claim) -> dict[str, Any]:
@@ -186,23 +195,13 @@ def _new_entry(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _with_doubt(entry: dict[str, Any], uncertain_attempt: str | None) -> dict[str, Any]:
-    if entry["state"] == RecordState.RUNNING and entry["attempt"] == uncertain_attempt:
+def _entry_in(found: Mapping[str, Any], key_hash: str) -> dict[str, Any] | None:
+    """Return the entry of a key among those of the cache; its state may be in doubt."""
+    keys = _keys(key_hash)
+    if (text := found.get(keys.state)) is None:
+        return None
+    entry: dict[str, Any] = json.loads(text)
+    is_in_doubt = entry["attempt"] == found.get(keys.uncertain)
+    if entry["state"] == RecordState.RUNNING and is_in_doubt:
         entry["state"] = RecordState.UNCERTAIN
     return entry
-
-
-def _state_key(key_hash: str) -> str:
-    return f"redlock-idempotency:{key_hash}:state"
-
-
-def _response_key(key_hash: str) -> str:
-    return f"redlock-idempotency:{key_hash}:response"
-
-
-def _doubt_key(key_hash: str) -> str:
-    return f"redlock-idempotency:{key_hash}:uncertain"
-
-
-def _cache_keys(key_hash: str) -> Sequence[str]:
-    return [_state_key(key_hash), _response_key(key_hash), _doubt_key(key_hash)]

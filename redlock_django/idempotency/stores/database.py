@@ -14,7 +14,7 @@ from django.utils import timezone
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import Claim
-from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.protocol import UNRESOLVED, RecordState
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store, UnresolvedRequest
 from redlock_django.idempotency.stores.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.stores.response import StoredResponse
@@ -32,8 +32,6 @@ _NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b"", "is_encrypted": Fals
 _EMPTIED = {"state": RecordState.TOMBSTONE, **_NO_RESPONSE}
 _FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
-
-_UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
 
 
 class DatabaseStore(Store):
@@ -108,7 +106,7 @@ class DatabaseStore(Store):
         now = timezone.now()
         with _database_errors(self.alias):
             changed: int = (
-                self._rows_of(claim.key_hash, *_UNRESOLVED)
+                self._rows_of(claim.key_hash, *UNRESOLVED)
                 .filter(attempt=claim.attempt)
                 .update(
                     state=RecordState.TOMBSTONE if response is None else RecordState.COMPLETED,
@@ -131,7 +129,7 @@ class DatabaseStore(Store):
 
     def delete(self, claim: Claim) -> None:
         with _database_errors(self.alias):
-            rows = self._rows_of(claim.key_hash, *_UNRESOLVED)
+            rows = self._rows_of(claim.key_hash, *UNRESOLVED)
             rows.filter(attempt=claim.attempt).delete()
 
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
@@ -153,7 +151,7 @@ class DatabaseStore(Store):
 
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         # An unresolved record has no expires_at, and that column has an index.
-        rows = self.rows().filter(expires_at__isnull=True, state__in=_UNRESOLVED)
+        rows = self.rows().filter(expires_at__isnull=True, state__in=UNRESOLVED)
         with _database_errors(self.alias):
             rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
             return [UnresolvedRequest.of(row) for row in rows]
@@ -178,7 +176,7 @@ class DatabaseStore(Store):
         return PurgeableRecords(
             expired=rows.filter(expires_at__lte=gone),
             unresolved=rows.filter(
-                state__in=_UNRESOLVED,
+                state__in=UNRESOLVED,
                 expires_at__isnull=True,
                 created_at__lte=gone - self._retention,
             ),
