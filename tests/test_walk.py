@@ -40,10 +40,10 @@ def paths(folder: str, names: str) -> set[str]:
 @pytest.mark.parametrize(
     ("trip", "most"),
     [
-        ("`with lock()`: acquire and release", 40),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 57),
-        ("POST with `@lock_resource` and `@idempotent`", 79),
-        ("its replay", 32),
+        ("`with lock()`: acquire and release", 29),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 42),
+        ("POST with `@lock_resource` and `@idempotent`", 57),
+        ("its replay", 24),
     ],
 )
 def test_a_trip_enters_few_files(files: dict[str, set[str]], trip: str, most: int) -> None:
