@@ -406,6 +406,7 @@ CONTRACTS = {
     "locking.lock.Lock": "a lock, of which `@idempotent` holds one while a request runs",
     "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",
+    "admin.read_only.ReadOnlyMixin": "a page of Django's admin on which nothing is changed",
     "engine.errors.RedlockError": "an error that users catch",
     "engine.errors.BadResource": "an error that users catch",
     "exceptions.InvalidRedlock": "an error that users catch",

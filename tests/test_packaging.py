@@ -131,9 +131,8 @@ PLAIN = {
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",
-    "admin.held_locks.pages",
-    "admin.idempotency", "admin.idempotency.labels", "admin.idempotency.records", "admin.labels",
-    "engine.errors", "exceptions",
+    "admin.held_locks.pages", "admin.idempotency", "admin.idempotency.labels",
+    "admin.idempotency.records", "admin.labels", "admin.read_only", "engine.errors", "exceptions",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
+from redlock_django.admin.read_only import ReadOnlyMixin
 from redlock_django.models import ForcedRelease, moment
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 
-class ForcedReleaseAdmin(_ModelAdmin):
+class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
     """The record of forced releases, newest first."""
 
     list_display = (
@@ -81,18 +82,6 @@ class ForcedReleaseAdmin(_ModelAdmin):
     def each_master(self, record: ForcedRelease) -> SafeString:
         """Return the result on each master."""
         return _lines(record.masters)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: records are created by a forced release only."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: ForcedRelease | None = None) -> bool:
-        """Return False: records are read-only."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: ForcedRelease | None = None) -> bool:
-        """Return False: records are read-only."""
-        return False
 
 
 def _lines(fields: dict[str, Any]) -> SafeString:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import django
 from django.utils import formats, timezone
@@ -18,42 +18,64 @@ from django.utils.translation import gettext as _
 from redlock_django.engine.inspection.printable import printable
 
 if TYPE_CHECKING:
+    from django.utils.functional import _StrPromise as StrPromise
+
     from redlock_django.engine.inspection.holders import Holding, HoldingState
 
 BREADCRUMB_LIST = django.VERSION >= (6, 1)
 """True if Django's admin styles `ol.breadcrumbs`; earlier versions style `div.breadcrumbs`."""
 
+
+class StateLabel(NamedTuple):
+    """The sign, the word and the explanation of a state."""
+
+    sign: str
+    word: StrPromise
+    explanation: StrPromise
+
+
 # Keyed by the values of HoldingState and ReleaseOutcome: every process with the admin loads this
 # module, and not what defines those.
-LABELS = {
-    "held": gettext_lazy("held"),
-    "expiring": gettext_lazy("expiring"),
-    "partial": gettext_lazy("partial"),
-    "disagreeing": gettext_lazy("disagreeing"),
-    "foreign": gettext_lazy("foreign"),
-    "unclear": gettext_lazy("unclear"),
-}
-
-EXPLANATIONS = {
-    "held": gettext_lazy("A majority of the servers stores this lock."),
-    "expiring": gettext_lazy(
-        "A majority of the servers stores this lock, but it expires soon and does not seem to be "
-        "renewed."
+STATES = {
+    "held": StateLabel(
+        "●", gettext_lazy("held"), gettext_lazy("A majority of the servers stores this lock.")
     ),
-    "partial": gettext_lazy(
-        "Only a minority of the servers stores this lock. It is being acquired or released, or an "
-        "attempt to acquire it was not cleaned up. It excludes no client, and it expires."
+    "expiring": StateLabel(
+        "◔",
+        gettext_lazy("expiring"),
+        gettext_lazy(
+            "A majority of the servers stores this lock, but it expires soon and does not seem to "
+            "be renewed."
+        ),
     ),
-    "disagreeing": gettext_lazy(
-        "The servers store locks of several holders, and none of them has a majority. No client "
-        "holds the resource."
+    "partial": StateLabel(
+        "◐",
+        gettext_lazy("partial"),
+        gettext_lazy(
+            "Only a minority of the servers stores this lock. It is being acquired or released, or "
+            "an attempt to acquire it was not cleaned up. It excludes no client, and it expires."
+        ),
     ),
-    "foreign": gettext_lazy(
-        "Another program has set this key. Its value does not identify the holder."
+    "disagreeing": StateLabel(
+        "≠",
+        gettext_lazy("disagreeing"),
+        gettext_lazy(
+            "The servers store locks of several holders, and none of them has a majority. No "
+            "client holds the resource."
+        ),
     ),
-    "unclear": gettext_lazy(
-        "Too few of the servers that answered store this lock. With the silent ones it may have "
-        "a majority."
+    "foreign": StateLabel(
+        "◇",
+        gettext_lazy("foreign"),
+        gettext_lazy("Another program has set this key. Its value does not identify the holder."),
+    ),
+    "unclear": StateLabel(
+        "?",
+        gettext_lazy("unclear"),
+        gettext_lazy(
+            "Too few of the servers that answered store this lock. With the silent ones it may "
+            "have a majority."
+        ),
     ),
 }
 
@@ -62,15 +84,6 @@ OUTCOMES = {
     "not held": gettext_lazy("not held"),
     "changed": gettext_lazy("changed"),
     "no quorum": gettext_lazy("no quorum"),
-}
-
-_SIGNS = {
-    "held": "●",
-    "expiring": "◔",
-    "partial": "◐",
-    "disagreeing": "≠",
-    "foreign": "◇",
-    "unclear": "?",
 }
 
 
@@ -82,13 +95,14 @@ def badge(state: HoldingState) -> SafeString:
 # Cached, because a page shows a hundred of them, and lazy translations are slow.
 @lru_cache(maxsize=100)
 def _badge(state: HoldingState, language: str | None) -> SafeString:
+    label = STATES[state.value]
     return format_html(
         '<span class="redlock-badge redlock-{}" title="{}">'
         '<span aria-hidden="true">{}</span> {}</span>',
         state.value,
-        EXPLANATIONS[state.value],
-        _SIGNS[state.value],
-        LABELS[state.value],
+        label.explanation,
+        label.sign,
+        label.word,
     )
 
 

@@ -32,7 +32,7 @@ def detail_context(
         "waiters": seen.waiters,
         "missing": labels.missing_text(seen),
         "badge": labels.badge(seen.state),
-        "explained": labels.EXPLANATIONS[seen.state.value],
+        "explained": labels.STATES[seen.state.value].explanation,
         "bars": bars(seen, silent, scale),
         "rivals": _rivals(alias, seen),
     }

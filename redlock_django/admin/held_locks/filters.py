@@ -13,7 +13,7 @@ from django.contrib.admin.options import IncorrectLookupParameters
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
-from redlock_django.admin.labels import LABELS
+from redlock_django.admin.labels import STATES
 from redlock_django.engine.inspection.printable import printable
 
 PAGE = 50
@@ -68,7 +68,7 @@ class StateFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return every state with its label."""
-        return list(LABELS.items())
+        return [(state, label.word) for state, label in STATES.items()]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the locks in the chosen state."""

@@ -31,6 +31,7 @@ from redlock_django.admin.held_locks.filters import (
     StateFilter,
     aliases,
 )
+from redlock_django.admin.read_only import ReadOnlyMixin
 from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import BadResource
 from redlock_django.models import HeldLock, moment
@@ -43,7 +44,7 @@ else:
     _ModelAdmin = admin.ModelAdmin
 
 
-class HeldLockAdmin(_ModelAdmin):
+class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
     """List held locks, and release them by force with the permission `release_heldlock`."""
 
     list_display = ("name", "held_by", "held_since", "time_left", "on_masters", "condition")
@@ -106,18 +107,6 @@ class HeldLockAdmin(_ModelAdmin):
         return super().action_checkbox(obj) if is_resource(obj.resource) else SafeString()
 
     # Permissions.
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: locks are acquired by programs only."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Return False: locks are read-only."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Return False: a forced release has a permission of its own."""
-        return False
 
     def has_release_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may release locks by force; requires the view permission."""

@@ -29,6 +29,7 @@ from redlock_django.admin.idempotency.labels import (
     badge,
     displayed_response,
 )
+from redlock_django.admin.read_only import ReadOnlyMixin
 from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
@@ -62,8 +63,8 @@ class MethodFilter(admin.SimpleListFilter):
         return queryset.filter(method=self.value()) if self.value() else queryset
 
 
-class IdempotencyRecordAdmin(_ModelAdmin):
-    """The records of one database.
+class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
+    """The records of one database. Without its record, a request would be processed again.
 
     Records contain no keys. Response bodies are shown only to users with the permission
     `view_idempotency_body`. `using` is the alias of REDLOCK whose records are shown.
@@ -120,22 +121,6 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """
         field = lookup.partition(LOOKUP_SEP)[0]
         return field in FILTERABLE and super().lookup_allowed(lookup, value, request)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: records are created by requests only."""
-        return False
-
-    def has_change_permission(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> bool:
-        """Return False: records are read-only, but for `resolve_view`."""
-        return False
-
-    def has_delete_permission(
-        self, request: HttpRequest, obj: IdempotencyRecord | None = None
-    ) -> bool:
-        """Return False: without its record a request would be processed again."""
-        return False
 
     def has_body_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may see the responses that other users received."""
