@@ -60,14 +60,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of one workload; `note` says what its words mean."""
+    """A table of one workload, or a part of its figures; `note` says what its words mean."""
 
     title: str
     columns: Sequence[Column]
     note: str = ""
 
     def page(self, results: Results, workload: str) -> Iterator[str]:
-        """Yield the table as Markdown, without columns of which nothing is known."""
+        """Yield the table as Markdown, without rows and columns of which nothing is known."""
         names = results.names("contender", workload=workload)
         failed = [each.contender for each in results.failures if each.workload == workload]
         names = list(dict.fromkeys([*names, *filter(None, failed)]))
@@ -78,7 +78,8 @@ class Table:
         yield f"## {self.title}\n"
         if self.note:
             yield f"{self.note}\n"
-        rows = ([name, *(cells[c][row] for c in known)] for row, name in enumerate(names))
+        rows = [[name, *(cells[c][row] for c in known)] for row, name in enumerate(names)]
+        rows = [row for row in rows if any(row[1:])]
         yield markdown(["", *(column.heading for column in known)], rows) + "\n"
 
 
@@ -190,9 +191,9 @@ class Workload:
     """One workload. Its jobs are coroutine functions of the same file (`worker/bench.py`).
 
     `cases` returns, for a setting, what is varied and which contenders are asked. In a case,
-    `job` runs with the arguments that `how` returns, on `n` masters with the `options` of the
-    contender, if there is no `measure`, which returns the figures of a contender. With `parts`, it
-    returns those of several cases or contenders, by name. `settings` are the usual ones, or, if
+    `job` runs with the arguments that `how` returns: another job, `n` masters, `options` of the
+    contender, and those of the job. If there is a `measure`, it returns the figures instead; with
+    `parts`, those of several cases or contenders, by name. `settings` are the usual ones, or, if
     `fixed`, the only ones; `masters` is how many it needs, and `growth` yields lines on how its
     costs grow.
     """
@@ -215,4 +216,4 @@ class Workload:
         """Return the figures of a contender in a case."""
         if self.measure:
             return self.measure(plan, setting, case, contender)
-        return plan.measured(contender, setting, job=self.job, **self.how(case))
+        return plan.measured(contender, setting, **{"job": self.job, **self.how(case)})
