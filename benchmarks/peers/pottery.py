@@ -12,34 +12,34 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from benchmarks.worker.contender import TTL, AsyncLockObjects, LockObjects
+from benchmarks.worker.contender import TTL, AsyncLockObjects, Contender, LockObjects
 
 logging.disable()  # it logs a traceback for every master that fails
 
 
-class Threads(LockObjects):
+class Masters(Contender):
+    """The parts of both APIs; `kinds` are the classes of locks, clients and retries."""
+
+    prefix = "redlock:"
+    kinds: tuple[Any, Any, Any]
+
+    def __init__(self, masters: list[Any], *, timeout: float | None = None) -> None:
+        _, client, retry = self.kinds
+        more: dict[str, Any] = {} if timeout is None else {"socket_timeout": timeout}
+        never = retry(NoBackoff(), 0)
+        self._masters = {client(host=h, port=p, retry=never, **more) for h, p in masters}
+
+    def made(self, resource: str) -> Any:
+        return self.kinds[0](key=resource, masters=self._masters, auto_release_time=TTL)
+
+
+class Threads(Masters, LockObjects):
     """The sync API."""
 
-    prefix = "redlock:"
-
-    def __init__(self, masters: list[Any], *, timeout: float | None = None) -> None:
-        more: dict[str, Any] = {} if timeout is None else {"socket_timeout": timeout}
-        retry = Retry(NoBackoff(), 0)
-        self._masters = {Redis(host=h, port=p, retry=retry, **more) for h, p in masters}
-
-    def made(self, resource: str) -> Any:
-        return Redlock(key=resource, masters=self._masters, auto_release_time=TTL)
+    kinds = (Redlock, Redis, Retry)
 
 
-class Tasks(AsyncLockObjects):
+class Tasks(Masters, AsyncLockObjects):
     """The async API."""
 
-    prefix = "redlock:"
-
-    def __init__(self, masters: list[Any], *, timeout: float | None = None) -> None:
-        more: dict[str, Any] = {} if timeout is None else {"socket_timeout": timeout}
-        retry = AsyncRetry(NoBackoff(), 0)
-        self._masters = {AsyncRedis(host=h, port=p, retry=retry, **more) for h, p in masters}
-
-    def made(self, resource: str) -> Any:
-        return AIORedlock(key=resource, masters=self._masters, auto_release_time=TTL)
+    kinds = (AIORedlock, AsyncRedis, AsyncRetry)

@@ -7,30 +7,30 @@ from typing import Any
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from benchmarks.worker.contender import TTL, AsyncLockObjects, LockObjects
+from benchmarks.worker.contender import TTL, AsyncLockObjects, Contender, LockObjects
 
 
-class Threads(LockObjects):
+class OneMaster(Contender):
+    """The parts of both APIs; `client` is the class of clients."""
+
+    masters_used = 1
+    client: Any
+
+    def __init__(self, masters: list[Any]) -> None:
+        host, port = masters[0]
+        self._client = self.client(host=host, port=port)
+
+    def made(self, resource: str) -> Any:
+        return self._client.lock(resource, timeout=TTL)
+
+
+class Threads(OneMaster, LockObjects):
     """The sync API."""
 
-    masters_used = 1
-
-    def __init__(self, masters: list[Any]) -> None:
-        host, port = masters[0]
-        self._client = Redis(host=host, port=port)
-
-    def made(self, resource: str) -> Any:
-        return self._client.lock(resource, timeout=TTL)
+    client = Redis
 
 
-class Tasks(AsyncLockObjects):
+class Tasks(OneMaster, AsyncLockObjects):
     """The async API."""
 
-    masters_used = 1
-
-    def __init__(self, masters: list[Any]) -> None:
-        host, port = masters[0]
-        self._client = AsyncRedis(host=host, port=port)
-
-    def made(self, resource: str) -> Any:
-        return self._client.lock(resource, timeout=TTL)
+    client = AsyncRedis

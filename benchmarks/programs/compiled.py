@@ -45,12 +45,12 @@ def main() -> None:
 
 def _build(copy: Path) -> None:
     for tree in ("redlock_django", "benchmarks"):
-        unneeded = ignore_patterns("__pycache__", ".*", "site")
+        unneeded = ignore_patterns("__pycache__", ".*")
         copytree(ROOT / tree, copy / tree, ignore=unneeded)
     files = [
         str(file.relative_to(copy))
         for folder in FOLDERS
-        for file in sorted((copy / folder).glob("*.py"))
+        for file in sorted((copy / folder).rglob("*.py"))
         if file.name != "__init__.py"
     ]
     command = ["cythonize", "-q", "-3", "-i", "-j", f"{os.cpu_count() or 1}"]
