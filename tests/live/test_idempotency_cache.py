@@ -102,28 +102,6 @@ def test_a_request_whose_response_was_not_stored_does_not_run_again(shop: Shop) 
 
 
 @opposites
-def test_a_commit_that_fails_is_uncertain(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    failed = client.pay("cached", order, key, do="fail at commit")
-    assert failed.status == 500
-    assert [client.pay("cached", order, key).code for _ in range(2)] == [UNCERTAIN] * 2
-    assert shop.books.payments(order) == 0
-
-
-@opposites
-@pytest.mark.parametrize("do", ["raise", "500"])
-def test_a_view_that_fails_is_uncertain_unless_it_is_rolled_back(shop: Shop, do: str) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    assert client.pay("cached", order, key, do=do).status == 500
-    again = client.pay("cached", order, key)
-    if shop.is_atomic:
-        assert (again.status, again.replayed) == (201, False), shop.site.log
-    else:
-        assert again.code == UNCERTAIN, shop.site.log
-    assert shop.books.payments(order) == 1
-
-
-@opposites
 def test_a_view_that_outlives_its_lease_is_doubted_until_its_end(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "cached-forgotten", order, key) as first:

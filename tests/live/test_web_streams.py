@@ -51,7 +51,7 @@ def holders(masters: list[LocalMaster]) -> int:
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     response = async_to_sync(stream)(RequestFactory().get("/"))
-    time.sleep(2.5 * TTL)
+    time.sleep(1.3 * TTL)
     assert holders(masters) >= 3
     assert b"".join(response) == b"ab"
     response.close()
@@ -60,7 +60,7 @@ def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaste
 
 async def test_a_stream_is_renewed_while_its_loop_runs(masters: list[LocalMaster]) -> None:
     response = await stream(AsyncRequestFactory().get("/"))
-    await asyncio.sleep(2.5 * TTL)
+    await asyncio.sleep(1.3 * TTL)
     assert holders(masters) >= 3
     assert [chunk async for chunk in response] == [b"a", b"b"]
     await sync_to_async(response.close)()
