@@ -56,12 +56,8 @@ class LockMiddleware:
                 response: HttpResponseBase = self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if (state := RequestState.used(request)) is not None:
-                forbid_caching(state, response)
-                if response.streaming:
-                    call_on_close(response, request, state.release_locks)
-                else:
-                    state.release_locks()
+            if (state := RequestState.used(request)) and _ends_now(state, request, response):
+                state.release_locks()
             return response
         except BaseException:
             RequestState.of(request).release_locks()
@@ -73,12 +69,8 @@ class LockMiddleware:
                 response: HttpResponseBase = await self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if (state := RequestState.used(request)) is not None:
-                forbid_caching(state, response)
-                if response.streaming:
-                    call_on_close(response, request, state.release_locks)
-                else:
-                    await _release(state)
+            if (state := RequestState.used(request)) and _ends_now(state, request, response):
+                await _release(state)
             return response
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
@@ -95,6 +87,14 @@ class LockMiddleware:
         judge_effects(error, request, undone=was_rolled_back_by_django(request, error))
         prepared = RequestState.of(request).prepared_answer(error)
         return prepared or answer(request, error, status=_status(error))
+
+
+def _ends_now(state: RequestState, request: HttpRequest, response: HttpResponseBase) -> bool:
+    """Return whether the locks of a request end with its response; those of a stream end later."""
+    forbid_caching(state, response)
+    if response.streaming:
+        call_on_close(response, request, state.release_locks)
+    return not response.streaming
 
 
 async def _release(state: RequestState) -> None:

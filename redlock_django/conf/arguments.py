@@ -76,21 +76,22 @@ def has_arguments(names: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]
 
     def declare(function: Callable[_P, _T]) -> Callable[_P, _T]:
         signature = inspect.signature(function)
-        known = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        known += [
+        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        named = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
             for name, kind in names.__annotations__.items()
         ]
-
-        allowed = {parameter.name for parameter in known}
+        shown = signature.replace(parameters=[*own, *named])
+        known = _keywords(shown)
 
         @functools.wraps(function)
         def called(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            if kwargs.keys() - allowed:
-                refuse_unknown(called, kwargs)
+            for name in kwargs:
+                if name not in known:
+                    raise _unknown(function, name, known)
             return function(*args, **kwargs)
 
-        called.__signature__ = signature.replace(parameters=known)  # type: ignore[attr-defined]
+        called.__signature__ = shown  # type: ignore[attr-defined]
         return called
 
     return declare
@@ -98,14 +99,21 @@ def has_arguments(names: type) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]
 
 def refuse_unknown(function: Callable[..., Any], arguments: Mapping[str, object]) -> None:
     """Raise TypeError for an argument that a function does not have, with the one that is meant."""
-    parameters = inspect.signature(function).parameters.values()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
-    known = [one.name for one in parameters if one.kind not in positional]
+    known = _keywords(inspect.signature(function))
     for name in arguments:
         if name not in known:
-            raise TypeError(
-                f"{function.__name__}() has no argument {name!r}{hint_for_unknown(name, known)}"
-            )
+            raise _unknown(function, name, known)
+
+
+def _keywords(signature: inspect.Signature) -> list[str]:
+    """Return the parameters that an argument with a name may have."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    return [one.name for one in signature.parameters.values() if one.kind not in positional]
+
+
+def _unknown(function: Callable[..., Any], name: str, known: Collection[str]) -> TypeError:
+    hint = hint_for_unknown(name, known)
+    return TypeError(f"{function.__name__}() has no argument {name!r}{hint}")
 
 
 def helps_with_arguments(function: Callable[_P, _T]) -> Callable[_P, _T]:

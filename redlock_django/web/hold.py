@@ -24,7 +24,7 @@ from typing import (
 from asgiref.sync import iscoroutinefunction
 
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
-from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments
+from redlock_django.conf.arguments import checked, has_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock
 from redlock_django.web.name_templates import Template
@@ -96,8 +96,11 @@ def hold(
             )
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
-    within_ttl: ArgumentCheck = lambda value, _: minimum_hold(value, arguments.get("ttl"))  # noqa: E731
-    checked("hold", {**_CHECKS, "min_hold": within_ttl}, arguments)
+
+    def min_hold(value: object, _: str) -> float:
+        return minimum_hold(value, arguments.get("ttl"))
+
+    checked("hold", {**_CHECKS, "min_hold": min_hold}, arguments)
     return _Hold([Template(template) for template in templates], on_conflict, arguments)
 
 

@@ -50,12 +50,12 @@ class LockOptions:
 
     templates: tuple[Template, ...]
     using: str
-    ttl: float | None
-    wait: float | None
-    methods: frozenset[str] | None
-    status: int | None
-    on_locked: OnLocked | None
-    on_disconnect: str | None
+    ttl: float | None = None
+    wait: float | None = None
+    methods: frozenset[str] | None = None
+    status: int | None = None
+    on_locked: OnLocked | None = None
+    on_disconnect: str | None = None
     in_transaction: str | None = None
     """The database whose transaction is the lock; None for a lock in the store."""
 
@@ -227,16 +227,7 @@ class LockOptions:
 @cache
 def no_lock(using: str) -> LockOptions:
     """Return the options of a view that opens its own transaction and acquires no lock."""
-    return LockOptions(
-        templates=(),
-        using=using,
-        ttl=None,
-        wait=None,
-        methods=None,
-        status=None,
-        on_locked=None,
-        on_disconnect=None,
-    )
+    return LockOptions(templates=(), using=using)
 
 
 class _WaitingThreads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from django.db import OperationalError, connections, transaction
@@ -16,9 +16,13 @@ from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
 STATE = "current_setting('transaction_isolation'), pg_is_in_recovery()"
 """The columns of PostgreSQL that `refuse_snapshot` judges."""
 
-# lock_not_available, deadlock_detected, query_canceled (by statement_timeout)
-_BUSY_POSTGRESQL = ("55P03", "40P01", "57014")
-_BUSY_MYSQL = (1205, 3572)  # a deadlock, 1213, is an error: it ends the whole transaction
+_LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE of PostgreSQL
+_LOCK_WAIT_TIMEOUT = 1205  # error number of MySQL and MariaDB
+
+# also deadlock_detected, and query_canceled (by statement_timeout)
+_BUSY_POSTGRESQL = (_LOCK_NOT_AVAILABLE, "40P01", "57014")
+# also ER_LOCK_NOWAIT; a deadlock, 1213, is an error: it ends the whole transaction
+_BUSY_MYSQL = (_LOCK_WAIT_TIMEOUT, 3572)
 _BUSY_SQLITE = (5, 6)
 
 
@@ -113,18 +117,16 @@ def busy_timeout(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[No
 
 def is_busy(connection: BaseDatabaseWrapper, error: OperationalError) -> bool:
     """Return whether a statement has failed because another transaction holds a lock."""
-    cause: Any = error.__cause__
     if connection.vendor == "postgresql":
-        # psycopg 3 and psycopg2 name it differently.
-        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-        return state in _BUSY_POSTGRESQL
+        return _sqlstate(error) in _BUSY_POSTGRESQL
     if connection.vendor == "mysql":
         return bool(error.args) and error.args[0] in _BUSY_MYSQL
-    return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE
+    return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE
 
 
-_LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE of PostgreSQL
-_LOCK_WAIT_TIMEOUT = 1205  # error number of MySQL and MariaDB
+def _sqlstate(error: OperationalError) -> object:
+    # psycopg 3 and psycopg2 name it differently.
+    return getattr(error.__cause__, "sqlstate", None) or getattr(error.__cause__, "pgcode", None)
 
 
 class RowBusy(Exception):
@@ -140,12 +142,12 @@ def limited_wait(alias: str, seconds: float) -> Iterator[None]:
     by the option `timeout`, and fails with "database is locked".
     """
     limits = {"postgresql": _limit_in_postgresql, "mysql": _limit_in_mysql}
-    limit = limits.get(connections[alias].vendor, _limit_elsewhere)
+    limit = limits.get(connections[alias].vendor)
     try:
-        with limit(alias, seconds):
+        with limit(alias, seconds) if limit else nullcontext():
             yield
     except OperationalError as error:
-        if _is_timeout(error):
+        if _sqlstate(error) == _LOCK_NOT_AVAILABLE or error.args[:1] == (_LOCK_WAIT_TIMEOUT,):
             raise RowBusy from error
         raise
 
@@ -183,15 +185,3 @@ def _limit_in_mysql(alias: str, seconds: float) -> Iterator[None]:
             if connection.connection is not None:
                 with connection.connection.cursor() as cursor:
                     cursor.execute(statement, [before])
-
-
-@contextmanager
-def _limit_elsewhere(alias: str, seconds: float) -> Iterator[None]:
-    yield
-
-
-def _is_timeout(error: OperationalError) -> bool:
-    cause = error.__cause__
-    # psycopg 3 and psycopg2 name the SQLSTATE differently.
-    state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
-    return state == _LOCK_NOT_AVAILABLE or error.args[:1] == (_LOCK_WAIT_TIMEOUT,)
