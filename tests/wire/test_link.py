@@ -590,7 +590,9 @@ def test_a_master_is_connected_to_although_no_thread_could_be_started(
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters]
         urls = [proxy.url for proxy in proxies]
-        variant = stack.enter_context(joined(name, masters, urls=urls, max_ttl=60.0))
+        variant = stack.enter_context(
+            joined(name, masters, urls=urls, max_ttl=60.0, master_timeout=1.0)
+        )
         lease = variant.acquire("order:1", ttl=60.0)
         variant.settle()
         with monkeypatch.context() as patch:
@@ -632,7 +634,7 @@ def test_an_error_in_the_tender_does_not_end_it(
         failed.set()
         sys.exit(3)
 
-    with joined("threads", masters) as variant:
+    with joined("threads", masters, master_timeout=1.0) as variant:
         tender = variant.backend.thread_driver().tender
         with monkeypatch.context() as patch:
             patch.setattr(variant.links, "redial", fail)

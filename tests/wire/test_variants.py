@@ -247,7 +247,8 @@ def test_a_minority_is_cut_off_after_it_executed(
     everywhere = " ".join(str(index) for index in range(1, n + 1))
     with behind(masters[:down]) as proxies:
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
-        with scenario_over(name, masters[:n], urls=urls) as scenario:
+        # Half of this is how long a thread waits before it reads on behalf of threads that left.
+        with scenario_over(name, masters[:n], urls=urls, master_timeout=1.0) as scenario:
             for proxy in proxies:
                 proxy.lose_replies = True
             scenario.acquire("A", "order:1")
