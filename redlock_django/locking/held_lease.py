@@ -45,7 +45,7 @@ class HeldLease:
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     `released_at` is the moment at which its release began.
 
-    What most leases never need is an attribute of the class, or made when it is needed.
+    Attributes that most leases never need are in the class, or made when they are needed.
     """
 
     state = LeaseState.RENEWED
@@ -190,7 +190,7 @@ class HeldLease:
             self.backend.post_release(self.lease)
 
     def mark_forgotten(self) -> None:
-        """Report the loss of a lease that the store no longer has, or has of another holder."""
+        """Report that the store no longer has the lease, or has one of another holder instead."""
         masters = self.backend.servers_are_masters
         self.mark_lost("a majority of the masters lost it" if masters else "the store lost it")
 
@@ -217,7 +217,7 @@ class HeldLease:
         return False
 
     def repeat_release(self, error: BaseException, resources: Iterable[str]) -> None:
-        """Post a release that failed again; raise the error if it is meant to end the caller."""
+        """Post the release again after an error; raise an error that is meant to end the caller."""
         if self.released:
             with suppress(Exception):  # `error`, which came first, is the one to report
                 self.backend.post_release(self.lease)
@@ -259,8 +259,8 @@ class HeldLease:
         self.apply_extension(state, lease)
         return state
 
-    # An extension to the deadline that the lease has already changes nothing on a master that has
-    # the lock: so the store is asked without another command.
+    # To ask the store, the lease is extended to the deadline that it has. On a master that has the
+    # lock this changes nothing, and the store needs no other command.
 
     def verify(self, resources: Iterable[str]) -> None:
         """Ask the store; raise LockLost if it lost the lease, StoreUnavailable if it is unknown."""
@@ -292,7 +292,7 @@ class HeldLease:
         with merging:
             self.lease = merged = self.backend.merged(self.lease, lease)
         if self.ended:
-            # The extension may have left after the release, and healed a master with it.
+            # The extension may have been sent after the release, and have set the lock again.
             self.backend.post_release(merged)
             return
         now = self.backend.clock()

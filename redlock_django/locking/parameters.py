@@ -126,7 +126,7 @@ class LockParameters:
         return resolved
 
     def keep_order(self) -> None:
-        """Acquire the resources as they are ordered here, which all clients must do."""
+        """Acquire the resources in the order given, which must be the same for all clients."""
         self.in_order = self.resources
 
     def set_wait(self, seconds: float) -> None:

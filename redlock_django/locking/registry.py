@@ -207,9 +207,9 @@ def _unreleased(blocks: Iterable[Block]) -> Block:
 
 
 def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
-    """Return whether the caller, of which `owner` is the task or thread, acquired a lease.
+    """Return whether the caller, a task or thread `owner`, acquired a lease.
 
-    Of a thread, only leases are asked about that were acquired in its context.
+    For a thread, `leases_of_caller` has selected the leases of its context before.
     """
     if held_lease.owner is not owner or held_lease.reference is None or held_lease.inherited:
         return False
@@ -222,9 +222,9 @@ def _running_calls() -> Iterator[object]:
     """Yield each unfinished call that waits for the caller, latest first.
 
     A call of `sync_to_async` is identified by a list of asgiref's, and sync code outside of any by
-    None. There are several if sync code waits in `async_to_sync` for more sync code. That code is
-    not for a child task of what is awaited there, so the calls of a child task end with its own.
-    asgiref itself remembers only the call that began last, which may be over.
+    None. Several calls wait for the caller if sync code waits in `async_to_sync` for more sync
+    code. They do not wait for a child task that is created there, so the calls of a child task end
+    with its own. asgiref itself remembers only the call that began last, which may be over.
     """
     call: object = None
     if "task_context" in _threads_of_async_code.__dict__:

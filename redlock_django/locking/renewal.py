@@ -66,7 +66,7 @@ class Schedule:
         self._order = count()
 
     def add(self, held_lease: HeldLease, now: float) -> bool:
-        """Note a lease, which no other schedule checks from `now` on, by the process's clock.
+        """Note a lease; from `now` on, by the clock of the process, no other schedule checks it.
 
         Returns whether the thread or loop must look earlier than it would by itself.
         """
@@ -244,7 +244,7 @@ class RenewalService:
             self._set_timer(schedule)
 
     def move_to_thread(self, held_lease: HeldLease) -> None:
-        """Check a lease from the thread that was checked on a loop, which may end before it."""
+        """Check a lease of a loop from the renewal thread from now on: the loop may end first."""
         if held_lease.schedule is not self._schedule:
             self.watch_in_thread(held_lease)  # if no thread can be started, the loop goes on
 

@@ -86,7 +86,7 @@ def ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | None
 
 
 def _operations(cell: Any) -> Iterable[Any]:
-    """Return the operations of a view of django-ninja, which a cell of its closure may have."""
+    """Return the operations of django-ninja in a cell of a view's closure."""
     try:
         return getattr(cell.cell_contents, "operations", ())
     except ValueError:  # an empty cell

@@ -80,9 +80,10 @@ class LockResourceMixin(View):
     def get_lock_key(self) -> str | Sequence[str]:
         """Return the names to lock for this request, made by `resource()`.
 
-        `self.request`, `self.args` and `self.kwargs` are set. The default is `lock_key`, whose
-        templates are the only ones: a string that contains a value of the client, such as an
-        f-string, must not be read as a template, nor name another resource by a ":" in the value.
+        `self.request`, `self.args` and `self.kwargs` are set. The default is `lock_key`.
+        Only the strings of `lock_key` may be templates. A string that contains a value of the
+        client, such as an f-string, must not be read as one, and a ":" in the value must not make
+        it the name of another resource.
         """
         return self.lock_key
 

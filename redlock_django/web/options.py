@@ -77,7 +77,7 @@ class LockOptions:
         """Acquire a lock that does not wait yet, as a `with` block does; the caller releases it.
 
         Only a request that has to wait returns its pooled database connections and counts towards
-        MAX_WAITERS. If it may not wait, it is refused as one that does not.
+        MAX_WAITERS. A request that may not wait is refused at once.
         """
         try:
             self._enter(lock)

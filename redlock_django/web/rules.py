@@ -84,7 +84,7 @@ def _locked(
         raise InvalidRedlock("it matches no URL pattern")
     # A list of patterns that is included twice yields the same pattern twice.
     views: dict[URLPattern, Any] = {r.pattern: lock(r.pattern.callback) for r in matching}
-    # A pattern that is included twice is locked in both places, also if one of them is selected.
+    # A pattern that is included twice is locked in both places, even if one of them is selected.
     for route in (route for route in every if route.pattern in views):
         options = views[route.pattern].lock_options
         options.check_order(route.pattern.callback)

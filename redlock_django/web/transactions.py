@@ -213,7 +213,7 @@ def check_response(view: Callable[..., Any], response: Any, locked: TransactionL
 
 
 def check_recordable(view: Callable[..., Any], response: Any) -> None:
-    """Raise InvalidRedlock if a framework would make the response of a view only later."""
+    """Raise InvalidRedlock for a result that is not a response yet: a framework makes it later."""
     if not isinstance(response, HttpResponseBase):
         raise InvalidRedlock(
             f"{view_name(view)} returned {type(response).__name__}, and @idempotent records an "

@@ -147,7 +147,7 @@ def may_be_open() -> bool:
 
 
 class Keepable(Protocol):
-    """A lock that may be kept, for a module above which locks are."""
+    """A lock that a transaction may keep: what this module, which is below the locks, needs."""
 
     kept_by: KeptLocks | None
 
@@ -186,7 +186,7 @@ class KeptLocks:
         lock.kept_by = self
 
     def guard(self, lock: KeptLock) -> None:
-        """Roll back instead of COMMIT if a lock has been lost that is released later."""
+        """Roll back instead of COMMIT if this lock has been lost; it is released later."""
         self._guarding.append(lock)
 
     def remove(self, lock: Keepable) -> None:
