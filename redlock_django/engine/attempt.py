@@ -12,7 +12,7 @@ from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Con
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
-from redlock_django.engine.refusal import WaitingCaller, refusal
+from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import RedlockLease, valid_until
 
@@ -145,6 +145,7 @@ class Attempt(Round):
         return now
 
 
+@dataclass(slots=True, eq=False)
 class Wait:
     """The wait of one call: its attempts, until when they go on, and its place in the queues.
 
@@ -158,44 +159,34 @@ class Wait:
     be called for a lock that is reserved for the other.
 
     The arguments are those of `rounds.acquire`; without a `waiter`, no queue is joined. The wait
-    began at `asked`, and is over at `give_up`. `lost` counts the attempts that were lost, `splits`
-    those of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and
-    `lag` by how many µs its clock is known to be behind. `queued` has the masters that may have the
-    waiter in a queue. `attempt` is the last attempt. `begun` is the one that follows, if it has
-    begun in the pause before it. While the call is `resting`, no master has a lock or a ticket of
-    it.
+    began at `asked`, and is over at `give_up`.
     """
 
-    __slots__ = (
-        "_crowd", "_name", "_waiter", "asked", "attempt", "begun", "client", "give_up", "holder",
-        "lag", "lost", "queued", "resources", "resting", "splits", "ticket", "ttl",
-    )  # fmt: skip
+    client: Client
+    resources: tuple[str, ...]
+    ttl: float
+    holder: str
+    waiter: WaitingCaller | None
+    asked: float
+    give_up: float
 
-    def __init__(
-        self,
-        client: Client,
-        resources: tuple[str, ...],
-        ttl: float,
-        holder: str,
-        waiter: WaitingCaller | None,
-        asked: float,
-        wait: float,
-    ) -> None:
-        self.client = client
-        self.resources = resources
-        self.ttl = ttl
-        self.holder = holder
-        self.asked = asked
-        self.give_up = asked + wait
-        self.lost = self.splits = self.ticket = self.lag = 0
-        self.queued = _NONE
-        self.attempt: Attempt | None = None
-        self.begun: Attempt | None = None
-        self.resting = False
-        self._waiter = waiter
-        self._name, self._crowd = "", None
-        if waiter is not None:
-            self._name, self._crowd = waiter.name, waiter.crowd_refusal
+    # The place in the queues.
+    name: str = ""  # by which masters call the waiter; "" if it joins no queue
+    crowd: CrowdRefusal | None = None
+    ticket: int = 0
+    lag: int = 0  # µs by which the client's clock is known to be behind
+    queued: frozenset[int] = _NONE  # the masters that may have the waiter in a queue
+
+    # The attempts.
+    lost: int = 0
+    splits: int = 0  # those of the lost ones with split votes
+    attempt: Attempt | None = None  # the last one
+    begun: Attempt | None = None  # the next one, begun in the pause
+    resting: bool = False  # no master has a lock or a ticket of the call
+
+    def __post_init__(self) -> None:
+        if self.waiter is not None:
+            self.name, self.crowd = self.waiter.name, self.waiter.crowd_refusal
 
     @property
     def limit(self) -> float:
@@ -212,7 +203,7 @@ class Wait:
 
         Raises ResourceLocked.
         """
-        crowd = self._crowd
+        crowd = self.crowd
         self.ticket = next(self.client.proposals)
         now = yield Pause(self.give_up - self.asked)
         if crowd is not None and crowd.is_refused:
@@ -222,7 +213,7 @@ class Wait:
                 known.waited = known.took = now - self.asked
                 raise known
         if now >= self.give_up:
-            self._name = ""  # for its only attempt, it need not join a queue
+            self.name = ""  # for its only attempt, it need not join a queue
         return now
 
     def next_attempt(self, now: float) -> Attempt:
@@ -239,7 +230,7 @@ class Wait:
             self.ticket = self.ticket or proposal
             ask = Acquire(
                 client.deployment, self.resources, f"{next(client.tokens)} {self.holder}", self.ttl,
-                proposal, self._name, self.ticket,
+                proposal, self.name, self.ticket,
             )  # fmt: skip
             # Only the first attempt spares masters: those may be needed if it is lost.
             self.begun = Attempt(ask, now, self.give_up, not self.lost)
@@ -247,15 +238,15 @@ class Wait:
 
     def note(self, attempt: Attempt) -> None:
         """Note which masters may have the waiter in a queue, and what its crowd may conclude."""
-        if self._name:
+        if self.name:
             self.queued |= attempt.tally.asked
-        if self._crowd is not None:
-            self._crowd.note(attempt.last.account, late=attempt.late)
+        if self.crowd is not None:
+            self.crowd.note(attempt.last.account, late=attempt.late)
 
     def lease(self, attempt: Attempt, home: object) -> RedlockLease:
         """Return the lease of an attempt that has won the lock, and leave the crowd."""
-        if self._waiter is not None:
-            self._waiter.leave()
+        if self.waiter is not None:
+            self.waiter.leave()
         return RedlockLease(
             self.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl, attempt.started,
             attempt.until, attempt.fences,
@@ -264,14 +255,14 @@ class Wait:
             home=home,
             reached=self.queued or attempt.tally.reached,
             tally=attempt.tally,
-            waiter=self._name,
+            waiter=self.name,
         )  # fmt: skip
 
     def undo(self, attempt: Attempt, now: float, *, again: bool) -> Protocol[float]:
         """Release what a lost attempt may have set; leave the queues unless `again` is set."""
         queued = _NONE if again else self.queued
         now = yield from attempt.undo(now, queued, leave=not again)
-        self.resting = again and not self._name
+        self.resting = again and not self.name
         return now
 
     def undo_interrupted(self, now: float) -> Protocol[float]:
@@ -282,7 +273,7 @@ class Wait:
         """
         attempt = self.begun or self.attempt
         if attempt is not None and not self.resting:
-            if self._name:
+            if self.name:
                 self.queued |= attempt.tally.asked
             now = yield from attempt.undo(now, self.queued, leave=True)
         return now

@@ -296,7 +296,13 @@ class Account:
         """Return whether the masters without that many are a majority of all."""
         return self.majority(len(self.votes) - votes)
 
-    # Which masters.
+    # Which votes, and of which masters.
+
+    @property
+    def refusals(self) -> list[Vote]:
+        """The answers of the masters that refused."""
+        no = Ballot.REFUSED
+        return [vote for vote in self.votes if vote is not None and vote.ballot is no]
 
     @property
     def queueing(self) -> list[Vote]:

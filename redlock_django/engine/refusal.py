@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -36,11 +37,7 @@ class CrowdRefusal:
 
     def error(self, resources: tuple[str, ...]) -> ResourceLocked | None:
         """Return the error for a waiter that has not asked; None if the masters must be asked."""
-        if (account := self._account) is None:
-            return None
-        names = _at_fault(resources, account)
-        text, retry_after = Text(partial(_held, names, account)), partial(free_in, account)
-        return ResourceLocked(text, resource=names, retry_after=retry_after)
+        return None if self._account is None else _locked(resources, self._account)
 
 
 class WaitingCaller(Protocol):
@@ -68,26 +65,29 @@ def refusal(
     """Return the error for a round that was not won."""
     if late or account.unreachable:
         return _unreachable(deployment, ", ".join(resources), account, late)
+    return _locked(resources, account, partial(_answers, deployment, account))
+
+
+def _locked(
+    resources: tuple[str, ...],
+    account: Account,
+    answers: Callable[[], Mapping[str, str]] | None = None,
+) -> ResourceLocked:
     names = _at_fault(resources, account)
-    return ResourceLocked(
-        Text(partial(_held, names, account)),
-        resource=names,
-        tally=partial(_answers, deployment, account),
-        retry_after=partial(free_in, account),
-    )
+    text, retry_after = Text(partial(_held, names, account)), partial(free_in, account)
+    return ResourceLocked(text, resource=names, tally=answers, retry_after=retry_after)
 
 
 def _at_fault(resources: tuple[str, ...], account: Account) -> str:
     """Return the names of the resources at fault; the others may be free."""
     if len(resources) == 1:
         return resources[0]
-    faults = {vote.resource for vote in account.votes if vote and vote.ballot is Ballot.REFUSED}
+    faults = {vote.resource for vote in account.refusals}
     return ", ".join(resources[index] for index in sorted(faults))
 
 
 def _held(names: str, account: Account) -> str:
-    refused = [vote for vote in account.votes if vote and vote.ballot is Ballot.REFUSED]
-    only_reserved = all(vote.reserved for vote in refused)
+    only_reserved = all(vote.reserved for vote in account.refusals)
     return f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}"
 
 
@@ -124,11 +124,7 @@ def _by_reason(votes: dict[str, str]) -> str:
 def free_in(account: Account) -> float | None:
     """Return the seconds until enough refusing locks expire for a quorum; None if unknown."""
     missing = account.need - account.count(Ballot.GRANTED)
-    left = sorted(
-        vote.ttl
-        for vote in account.votes
-        if vote is not None and vote.ttl is not None and vote.ttl >= 0
-    )
     if missing < 1:
         return 0.0
+    left = sorted(vote.ttl for vote in account.refusals if vote.ttl is not None and vote.ttl >= 0)
     return left[missing - 1] / 1000 if len(left) >= missing else None

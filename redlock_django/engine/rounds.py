@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Client, Wait, to_masters
-from redlock_django.engine.protocol.commands import Command, Extend, Heal, Release
+from redlock_django.engine.protocol.commands import Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import WaitingCaller
@@ -45,7 +45,7 @@ def acquire(
 
     Source: the page "Distributed Locks with Redis" of the Redis documentation.
     """
-    waiting = Wait(client, resources, ttl, holder, waiter, now, wait)
+    waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait)
     try:
         if waiter is not None and waiter.behind:
             now = yield from waiting.follow_crowd(now)
@@ -127,10 +127,8 @@ def release(
     ask = Release(deployment, lease.resources, lease.value, bury, left, lease.waiter)
     frees = () if left else lease.resources
     masters = deployment.masters
-    commands: tuple[Command | None, ...] = (ask,) * masters
-    if len(lease.reached) < masters:
-        # An extension under way may be healing the masters that had forgotten the lock.
-        commands = to_masters(ask, lease.reached | lease.tally.forgot, masters)
+    # An extension under way may be healing the masters that had forgotten the lock.
+    commands = to_masters(ask, lease.reached | lease.tally.forgot, masters)
     tally = Tally(masters)
     try:
         yield Round(commands, tally, 0.0, awaited, frees)
