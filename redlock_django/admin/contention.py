@@ -27,6 +27,7 @@ from redlock_django.operate.contention_report import (
     hottest,
     steps,
     this_minute,
+    total_of,
 )
 
 MOST = 10
@@ -97,13 +98,13 @@ def contention_context(settings: AliasSettings, list_url: str) -> dict[str, Any]
 
 def _period_view(alias: str, period: Period, now: int, list_url: str) -> PeriodView:
     every = steps(alias, period, now)
-    hour = period is HOUR
+    total, hour = total_of(every), period is HOUR
     return PeriodView(
         name=_("Last hour") if hour else _("Last day"),
         begin=_("1 hour ago") if hour else _("1 day ago"),
         step=_("each bar is 1 minute") if hour else _("each bar is %s minutes") % period.step,
         steps=period.steps,
-        charts=[_refusals(every), _waits(every), _holds(every, period)],
+        charts=[_refusals(total, every), _waits(total, every), _holds(total, every, period.step)],
         rows=[
             _row(name, numbers, list_url)
             for name, numbers in hottest(alias, period, now, MOST)
@@ -112,40 +113,36 @@ def _period_view(alias: str, period: Period, now: int, list_url: str) -> PeriodV
     )
 
 
-def _refusals(every: Sequence[Contention]) -> Chart:
-    refused = sum(one.refused for one in every)
-    unavailable = sum(one.unavailable for one in every)
-    acquired = sum(one.acquired for one in every)
+def _refusals(total: Contention, every: Sequence[Contention]) -> Chart:
     text = ngettext(
         "%(n)s lock was refused, %(all)s acquired",
         "%(n)s locks were refused, %(all)s acquired",
-        refused,
+        total.refused,
     )
-    summary = text % {"n": number_format(refused), "all": number_format(acquired)}
-    if unavailable:
-        summary += " · " + _("%s without a quorum") % number_format(unavailable)
+    summary = text % {"n": number_format(total.refused), "all": number_format(total.acquired)}
+    if total.unavailable:
+        summary += " · " + _("%s without a quorum") % number_format(total.unavailable)
     return _chart("refused", _("Refusals"), summary, [one.refused for one in every], number_format)
 
 
-def _waits(every: Sequence[Contention]) -> Chart:
-    waited = sum(one.waited for one in every)
-    summary = ngettext("%s caller waited", "%s callers waited", waited) % number_format(waited)
-    if waited:
-        mean = sum(one.waited_seconds for one in every) / waited
-        summary += ", " + _("for %s on average") % _seconds(mean)
-    return _chart(
-        "waited", _("Average wait"), summary, [one.average_wait or 0 for one in every], _seconds
-    )
+def _waits(total: Contention, every: Sequence[Contention]) -> Chart:
+    text = ngettext("%s caller waited", "%s callers waited", total.waited)
+    summary = _with_average(text % number_format(total.waited), total.average_wait)
+    waits = [one.average_wait or 0 for one in every]
+    return _chart("waited", _("Average wait"), summary, waits, _seconds)
 
 
-def _holds(every: Sequence[Contention], period: Period) -> Chart:
-    seconds = sum(one.held_seconds for one in every)
-    holds = sum(one.released + one.lost for one in every)
-    summary = ngettext("%s lock was held", "%s locks were held", holds) % number_format(holds)
-    if holds:
-        summary += ", " + _("for %s on average") % _seconds(seconds / holds)
-    at_once = [one.held_seconds / (60 * period.step) for one in every]
+def _holds(total: Contention, every: Sequence[Contention], step: int) -> Chart:
+    text = ngettext("%s lock was held", "%s locks were held", total.holds)
+    summary = _with_average(text % number_format(total.holds), total.average_hold)
+    at_once = [one.held_seconds / (60 * step) for one in every]
     return _chart("held", _("Locks held at a time"), summary, at_once, _decimal)
+
+
+def _with_average(summary: str, average: float | None) -> str:
+    if average is None:
+        return summary
+    return summary + ", " + _("for %s on average") % _seconds(average)
 
 
 def _chart(

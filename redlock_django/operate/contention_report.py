@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, fields
 from typing import Any, NamedTuple
 
 from django.db.models import F, Sum
@@ -45,16 +46,25 @@ class Contention:
         return self.waited_seconds / self.waited if self.waited else None
 
     @property
+    def holds(self) -> int:
+        """How many locks were held, and are not any more."""
+        return self.released + self.lost
+
+    @property
     def average_hold(self) -> float | None:
         """The seconds for which a lock was held on average, None if none was released."""
-        holds = self.released + self.lost
-        return self.held_seconds / holds if holds else None
+        return self.held_seconds / self.holds if self.holds else None
 
 
 NUMBERS = tuple(field.name for field in fields(Contention))
 """The numbers of a row; all of them are counters of `locking.counters` too."""
 
 SUMS = {f"sum_{name}": Sum(name) for name in NUMBERS}
+
+
+def total_of(every: Iterable[Contention]) -> Contention:
+    """Return the sum of each number."""
+    return _contention(map(sum, zip(*(astuple(one) for one in every), strict=True)))
 
 
 def this_minute() -> int:
