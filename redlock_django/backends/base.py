@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from redlock_django.backends.values import SHORTEST_TTL, seconds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
+from redlock_django.wire.notice import Notice as Notice
+from redlock_django.wire.notice import ignore as ignore
 
 if TYPE_CHECKING:
     from redlock_django.backends.inspection.contract import Inspection
@@ -16,13 +18,6 @@ if TYPE_CHECKING:
 
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""
-
-Notice = Callable[[str, bool, str], object]
-"""Called with a server's name, whether it is up, and the reason."""
-
-
-def ignore(server: str, up: bool, reason: str) -> None:
-    """Ignore that a server failed or came back."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from weakref import WeakSet
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.wire.drivers.loop import LoopDriver
-from redlock_django.wire.drivers.mailbox import Arrival
+from redlock_django.wire.drivers.loop import Arrival, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.servers.handshake import Unfit

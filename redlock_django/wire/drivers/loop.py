@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,6 @@ from typing import Any
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.mailbox import Arrival
 from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import Driver
@@ -303,6 +303,41 @@ class LoopDriver:
         if self._end is not None:
             with suppress(RuntimeError):
                 await self._end.aclose()
+
+
+class Arrival:
+    """The latest result of a connecting thread that the loop has not handled yet.
+
+    Only one is kept: a loop that stands still while a master is down would otherwise collect the
+    result of every attempt.
+    """
+
+    __slots__ = ("_results", "scheduled")
+
+    def __init__(self) -> None:
+        self._results: deque[Joined | Unfit] = deque(maxlen=1)
+        self.scheduled = False  # a callback of the loop is to handle it
+
+    def put(self, result: Joined | Unfit) -> None:
+        """Store a result instead of the last one. The caller looks at `scheduled` afterwards."""
+        self.drop()
+        self._results.append(result)
+
+    def take(self) -> Joined | Unfit | None:
+        """Remove and return the result; None if there is none.
+
+        The flag is reset first: a result that a thread stores meanwhile is either returned here, or
+        the thread schedules another callback.
+        """
+        self.scheduled = False
+        with suppress(IndexError):
+            return self._results.pop()
+        return None
+
+    def drop(self) -> None:
+        """Remove the result, and close its connection."""
+        with suppress(IndexError):
+            discard(self._results.pop())
 
 
 def _complete(future: asyncio.Future[None]) -> None:

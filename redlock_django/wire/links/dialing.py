@@ -13,6 +13,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link.master import Master
+from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.handshake import Joined, Unfit, Unmarked, join
 
 logger = logging.getLogger("redlock_django")
@@ -21,13 +22,6 @@ SETTLING = 0.02
 """Seconds after which a master without a marker is asked again, then twice as long, and so on.
 
 Meanwhile the other masters answer, whose markers decide whether this client may write one."""
-
-Notice = Callable[[str, bool, str], object]
-"""A callback about a master, by name: did it come (True) or fail, and the reason.
-
-The reason is why it failed, or why the votes of a master that came are not counted yet ("" if they
-are). Called in a connecting thread.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +55,8 @@ class Dialing:
         self._terms = terms
         self._closed = closed
         self._driver = weakref.WeakMethod(deliver)
+        self._settling = 0.0  # the pause after the last attempt, if the master has no marker
+        self._unexpected = ""  # the last error that no rule here expects
 
     def run(self, delay: float, lost: str) -> None:
         """Connect after `delay` seconds, and again until the driver has a connection.
@@ -68,41 +64,42 @@ class Dialing:
         The notice callback is called with each result, in this thread, so that it delays no caller.
         `lost` is why a link was lost that may not come back at once, else "".
         """
-        master, membership, timeout = self._master, self._membership, self._terms.connect_timeout
         if lost:
             self._notice(Unfit(lost))
-        unmarked = 0  # how often in succession
-        unexpected = ""  # the last error that no rule here expects
-        result: Joined | Unfit | None = None
+        is_early = False
         while not self._closed.wait(delay):
-            if delay and not _is_early(result) and self._closed.wait(PACE.turn()):
+            if delay and not is_early and self._closed.wait(PACE.turn()):
                 return
-            try:
-                result = join(
-                    master.address, self._deployment, membership, self._terms.tolerate, timeout
-                )
-            except Unmarked as error:
-                result = error.with_traceback(None)
-                unmarked += 1
-                # The markers of the other masters decide whether this one gets one.
-                membership.look_again()
-                delay = SETTLING * 2.0 ** (unmarked - 1)
-                result.early = delay < timeout
-            except Unfit as error:
-                unmarked = 0
-                result = error.with_traceback(None)  # its frames would keep the connection alive
-            except Exception as error:  # a bug or a misuse must not silently end the attempts
-                if repr(error) != unexpected:  # its traceback is the same every time
-                    logger.exception("redlock master %s", master.address.name)
-                unexpected = repr(error)
-                result = Unfit(f"could not be reached: {type(error).__name__}")
+            result = self._join()
+            is_early = isinstance(result, Unmarked) and result.early
             again = self._deliver(result)
-            if _is_early(result):
+            if is_early:
+                delay = self._settling
                 continue
             self._notice(result)
             if not again:
                 return
-            delay = master.backoff()
+            delay = self._master.backoff()
+
+    def _join(self) -> Joined | Unfit:
+        """Return a connection, or why there is none."""
+        master, membership, timeout = self._master, self._membership, self._terms.connect_timeout
+        try:
+            return join(master.address, self._deployment, membership, self._terms.tolerate, timeout)
+        except Unmarked as error:
+            # The markers of the other masters decide whether this one gets one.
+            membership.look_again()
+            self._settling = 2 * self._settling or SETTLING
+            error.early = self._settling < timeout
+            return error.with_traceback(None)
+        except Unfit as error:
+            self._settling = 0.0
+            return error.with_traceback(None)  # its frames would keep the connection alive
+        except Exception as error:  # a bug or a misuse must not silently end the attempts
+            if repr(error) != self._unexpected:  # its traceback is the same every time
+                logger.exception("redlock master %s", master.address.name)
+            self._unexpected = repr(error)
+            return Unfit(f"could not be reached: {type(error).__name__}")
 
     def _deliver(self, result: Joined | Unfit) -> bool:
         deliver = self._driver()
@@ -123,10 +120,6 @@ class Dialing:
                 notice(name, True, result.trust.why(clock()))
         except BaseException:  # or the thread would end, and no other connects to this master
             logger.exception("redlock master %s: the notice callback failed", name)
-
-
-def _is_early(result: Joined | Unfit | None) -> bool:
-    return isinstance(result, Unmarked) and result.early
 
 
 def discard(result: Joined | Unfit) -> None:

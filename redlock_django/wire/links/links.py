@@ -27,15 +27,12 @@ from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness, LateWatch
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.links.dialer import IDLE, Dialer, Driver
-from redlock_django.wire.links.dialing import Notice, Terms
+from redlock_django.wire.links.dialing import Terms
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.outbox import Outbox, Planner
+from redlock_django.wire.notice import Notice, ignore
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
-
-
-def ignore(master: str, up: bool, reason: str) -> None:
-    """Ignore a notice."""
 
 
 class Links:

@@ -118,22 +118,7 @@ def join(
         info = read_info(ask(connection, ("INFO",))[0])
         warnings = check(info, tolerate)
         run_id = run_of(info)
-        asked: list[tuple[str | int | bytes, ...]] = [
-            ("SCRIPT", "LOAD", script(name)[0])
-            for name in (*(command.name for command in COMMANDS), Join.name)
-        ]
-        while True:
-            sent = clock()
-            mode = "mark" if membership.may_mark(address.name, sent) else "join"
-            evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
-            *_, answer = ask(connection, *asked, ("EVAL", *evaluated))
-            try:
-                trust = read_trust(membership, address.name, run_id, answer, sent, clock())
-                break
-            except Unmarked:
-                if not membership.may_mark(address.name, clock()):
-                    raise
-            asked = []  # the marker of this master was the last one that had to be known
+        trust = _ask_for_trust(connection, address.name, run_id, deployment, membership)
         taken: socket.socket = connection._sock
         pushes = speaks_resp3(taken)
         # From here on the socket belongs to the link: redis-py must neither close nor shut it down.
@@ -147,6 +132,31 @@ def join(
     if taken.family in (socket.AF_INET, socket.AF_INET6):
         _keep_alive(taken, address.kwargs.get("socket_keepalive_options") or {})
     return Joined(taken, run_id, trust, warnings, inspected, pushes)
+
+
+def _ask_for_trust(
+    connection: Any, name: str, run_id: str, deployment: Deployment, membership: Membership
+) -> Trust:
+    """Load all scripts, and run join.lua; mark the master if this client may do that.
+
+    Raises ConfigMismatch and Unmarked.
+    """
+    scripts = (*(command.name for command in COMMANDS), Join.name)
+    loaded: list[tuple[str | int | bytes, ...]] = [
+        ("SCRIPT", "LOAD", script(each)[0]) for each in scripts
+    ]
+    while True:
+        sent = clock()
+        mode = "mark" if membership.may_mark(name, sent) else "join"
+        evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
+        *_, answer = ask(connection, *loaded, ("EVAL", *evaluated))
+        try:
+            return read_trust(membership, name, run_id, answer, sent, clock())
+        except Unmarked:
+            # Its marker may have been the last one that had to be known before one is written.
+            if not membership.may_mark(name, clock()):
+                raise
+        loaded = []
 
 
 def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
