@@ -40,9 +40,9 @@ def paths(folder: str, names: str) -> set[str]:
 @pytest.mark.parametrize(
     ("trip", "most"),
     [
-        ("`with lock()`: acquire and release", 29),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 42),
-        ("POST with `@lock_resource` and `@idempotent`", 57),
+        ("`with lock()`: acquire and release", 27),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 40),
+        ("POST with `@lock_resource` and `@idempotent`", 56),
         ("its replay", 24),
     ],
 )
