@@ -20,6 +20,7 @@ from redlock_django.backends.memory.queue import LATE
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
+    AcquireSlot,
     Command,
     Confirm,
     Extend,
@@ -34,6 +35,8 @@ from redlock_django.testing.masters import local_masters
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)
 RESOURCES = ("r", "s", "t")
+LIMIT = 3
+SLOTS = ("r", "r[1]", "r[2]")
 TOKENS = ("a" * 32, "b" * 32, "C0" * 16)
 OTHERS = ("plain", "", "a" * 32, f"{'d' * 32} {{}}", f"{'d' * 31} {{}}", f"{'g' * 32} {{}}")
 FENCES = ("abc", "", "0x10", " 12 ", "nan", "-5", "1e3", "0", "7", "9" * 16, "9" * 17, "12\n")
@@ -233,15 +236,19 @@ class Pair:
 
 def _random_command(rng: Random, now: int) -> Command:
     resources = tuple(rng.sample(RESOURCES, rng.choice((1, 1, 2, 3))))
+    if rng.random() < 0.4:
+        resources = (rng.choice(SLOTS),)
     value = f"{rng.choice(TOKENS)} {{}}"
     common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": resources, "value": value}
     ttl = rng.choice((5.0, 20.0, 30.0))
     fences = tuple(now + rng.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
     kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
+    is_slot = resources[0] in SLOTS and len(resources) == 1
     waiter = rng.choice(("", *WAITERS))
     if kind is Acquire:
         ticket = max(fences) - rng.choice((0, 1000, 5_000_000))
-        return Acquire(**common, ttl=ttl, proposal=max(fences), waiter=waiter, ticket=ticket)
+        asked = {**common, "ttl": ttl, "proposal": max(fences), "waiter": waiter, "ticket": ticket}
+        return AcquireSlot(**asked, limit=LIMIT) if is_slot else Acquire(**asked)
     if kind is Confirm:
         return Confirm(**common, fences=fences)
     if kind is Extend:
@@ -250,12 +257,15 @@ def _random_command(rng: Random, now: int) -> Command:
         return Heal(**common, ttl=ttl, fences=fences)
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
     left = rng.choice((3.0, 15.0, 40.0)) if rng.random() < 0.3 else 0.0
-    return Release(**common, bury=bury, left=left, waiter=waiter, calls=calls)
+    return Release(
+        **common, bury=bury, left=left, waiter=waiter, calls=calls, is_slot=is_slot
+    )
 
 
 def _disturb(pair: Pair) -> None:
     rng = pair.rng
-    lock, fence = DEPLOYMENT.lock(rng.choice(RESOURCES)), DEPLOYMENT.fence(rng.choice(RESOURCES))
+    resource = rng.choice((*RESOURCES, *SLOTS))
+    lock, fence = DEPLOYMENT.lock(resource), DEPLOYMENT.fence(resource)
     queue = DEPLOYMENT.queue(rng.choice(RESOURCES))
     what = rng.randrange(15)
     if what == 0:

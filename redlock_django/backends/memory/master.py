@@ -19,6 +19,7 @@ Script = Callable[[Keyspace, int, list[str], list[bytes]], ScriptReply]
 
 SCRIPTS: dict[str, Script] = {
     "acquire": scripts.acquire,
+    "acquire_slot": scripts.acquire_slot,
     "confirm": scripts.confirm,
     "extend": scripts.extend,
     "heal": scripts.heal,

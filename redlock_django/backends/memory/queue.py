@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from redlock_django.backends.memory.keyspace import Keyspace
 
@@ -21,39 +22,59 @@ class Queues:
         self._keyspace = keyspace
 
     def call_first(
-        self, key: str, now: int, waiter: bytes = b"", ticket: float = math.inf
+        self,
+        key: str,
+        now: int,
+        waiter: bytes = b"",
+        ticket: float = math.inf,
+        free: int = 1,
+        slots: Sequence[int] = (),
     ) -> tuple[bytes, float] | None:
-        """Call the first waiter whose process listens; return it and the µs of its turn.
+        """Call the first waiters whose processes listen, so that `free` waiters have a turn.
 
-        None if no waiter is in front of `waiter`.
+        Returns one of these and the µs that its turn lasts; None if fewer are in front of `waiter`.
+        The message contains the number of a slot if there are `slots`.
         """
+        turns = 0
         for _ in range(1000):
             queue = self._keyspace.sorted_set(key)
-            name = min(queue, key=lambda name: (queue[name], name), default=waiter)
+            order = sorted(queue, key=lambda name: (queue[name], name))
+            name = order[turns] if turns < len(order) else waiter
             score = queue.get(name, 0.0)
             if name == waiter or (score >= 0 and (ticket, waiter) < (score, name)):
                 return None
             if queue.get(waiter, 0.0) >= LATE:
                 return None
-            if score < 0 and now < -score:
-                return name, -score - now
+            left = -score - now if score < 0 and now < -score else 0
             channel = channel_of(name)
-            if not channel:
+            slot = b"/%d" % slots[turns % len(slots)] if slots else b""
+            if left:
+                turns += 1
+            elif not channel:
                 self._keyspace.remove(key, name)
             elif score < 0:
                 queue[name] = LATE + now
                 if channel != channel_of(waiter):
                     self._remove_process(key, channel, name)
-            elif not self._keyspace.publish(channel.decode(), name):
+                    turns = 0
+            elif not self._keyspace.publish(channel.decode(), name + slot):
                 self._remove_process(key, channel)
+                turns = 0
             elif score >= LATE:
                 return None
             else:
                 queue[name] = -now - TURN
                 if not waiter:
                     self._ask_to_watch(queue, name)
-                return name, TURN
+                turns, left = turns + 1, TURN
+            if left and turns >= free:
+                return name, left
         return None
+
+    def call_next(self, key: str, now: int, slot: int) -> None:
+        """Call the first waiter that has no turn: one slot of several was released."""
+        turns = sum(score < -now for score in self._keyspace.sorted_set(key).values())
+        self.call_first(key, now, free=turns + 1, slots=(slot,))
 
     def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
         for name in list(self._keyspace.sorted_set(key)):

@@ -17,6 +17,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from redlock_django.engine.protocol.deployment import Deployment, ms
+from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     GRANTED,
@@ -31,6 +32,7 @@ _LUA = files(__package__).joinpath("lua")
 # The files of `lua/` that a script includes, before its own code.
 INCLUDED: Mapping[str, tuple[str, ...]] = {
     "acquire": ("queue", "index", "set_locks"),
+    "acquire_slot": ("queue", "index", "set_locks"),
     "confirm": ("trusted",),
     "extend": ("trusted", "index"),
     "heal": ("trusted", "index", "set_locks"),
@@ -135,6 +137,7 @@ class Command:
             resource=_integer(index) - 1,
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
             reserved=reserved,
+            taken=_bytes(reply[7]) if len(reply) > 7 else b"",
         )
 
 
@@ -143,6 +146,12 @@ def as_array(reply: Any) -> Any:
     if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
         return [*unpack_grant(reply)]
     return [reply, GRANTED, 0] if type(reply) is int else reply
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    raise ValueError(f"expected a string in a reply, got {type(value).__name__}")
 
 
 def _integer(value: object) -> int:
@@ -183,6 +192,24 @@ class Acquire(Command):
         return _CONSTANTS.pack(
             ms(self.ttl), deployment.skew, ms(deployment.fence_ttl), ms(deployment.max_ttl)
         )
+
+
+@dataclass(slots=True)
+class AcquireSlot(Acquire):
+    """Set the lock of one slot of a name of which `limit` clients may hold one each.
+
+    `resources` has the resource of that slot alone. A refusal shows which slots are taken.
+    """
+
+    name: ClassVar[str] = "acquire_slot"
+
+    limit: int = field(kw_only=True)
+
+    def keys(self) -> list[str]:
+        (resource,) = self.resources
+        name = name_of(resource)
+        slots = (self.deployment.lock(slot_resource(name, slot)) for slot in range(self.limit))
+        return [*self._keys_to_set(), *self._queues(), *slots]
 
 
 @dataclass(slots=True)
@@ -254,7 +281,8 @@ class Release(Command):
     waiters. With `bury`, write a tombstone as well, so that the token cannot be set again. With a
     `waiter`, remove that waiter from the queues. Without `calls`, do not call any waiter: a client
     that asks again keeps its place, and the next waiter needs no call if its round follows in the
-    same send.
+    same send. The release of one slot of several (`is_slot`) calls the first waiter that has no
+    turn.
     """
 
     name: ClassVar[str] = "release"
@@ -264,11 +292,12 @@ class Release(Command):
     left: float = 0.0
     waiter: str = ""
     calls: bool = True
+    is_slot: bool = False
 
     @property
     def plain(self) -> bool:
         """True if the release does only what every release does."""
-        return not (self.bury or self.left or self.waiter)
+        return not (self.bury or self.left or self.waiter or (self.is_slot and self.calls))
 
     def keys(self) -> list[str]:
         deployment = self.deployment
@@ -279,8 +308,9 @@ class Release(Command):
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.calls:d} {self.waiter}"
+        calls = 2 if self.calls and self.is_slot else int(self.calls)
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {calls} {self.waiter}"
         return [self.value, how, *self.resources]
 
 
-COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release)
+COMMANDS: tuple[type[Command], ...] = (Acquire, AcquireSlot, Confirm, Extend, Heal, Release)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from redlock_django.engine.protocol.shard_choice import identity
+from redlock_django.engine.protocol.slots import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +69,11 @@ class Deployment:
         return f"{self.prefix}:fence:{resource}"
 
     def queue(self, resource: str) -> str:
-        """Return the key of a resource's queue: a sorted set of its waiters, by ticket."""
-        return f"{self.prefix}:queue:{resource}"
+        """Return the key of a resource's queue: a sorted set of its waiters, by ticket.
+
+        The slots of a name have one queue.
+        """
+        return f"{self.prefix}:queue:{name_of(resource)}"
 
     def wake(self, process: str) -> str:
         """Return the channel on which masters call the waiters of a process."""

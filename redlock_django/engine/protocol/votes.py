@@ -22,7 +22,8 @@ class Vote(NamedTuple):
     remaining time of a refusing lock in ms, -1 if it has no expiry. `rival` identifies the holder
     or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
     number of waiters in front of this client in its queue (-1 if the client is not in it).
-    `reserved` is True if the lock is free, but it is a waiter's turn. `sent` is False only if no
+    `reserved` is True if the lock is free, but it is a waiter's turn. `taken` has a character for
+    each slot of a name that has several: "0" if this client may take it. `sent` is False only if no
     byte was sent to the master. `stale` is True if the vote failed because the connection had been
     closed while no client used it, or because other masters seemed to be enough.
     """
@@ -37,6 +38,7 @@ class Vote(NamedTuple):
     absent: bool = False
     ahead: int = -1
     reserved: bool = False
+    taken: bytes = b""
     sent: bool = True
     stale: bool = False
 

@@ -3,6 +3,8 @@
 -- ends; the score of a late waiter, which did not use its turn, is LATE plus the moment (us) at
 -- which that was noticed. The name of a waiter is the channel of its process, a space, and a number.
 --
+-- A name with several slots has one queue: as many of its first waiters as slots are free have a turn.
+--
 -- The functions are made by this one, which a script calls when a queue exists or a waiter joins
 -- one: to make them with every grant takes a tenth of its time. Returns call_first and stand.
 local function queue_functions()
@@ -49,12 +51,15 @@ local function queue_functions()
     end
   end
 
-  -- Call the first waiter whose process listens. Returns the waiter whose turn it is, and the us that
-  -- its turn still lasts; nothing if no waiter is in front of `waiter`, whose ticket is `ticket` (''
-  -- and nil for a client that is not in the queue: every waiter is in front of it).
-  local function call_first(key, now, waiter, ticket)
+  -- Call the first waiter whose process listens; where several slots are free (`free`, 1 if left out),
+  -- the first waiters, so that as many have a turn. Returns a waiter whose turn it is, and the us that its
+  -- turn still lasts; nothing if fewer waiters are in front of `waiter`, whose ticket is `ticket` ('' and
+  -- nil for a client that is not in the queue: every waiter is in front of it). A waiter learns which slot
+  -- to ask for by its number in `slots`, if there are any.
+  local function call_first(key, now, waiter, ticket, free, slots)
+    local turns = 0 -- how many waiters in front have a turn: these are the first in the queue
     for _ = 1, 1000 do
-      local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
+      local first = redis.pcall('ZRANGE', key, turns, turns, 'WITHSCORES')
       local name, score = first[1], tonumber(first[2])
       if not name or name == waiter then
         return
@@ -68,21 +73,24 @@ local function queue_functions()
       if ticket and is_late(key, waiter) then
         return
       end
-      if score < 0 and now < -score then
-        return name, -score - now
-      end
+      local left = score < 0 and now < -score and -score - now
       local channel = channel_of(name)
-      if channel and score < 0 then
+      if left then
+        turns = turns + 1
+      elseif channel and score < 0 then
         -- The process may have stopped, so its other waiters must not be called one after the other.
         -- Those that still wait come back with the same ticket. A process that asks has not stopped.
         redis.call('ZADD', key, string.format('%.0f', LATE + now), name)
         if channel ~= channel_of(waiter) then
           remove_process(key, channel, name)
+          turns = 0 -- some of them may have had a turn
         end
       elseif channel then
-        local heard = redis.pcall('PUBLISH', channel, name)
+        local slot = slots and '/' .. slots[turns % #slots + 1] or ''
+        local heard = redis.pcall('PUBLISH', channel, name .. slot)
         if type(heard) ~= 'number' or heard == 0 then
           remove_process(key, channel)
+          turns = 0
         elseif score >= LATE then
           return -- a late waiter gets no second turn before it has asked again
         else
@@ -90,10 +98,13 @@ local function queue_functions()
           if not ticket then
             ask_to_watch(key, name)
           end
-          return name, TURN
+          turns, left = turns + 1, TURN
         end
       else
         redis.call('ZREM', key, name)
+      end
+      if left and turns >= (free or 1) then
+        return name, left
       end
     end
   end

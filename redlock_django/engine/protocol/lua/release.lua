@@ -5,8 +5,8 @@
 -- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
 --       resource (none: leave the queues alone)
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
---       hold is over), 1 to call the first waiter (0: the next one asks) and waiter ('': none), each
---       resource
+--       hold is over), 1 to call the first waiter (0: the next one asks; 2: the first that has no
+--       turn, as this is one slot of several) and waiter ('': none), each resource
 -- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
 --    round alone, if it is granted and the clock was not read: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
@@ -26,7 +26,7 @@ for index = 1, count do
     lock = false -- a key of another type is not a lock
   end
   local has_waiters = queue and redis.call('PTTL', queue) ~= -2
-  local is_called = has_waiters and calls == '1'
+  local is_called = has_waiters and calls ~= '0'
   if now == 0 and (is_called or left > 0) then
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
@@ -50,8 +50,13 @@ for index = 1, count do
       redis.call('DEL', key)
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
-    if is_called then
+    if is_called and calls == '1' then
       queue_functions()(queue, now, '')
+    elseif is_called then
+      -- Other slots may have been released a moment ago, for waiters that have their turns now.
+      local turns = redis.pcall('ZCOUNT', queue, '-inf', string.format('(-%.0f', now))
+      local slot = resource:match('%[(%d+)%]$') or '0'
+      queue_functions()(queue, now, '', nil, (tonumber(turns) or 0) + 1, { slot })
     end
   end
   if lock ~= value and fault == 0 then
