@@ -89,6 +89,9 @@ class BaseBackend:
     keeps_min_hold: bool = False
     """True if a release before `Lease.earliest_end` leaves the lock held until then."""
 
+    has_permits: bool = False
+    """True if several clients can hold a name at once, each one slot of it: `limit`."""
+
     survives_restart: bool = False
     """True if locks are still held after all servers of the store have restarted at once."""
 
@@ -135,15 +138,19 @@ class BaseBackend:
     async def aconnect(self) -> None:
         """Begin to connect the running loop to the servers, and return at once."""
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
         """Acquire all resources or none, waiting for at most `wait` seconds.
 
+        With a `limit`, `resources` has one name that so many clients may hold at once. The lease is
+        a slot of it (see `engine.protocol.slots`). Only a store that `has_permits` is asked for it.
         Raises ResourceLocked or StoreUnavailable.
         """
         raise NotImplementedError
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         """Acquire as `acquire` does, on the running loop."""
         raise NotImplementedError

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.pauses import clock_lag, retry_delays
-from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Confirm, Release
+from redlock_django.engine.protocol.commands import (
+    TOKEN,
+    Acquire,
+    AcquireSlot,
+    Command,
+    Confirm,
+    Release,
+)
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
+from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import RedlockLease, valid_until
 
@@ -169,6 +178,7 @@ class Wait:
     waiter: WaitingCaller | None
     asked: float
     give_up: float
+    slots: SlotChoice | None = None  # of a name that several clients may hold at once
 
     # The place in the queues.
     name: str = ""  # by which masters call the waiter; "" if it joins no queue
@@ -228,10 +238,14 @@ class Wait:
             client = self.client
             proposal = next(client.proposals) + self.lag
             self.ticket = self.ticket or proposal
-            ask = Acquire(
-                client.deployment, self.resources, f"{next(client.tokens)} {self.holder}", self.ttl,
-                proposal, self.name, self.ticket,
-            )  # fmt: skip
+            token = next(client.tokens)
+            common = f"{token} {self.holder}", self.ttl, proposal, self.name, self.ticket
+            if self.slots is None:
+                ask = Acquire(client.deployment, self.resources, *common)
+            else:
+                called = None if self.waiter is None else self.waiter.called_slot
+                resources = self.slots.resource(token, called)
+                ask = AcquireSlot(client.deployment, resources, *common, limit=self.slots.limit)
             # Only the first attempt spares masters: those may be needed if it is lost.
             self.begun = Attempt(ask, now, self.give_up, not self.lost)
         return self.begun
@@ -248,14 +262,15 @@ class Wait:
         if self.waiter is not None:
             self.waiter.leave()
         return RedlockLease(
-            self.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl, attempt.started,
-            attempt.until, attempt.fences,
+            attempt.ask.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl,
+            attempt.started, attempt.until, attempt.fences,
             waited=attempt.started - self.asked,
             attempts=self.lost + 1,
             home=home,
             reached=self.queued or attempt.tally.reached,
             tally=attempt.tally,
             waiter=self.name,
+            limit=1 if self.slots is None else self.slots.limit,
         )  # fmt: skip
 
     def undo(self, attempt: Attempt, now: float, *, again: bool) -> Protocol[float]:
@@ -290,6 +305,9 @@ class Wait:
     def goes_on(self, attempt: Attempt, now: float) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
         split = attempt.split
+        if self.slots is not None:
+            self.slots.note(attempt.last.account)
+            split = split or self.slots.is_open
         self.lost += 1
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
@@ -308,7 +326,9 @@ class Wait:
         queueing = bool(ask.waiter) and not attempt.unreachable
         # Where others share the votes, a waiter that has none and is in most queues need not ask
         # again at once. If all asked, a crowd would share the votes again.
-        if not attempt.split or (queueing and attempt.queued):
+        if self.slots is not None and self.slots.is_open:
+            delay = unheard = delay if attempt.split else 0.0
+        elif not attempt.split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
@@ -321,7 +341,7 @@ def _place(attempt: Attempt) -> tuple[str, int]:
     queued = account.queueing
     if not account.majority(len(queued)):
         return "", 0
-    return attempt.ask.resources[queued[0].resource], min(vote.ahead for vote in queued)
+    return name_of(attempt.ask.resources[queued[0].resource]), min(vote.ahead for vote in queued)
 
 
 def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
@@ -336,8 +356,10 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
 
 def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
     """Return the command that releases what `ask` may have set."""
-    waiter = ask.waiter if leave else ""
-    return Release(ask.deployment, ask.resources, ask.value, waiter=waiter, calls=calls)
+    return Release(
+        ask.deployment, ask.resources, ask.value, waiter=ask.waiter if leave else "", calls=calls,
+        is_slot=isinstance(ask, AcquireSlot),
+    )  # fmt: skip
 
 
 def to_masters(

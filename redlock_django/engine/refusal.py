@@ -48,6 +48,8 @@ class WaitingCaller(Protocol):
     """
 
     name: str
+    called_slot: int | None
+    """The slot that masters named when they called it; None if none did since its last round."""
 
     @property
     def behind(self) -> bool: ...

@@ -12,6 +12,7 @@ from redlock_django.engine.protocol.commands import Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import WaitingCaller
+from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 
@@ -26,6 +27,7 @@ def acquire(
     wait: float,
     waiter: WaitingCaller | None = None,
     home: object = None,
+    limit: int = 1,
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none, by the steps of Redlock.
 
@@ -40,12 +42,14 @@ def acquire(
     `ttl` and `wait` are in seconds; `holder` describes the client without the token. The last
     attempt begins once `wait` is over or, if votes are split, at most the client's `overrun` after
     that. `waiter` joins the masters' queues, see `Wait`. `home` is the lease's.
+    With a `limit`, `resources` has one name, and each attempt asks for one slot of it.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
 
     Source: the page "Distributed Locks with Redis" of the Redis documentation.
     """
-    waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait)
+    slots = SlotChoice(resources[0], limit) if limit > 1 else None
+    waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots)
     try:
         if waiter is not None and waiter.behind:
             now = yield from waiting.follow_crowd(now)
@@ -124,7 +128,10 @@ def release(
     than its acquire, and so may arrive first.
     """
     left = with_drift(held_for) if held_for > 0 else 0.0
-    ask = Release(deployment, lease.resources, lease.value, bury, left, lease.waiter)
+    ask = Release(
+        deployment, lease.resources, lease.value, bury, left, lease.waiter,
+        is_slot=lease.limit > 1,
+    )  # fmt: skip
     frees = () if left else lease.resources
     masters = deployment.masters
     # An extension under way may be healing the masters that had forgotten the lock.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 
+from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.quorum import Tally
 
 
@@ -72,6 +73,13 @@ class Lease:
     attempts: int = 0
     home: object = field(default=None, repr=False, compare=False)
     earliest_end: float = field(default=0.0, kw_only=True)
+    limit: int = field(default=1, kw_only=True)
+    """How many clients may hold the name at once, each one slot of it."""
+
+    @property
+    def slot(self) -> int:
+        """The number of the slot that this is, counted from 0."""
+        return slot_of(self.resources[0])
 
     def held_for(self, clock: Callable[[], float]) -> float:
         """Return the seconds for which the lock stays held if it is released now."""

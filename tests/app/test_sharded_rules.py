@@ -40,7 +40,9 @@ class Shard(BaseBackend):
         self.unknown = False
         self.posted: list[Lease] = []
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
         self.asked.append(self.name)
         started = self.clock()
         self.clock.now += self.took  # type: ignore[attr-defined]

@@ -163,6 +163,7 @@ class Waiter:
     name: str
     behind: bool
     crowd_refusal: CrowdRefusal | None
+    called_slot: int | None = None
 
     def leave(self) -> None:
         """Stay: there are no others."""

@@ -47,7 +47,9 @@ class SimulatedShard(BaseBackend):
     def clock(self) -> float:
         return self.client.read()
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Any:
         client = self.client
         in_time = _Deadline(client, wait, [self.wire])
         client.wire = self.wire
@@ -133,7 +135,9 @@ class SimulatedShards(ShardedBackend):
         except StopIteration as done:
             return done.value
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Any:
         client = self.client
         disturbed = client.disturbed
         in_time = _Deadline(client, wait, [shard.wire for shard in self.simulated])

@@ -69,7 +69,9 @@ class DatabaseBackend(BaseBackend):
     async def aconnect(self) -> None:
         self.connect()
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
         wakeup = Wakeup()
 
         def perform(step: DatabaseStep) -> None:
@@ -81,7 +83,7 @@ class DatabaseBackend(BaseBackend):
         return drive(self._acquire(resources, ttl, wait, holder, wakeup.wake), perform)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         wakeup = LoopWakeup()
 

@@ -156,15 +156,19 @@ class MemoryBackend(RedlockBackend):
         for master in self.masters:
             master.forked()
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
-        waiter = self.waiters.new() if wait > 0 else None
-        return self._run(self._acquire(resources, ttl, wait, holder, waiter), waiter)
-
-    async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         waiter = self.waiters.new() if wait > 0 else None
-        return await self._arun(self._acquire(resources, ttl, wait, holder, waiter), waiter)
+        return self._run(self._acquire(resources, ttl, wait, holder, waiter, limit=limit), waiter)
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
+        waiter = self.waiters.new() if wait > 0 else None
+        return await self._arun(
+            self._acquire(resources, ttl, wait, holder, waiter, limit=limit), waiter
+        )
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self._run(self._extend(lease, ttl))

@@ -44,6 +44,7 @@ class RedlockBackend(BaseBackend):
     settings_class = RedlockSettings
     is_fair = True
     keeps_min_hold = True
+    has_permits = True
     servers_are_masters = True
 
     settings: RedlockSettings
@@ -114,11 +115,12 @@ class RedlockBackend(BaseBackend):
         holder: str,
         waiter: Waiter | None = None,
         home: object = None,
+        limit: int = 1,
     ) -> Protocol[RedlockLease]:
         """Return the rounds that acquire a lease, beginning now."""
         return rounds.acquire(
             self._client, resources, ttl, holder,
-            now=self.clock(), wait=wait, waiter=waiter, home=home,
+            now=self.clock(), wait=wait, waiter=waiter, home=home, limit=limit,
         )  # fmt: skip
 
     def _extend(self, lease: Lease, ttl: float) -> Protocol[tuple[LeaseState, RedlockLease]]:
@@ -164,12 +166,12 @@ class RedisBackend(RedlockBackend):
         )
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> RedlockLease:
         driver = self.thread_driver()
-        waiter = driver.waiter(resources) if wait > 0 else None
+        waiter = driver.waiter(resources, limit) if wait > 0 else None
         try:
-            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
             return driver.run(protocol, waiter=waiter)
         except BaseException:
             if waiter is not None:
@@ -177,12 +179,12 @@ class RedisBackend(RedlockBackend):
             raise
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> RedlockLease:
         driver = self.loop_driver()
-        waiter = driver.waiter(resources) if wait > 0 else None
+        waiter = driver.waiter(resources, limit) if wait > 0 else None
         try:
-            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
             return await driver.run(protocol, waiter=waiter)
         except BaseException:
             if waiter is not None:

@@ -62,7 +62,8 @@ class ShardedBackend(BaseBackend):
         self.identities = tuple(shard.identity for shard in shards)
         self.max_resources = min(shard.max_resources for shard in shards)
         flags = (
-            "is_shared", "is_fair", "keeps_min_hold", "survives_restart", "servers_are_masters",
+            "is_shared", "is_fair", "keeps_min_hold", "has_permits", "survives_restart",
+            "servers_are_masters",
         )  # fmt: skip
         for flag in flags:
             setattr(self, flag, all(getattr(shard, flag) for shard in shards))
@@ -85,18 +86,20 @@ class ShardedBackend(BaseBackend):
 
     # Acquire: all parts or none.
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
         self.connect()
-        return drive(self._acquire(resources, ttl, wait, holder), _perform)
+        return drive(self._acquire(resources, ttl, wait, holder, limit), _perform)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         await self.aconnect()
-        return await adrive(self._acquire(resources, ttl, wait, holder), _aperform)
+        return await adrive(self._acquire(resources, ttl, wait, holder, limit), _aperform)
 
     def _acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Asking[Lease]:
         """Acquire a lease in one shard after the other; release them all if a shard refuses.
 
@@ -115,7 +118,7 @@ class ShardedBackend(BaseBackend):
                     if asks:
                         until = min(until, asks[0].answer.started + KEPT * ttl)
                     left = max(0.0, until - began)
-                    asks.append(Ask(shard, "acquire", (share, ttl, left, holder)))
+                    asks.append(Ask(shard, "acquire", (share, ttl, left, holder, limit)))
                     yield asks[-1]
                     lease: Lease = asks[-1].answer
                     waited = waited or lease.waited > 0

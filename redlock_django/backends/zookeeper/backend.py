@@ -64,13 +64,15 @@ class ZooKeeperBackend(BaseBackend):
     async def aconnect(self) -> None:
         self.session.connect()
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
         session = self.session
         protocol = self._acquire(session, resources, ttl, wait, holder)
         return drive(protocol, session.perform)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         session = self.session
         protocol = self._acquire(session, resources, ttl, wait, holder)

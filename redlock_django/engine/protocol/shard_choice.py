@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from hashlib import blake2b
 
+from redlock_django.engine.protocol.slots import name_of
+
 
 def identity(masters: Iterable[str]) -> str:
     """Return the identity of a shard: a hash of its masters, 32 hex digits.
@@ -23,8 +25,11 @@ def identity(masters: Iterable[str]) -> str:
 
 
 def chosen(shards: Sequence[str], resource: str) -> int:
-    """Return the index of the shard, among these identities, that a resource belongs to."""
-    name = resource.encode()
+    """Return the index of the shard, among these identities, that a resource belongs to.
+
+    All slots of a name belong to one shard.
+    """
+    name = name_of(resource).encode()
     drawn = [(_drawn(shard, name), shard) for shard in shards]
     return drawn.index(max(drawn))
 

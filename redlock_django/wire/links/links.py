@@ -125,13 +125,14 @@ class Links:
             self.outbox.flush()
         self._last_look = now
 
-    def waiter(self, resources: tuple[str, ...]) -> Waiter:
+    def waiter(self, resources: tuple[str, ...], limit: int = 1) -> Waiter:
         """Return a new waiter; from the first on, every link listens to its master's calls."""
         if not self.waiters.is_used:
             for master in self.masters:
                 self.dialer.listen(master)
             self.waiters.is_used = True
-        return self.waiters.new(resources)
+        # Several of a crowd may be served at once: then each asks for itself.
+        return self.waiters.new(resources if limit == 1 else ())
 
     # The end.
 

@@ -15,6 +15,7 @@ from itertools import count
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
 from redlock_django.engine.quorum import Switch, quorum
 from redlock_django.engine.steps import Round
@@ -199,6 +200,7 @@ class Outbox:
         if not self._begin_plainly(exchange, now, following):
             self._begin_each(exchange, now)
         for waiter in waiters:
+            waiter.called_slot = slot_of(frees[0])  # a slot is freed alone
             self.resume(waiter)  # now that the release is queued: the next round leaves with it
 
     def resume(self, waiter: Waiter) -> None:

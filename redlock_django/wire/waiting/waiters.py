@@ -11,6 +11,7 @@ from enum import Enum
 from itertools import count, islice
 
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Round
@@ -54,8 +55,8 @@ class Waiter:
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_until", "crowd",
-        "name", "pause", "sent", "state", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_until", "called_slot",
+        "crowd", "name", "pause", "sent", "state", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,7 @@ class Waiter:
         self.pause = NO_PAUSE
         self.sent: Exchange | None = None
         self.crowd: Crowd | None = None
+        self.called_slot: int | None = None
         self._until = math.inf
         self._doubted = False  # a call to it may be lost since its last round
         self._callers: set[int] = set()
@@ -164,6 +166,7 @@ class Waiter:
 
     def _forget_calls(self) -> None:
         self._callers.clear()
+        self.called_slot = None
         self._doubted, self._until = False, math.inf
 
     def answered(self) -> None:
@@ -276,7 +279,7 @@ class LocalQueues:
         """
         found = []
         for resource in resources:
-            queue = self._queues.get(resource)
+            queue = self._queues.get(name_of(resource))
             # A copy, made in one step: other threads come and go meanwhile.
             if queue and (places := queue.copy()):
                 waiter = min(places, key=places.__getitem__)
@@ -347,8 +350,12 @@ class Waiters:
         if not isinstance(name, bytes):
             return False
         waiter = self._by_name.get(name.removeprefix(b" "))
-        if waiter is None:
-            return False
+        if waiter is None:  # perhaps the call names a slot
+            name, _, slot = name.rpartition(b"/")
+            waiter = self._by_name.get(name)
+            if waiter is None or not slot.isdigit():
+                return False
+            waiter.called_slot = int(slot)
         if name.startswith(b" "):
             waiter.watch()
         elif waiter.call(master):

@@ -1,0 +1,53 @@
+"""The slot that a call asks for, of a name that several clients may hold at once.
+
+Each slot is a lock of its own, and one attempt asks for one slot. Masters that refuse it show which
+slots are taken. A slot is open if it may be free on a majority. On a master that failed it is not
+free; on one that granted the slot that was asked for, each other slot may be. A call is refused
+once no slot is open; as long as one is, it asks again at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from redlock_django.engine.protocol.slots import slot_resource
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import Account
+
+
+class SlotChoice:
+    """The slots of `name`, of which a call asks for one after the other."""
+
+    __slots__ = ("_open", "limit", "name")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self._open: Sequence[int] = range(limit)
+
+    def resource(self, token: str, called: int | None) -> tuple[str]:
+        """Return the resource of the next slot: the `called` one, else an open one, at random.
+
+        `called` is the slot that masters named when they called the waiter. The randomness is that
+        of the attempt's token.
+        """
+        slots = self._open or range(self.limit)
+        slot = slots[int(token[:8], 16) % len(slots)]
+        if called is not None and called < self.limit:
+            slot = called
+        return (slot_resource(self.name, slot),)
+
+    @property
+    def is_open(self) -> bool:
+        """True if a slot was open at the last attempt."""
+        return bool(self._open)
+
+    def note(self, account: Account) -> None:
+        """Note which slots are open after an attempt that was lost: those taken least often."""
+        shown = [vote.taken for vote in account.votes if vote is not None and vote.taken]
+        counted = len(account.votes) - account.count(Ballot.FAILED)
+        slots = range(self.limit)
+        taken = [sum(one[slot : slot + 1] == b"1" for one in shown) for slot in slots]
+        least = min(taken)
+        is_open = account.majority(counted - least)
+        self._open = [slot for slot in slots if is_open and taken[slot] == least]
