@@ -7,6 +7,7 @@ from django.core.exceptions import ImproperlyConfigured
 from redlock_django.engine.errors import (
     AlreadyHeld,
     BadResource,
+    LimitReached,
     LockLost,
     NotAcquired,
     NotHeld,
@@ -109,6 +110,7 @@ __all__ = [
     "KeyMissing",
     "KeyReused",
     "KeyUnscoped",
+    "LimitReached",
     "LockLost",
     "NotAcquired",
     "NotHeld",

@@ -65,6 +65,12 @@ class Fenced(Generic[Row]):
         resource: str | None = None,
         using: str | None = None,
     ) -> None:
+        if held.limit > 1:
+            raise ValueError(
+                f"{rows.model.__name__}: fences of different slots of "
+                f"{', '.join(held.resources)} (limit={held.limit}) are not ordered, so they cannot "
+                "refuse late writes. Use lock() without a limit for the rows"
+            )
         self._rows = rows
         self._using = using or router.db_for_write(rows.model)
         self._resource = resource or ", ".join(held.resources)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
+from redlock_django.engine.protocol.slots import MOST_SLOTS
 from redlock_django.wire.servers.address import nearest
 
 SHORTEST_TTL = 0.1
@@ -63,6 +64,13 @@ def minimum_hold(value: object, ttl: object) -> float:
             "that dies is free: raise ttl, or leave it out, and it is long enough"
         )
     return least
+
+
+def permits(value: object, name: str) -> int:
+    """Return a number of slots: a whole number from 1 to 1,000."""
+    if type(value) is not int or not 1 <= value <= MOST_SLOTS:
+        raise ValueError(f"{name} must be a whole number from 1 to {MOST_SLOTS:,}, got {value!r}")
+    return value
 
 
 def seconds(

@@ -199,7 +199,7 @@ def _about_lease(held_lease: events.ReportedLease) -> dict[str, Any]:
     lease = held_lease.lease
     return {
         "redlock.using": held_lease.backend.alias,
-        "redlock.resources": lease.resources,
+        "redlock.resources": lease.names,
         "redlock.fingerprint": lease.fingerprint,
     }
 

@@ -297,7 +297,10 @@ class Wait:
         """Return the error for a call whose last attempt was lost."""
         attempt = self.attempt
         assert attempt is not None
-        error = refusal(self.client.deployment, self.resources, attempt.last.account, attempt.late)
+        error = refusal(
+            self.client.deployment, self.resources, attempt.last.account, attempt.late,
+            1 if self.slots is None else self.slots.limit,
+        )  # fmt: skip
         error.waited, error.took = attempt.started - self.asked, now - self.asked
         error.attempts = self.lost
         return error

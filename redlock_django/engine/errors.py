@@ -111,6 +111,10 @@ class ResourceLocked(NotAcquired):
     """Another client holds the resource, or it was just released and is a waiter's turn."""
 
 
+class LimitReached(ResourceLocked):
+    """As many clients as its `limit` hold the name, or it is the turn of waiters."""
+
+
 class StoreUnavailable(NotAcquired):
     """The store cannot say whether the resource is free. `QuorumUnreachable` is the Redis case."""
 

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
+from redlock_django.engine.errors import (
+    LimitReached,
+    NotAcquired,
+    QuorumUnreachable,
+    ResourceLocked,
+    Text,
+)
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
 from redlock_django.engine.quorum import Account
@@ -62,22 +68,28 @@ class WaitingCaller(Protocol):
 
 
 def refusal(
-    deployment: Deployment, resources: tuple[str, ...], account: Account, late: bool
+    deployment: Deployment,
+    resources: tuple[str, ...],
+    account: Account,
+    late: bool,
+    limit: int = 1,
 ) -> NotAcquired:
     """Return the error for a round that was not won."""
     if late or account.unreachable:
         return _unreachable(deployment, ", ".join(resources), account, late)
-    return _locked(resources, account, partial(_answers, deployment, account))
+    return _locked(resources, account, partial(_answers, deployment, account), limit)
 
 
 def _locked(
     resources: tuple[str, ...],
     account: Account,
     answers: Callable[[], Mapping[str, str]] | None = None,
+    limit: int = 1,
 ) -> ResourceLocked:
     names = _at_fault(resources, account)
-    text, retry_after = Text(partial(_held, names, account)), partial(free_in, account)
-    return ResourceLocked(text, resource=names, tally=answers, retry_after=retry_after)
+    text, retry_after = Text(partial(_held, names, account, limit)), partial(free_in, account)
+    kind = ResourceLocked if limit == 1 else LimitReached
+    return kind(text, resource=names, tally=answers, retry_after=retry_after)
 
 
 def _at_fault(resources: tuple[str, ...], account: Account) -> str:
@@ -88,8 +100,11 @@ def _at_fault(resources: tuple[str, ...], account: Account) -> str:
     return ", ".join(resources[index] for index in sorted(faults))
 
 
-def _held(names: str, account: Account) -> str:
+def _held(names: str, account: Account, limit: int) -> str:
     only_reserved = all(vote.reserved for vote in account.refusals)
+    if limit > 1:
+        why = "a slot is reserved for a waiter" if only_reserved else f"its {limit} slots are held"
+        return f"{names}: {why}"
     return f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
 
-from redlock_django.engine.protocol.slots import slot_of
+from redlock_django.engine.protocol.slots import name_of, slot_of
 from redlock_django.engine.quorum import Tally
 
 
@@ -80,6 +80,11 @@ class Lease:
     def slot(self) -> int:
         """The number of the slot that this is, counted from 0."""
         return slot_of(self.resources[0])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the resources; that of a slot is what it is a slot of."""
+        return self.resources if self.limit == 1 else (name_of(self.resources[0]),)
 
     def held_for(self, clock: Callable[[], float]) -> float:
         """Return the seconds for which the lock stays held if it is released now."""

@@ -211,7 +211,7 @@ def server(using: str, is_master: bool, name: str, up: bool, reason: str) -> Non
 
 def _log_fields(held_lease: ReportedLease) -> dict[str, Any]:
     return {
-        "resource": ", ".join(held_lease.lease.resources),
+        "resource": ", ".join(held_lease.lease.names),
         "using": held_lease.backend.alias,
         "fingerprint": held_lease.lease.fingerprint,
     }
@@ -221,7 +221,7 @@ def _signal_arguments(held_lease: ReportedLease) -> dict[str, Any]:
     return {
         "sender": held_lease.sender,
         "using": held_lease.backend.alias,
-        "resources": held_lease.lease.resources,
+        "resources": held_lease.lease.names,
         "fingerprint": held_lease.lease.fingerprint,
         "holder": held_lease.holder,
     }

@@ -120,7 +120,7 @@ class HeldLease:
     def fences_of(self, resources: Iterable[str]) -> dict[str, int]:
         """Return the fencing token of each of these resources."""
         lease = self.lease
-        fences = dict(zip(lease.resources, lease.fences, strict=True))
+        fences = dict(zip(lease.names, lease.fences, strict=True))
         return {resource: fences[resource] for resource in resources}
 
     def ensure_held(self, resources: Iterable[str]) -> None:

@@ -82,10 +82,11 @@ class Lock:
         if parameters.until_commit and open_transactions():
             check(self.resources)
         try:
-            if not wait:
+            if not wait and parameters.limit == 1:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
-            lease = service.backend.acquire(parameters.in_order, ttl, wait, holder)
+            resources, permits = parameters.in_order, parameters.permits
+            lease = service.backend.acquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
             return self._continue_without(service, error)
         try:
@@ -105,10 +106,11 @@ class Lock:
         if parameters.until_commit and may_be_open():
             await sync_to_async(check)(self.resources)
         try:
-            if not wait:
+            if not wait and parameters.limit == 1:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
-            lease = await service.backend.aacquire(parameters.in_order, ttl, wait, holder)
+            resources, permits = parameters.in_order, parameters.permits
+            lease = await service.backend.aacquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
             return self._continue_without(service, error)
         try:
@@ -210,6 +212,19 @@ class Lock:
         if len(self.resources) > 1:
             raise ValueError(f"{self._parameters.names}: several resources, use fences[resource]")
         return self.fences[self.resources[0]]
+
+    @property
+    def slot(self) -> int:
+        """The number of the slot that is held, from 0 to `limit` - 1.
+
+        Raises NotHeld if the lock was not acquired.
+        """
+        return self._require_lease().lease.slot
+
+    @property
+    def limit(self) -> int:
+        """How many clients may hold the name at once."""
+        return self._parameters.limit
 
     @property
     def fingerprint(self) -> str:
@@ -389,7 +404,8 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     that acquired the outer lock runs. With `until_commit`, a release inside a transaction takes
     effect at its end, and a transaction that may read older data is refused; False ignores
     transactions. Whenever it is released, the lock stays held for `min_hold` seconds at least.
-    Operators see `holder`.
+    Operators see `holder`. With a `limit`, so many clients may hold the name at once, each one slot
+    of it, whose number is `Lock.slot`.
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """

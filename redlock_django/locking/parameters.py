@@ -13,11 +13,12 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from redlock_django.backends.values import flag, minimum_hold
+from redlock_django.backends.values import flag, minimum_hold, permits
+from redlock_django.engine.protocol.slots import SUFFIX
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
 from redlock_django.locking import thread_state
-from redlock_django.locking.names import check_resource
+from redlock_django.locking.names import MAX_BYTES, check_resource
 from redlock_django.locking.services import LockService, locks
 from redlock_django.wire.clock import wall_ns
 
@@ -47,6 +48,8 @@ class LockParameters:
     a bad duration, InvalidRedlock for wrong settings.
     """
 
+    limit = 1
+    """How many clients may hold the name at once, each one slot of it."""
     min_hold = 0.0
     """The least number of seconds from the acquisition to the end of the lock."""
     _resolved: tuple[LockService, float, float]
@@ -63,6 +66,7 @@ class LockParameters:
         until_commit: bool = True,
         min_hold: float | timedelta | None = None,
         holder: Mapping[str, str] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.resources: tuple[str, ...]
         self.in_order: tuple[str, ...]  # the same for all clients: see `rounds.acquire`
@@ -87,6 +91,10 @@ class LockParameters:
         if min_hold is not None:
             self.min_hold = minimum_hold(min_hold, ttl)
             self._check_min_hold()
+        if limit is not None:
+            self.limit = permits(limit, "limit")
+            if limit > 1:
+                self._check_limit()
         self.holder: Mapping[str, str] = dict(holder) if holder else {}
         self.resolve()  # a bad duration is an error here, not at the first acquire()
 
@@ -95,6 +103,31 @@ class LockParameters:
             raise BadResource(f"a lock needs 1 to {most} resources, got {len(self.resources)}")
         if len(set(self.resources)) < len(self.resources):
             raise BadResource("a resource is named twice in one lock", resource=self.names)
+
+    def _check_limit(self) -> None:
+        if len(self.resources) > 1:
+            raise BadResource(
+                f"limit={self.limit} needs one name, got {len(self.resources)}: acquire each in a "
+                "lock() of its own",
+                resource=self.names,
+            )
+        if self.reentrant:
+            raise ValueError(
+                f"limit={self.limit} and reentrant=True exclude each other: a task or thread holds "
+                "one slot of a name. Leave out reentrant"
+            )
+        if len(self.names.encode()) > MAX_BYTES - SUFFIX:
+            raise BadName(
+                f"the resource name has {len(self.names.encode())} bytes, at most "
+                f"{MAX_BYTES - SUFFIX} are allowed with a limit; resource() shortens a long name "
+                "with a hash",
+                resource=self.names,
+            )
+        if not locks[self.using].backend.has_permits:
+            raise InvalidRedlock(
+                f"REDLOCK[{self.using!r}]: its BACKEND has no permits, so a name has one holder. "
+                "Leave limit out, or use another alias"
+            )
 
     def _check_min_hold(self) -> None:
         if self.min_hold and not locks[self.using].backend.keeps_min_hold:
@@ -129,6 +162,11 @@ class LockParameters:
         """Acquire the resources in the order given, which must be the same for all clients."""
         self.in_order = self.resources
 
+    @property
+    def permits(self) -> tuple[int, ...]:
+        """The argument that asks a store for one of several slots; none for a lock."""
+        return (self.limit,) if self.limit > 1 else ()
+
     def set_wait(self, seconds: float) -> None:
         """Replace the wait, which the next `resolve` checks."""
         self._wait, self._resolved_for = seconds, None
@@ -141,6 +179,8 @@ class LockParameters:
         about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
         if self.min_hold:
             about += f',"min_hold":{self.min_hold:.3f}'
+        if self.limit > 1:
+            about += f',"limit":{self.limit}'
         # JSON allows a name twice, and readers take the last: `holder` may replace what is above.
         for key, value in self.holder.items():
             about += f",{_encode(key)}:{_encode(str(value)[:200])}"

@@ -287,9 +287,10 @@ def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLeas
     names = ", ".join(outer)
     held_lease, *others = set(outer.values())
     _refuse_in_min_hold(held_lease, parameters, names)
+    _refuse_other_limit(held_lease, parameters, names)
     is_kept = held_lease.is_kept
     shares = parameters.reentrant or is_kept
-    if not shares or others or set(parameters.resources) - {*held_lease.lease.resources}:
+    if not shares or others or set(parameters.resources) - {*held_lease.lease.names}:
         raise AlreadyHeld(
             f"{names}: this task or thread holds it already"
             f"{', until the open transaction has ended' if is_kept else ''}; "
@@ -298,6 +299,18 @@ def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLeas
             resource=names,
         )
     return held_lease
+
+
+def _refuse_other_limit(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:
+    """Raise AlreadyHeld if a slot is held where a lock is wanted, or the other way round."""
+    outer, inner = held_lease.lease.limit, parameters.limit
+    if outer == inner and (outer == 1 or held_lease.is_kept):
+        return
+    raise AlreadyHeld(
+        f"{names}: this task or thread holds it already, with limit={outer}; it holds one slot of "
+        f"a name at most, and cannot acquire it again with limit={inner}",
+        resource=names,
+    )
 
 
 def _unlost(found: dict[str, HeldLease], parameters: LockParameters) -> dict[str, HeldLease]:

@@ -88,7 +88,7 @@ class ContentionRecorder:
             return
         if lease.waited:
             with self._mutex:
-                for name in lease.resources:
+                for name in lease.names:
                     numbers = self._numbers(alias, name)
                     numbers.waited += 1
                     numbers.waited_seconds += lease.waited
@@ -111,7 +111,7 @@ class ContentionRecorder:
         alias = held_lease.backend.alias
         if alias in self._aliases:
             with self._mutex:
-                for name in held_lease.lease.resources:
+                for name in held_lease.lease.names:
                     numbers = self._numbers(alias, name)
                     numbers.released += 1
                     numbers.held_seconds += held

@@ -23,6 +23,7 @@ from redlock_django.exceptions import (
     BadName,
     BadResource,
     IncompleteBody,
+    LimitReached,
     LockLost,
     RedlockError,
     ResourceLocked,
@@ -145,6 +146,15 @@ register_problem(
         code="resource-locked",
         title=gettext_noop("Resource is locked"),
         detail=gettext_noop("Another request is using this resource."),
+    ),
+)
+register_problem(
+    LimitReached,
+    Problem(
+        status=423,
+        code="limit-reached",
+        title=gettext_noop("Limit is reached"),
+        detail=gettext_noop("As many requests as allowed are using this resource."),
     ),
 )
 register_problem(

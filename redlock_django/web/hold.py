@@ -23,7 +23,13 @@ from typing import (
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
+from redlock_django.backends.values import (
+    LONGEST_WAIT,
+    SHORTEST_TTL,
+    duration,
+    minimum_hold,
+    permits,
+)
 from redlock_django.conf.arguments import checked, has_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock
@@ -59,6 +65,7 @@ class HoldArguments(TypedDict, total=False):
     wait: float | timedelta | None
     min_hold: float | timedelta | None
     reentrant: bool
+    limit: int | None
 
 
 @overload
@@ -107,6 +114,7 @@ def hold(
 _CHECKS = {
     "ttl": partial(duration, least=SHORTEST_TTL),
     "wait": partial(duration, least=0.0, most=LONGEST_WAIT),
+    "limit": permits,
 }
 
 

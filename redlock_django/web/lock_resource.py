@@ -19,6 +19,7 @@ from redlock_django.backends.values import (
     choice,
     duration,
     http_methods,
+    permits,
 )
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
@@ -68,6 +69,7 @@ _CHECKS: Mapping[str, ArgumentCheck] = {
     "on_locked": taking("request, error"),
     "on_disconnect": partial(choice, allowed=ON_DISCONNECT),
     "in_transaction": _database,
+    "limit": permits,
 }
 
 
@@ -90,6 +92,8 @@ def lock_resource(
     `in_transaction`, an alias of DATABASES, makes the transaction of the view the lock, as
     `transaction_lock()` does: nothing is asked of the store of `using`.
 
+    With a `limit`, so many requests may hold the name at once.
+
     Raises InvalidRedlock at import time for invalid arguments or templates.
     """
     for template in templates:
@@ -105,6 +109,8 @@ def lock_resource(
             "lock_resource(): a lock in a transaction ends with it and has no TTL. Leave out ttl, "
             "or in_transaction"
         )
+    if options.limit is not None:
+        options.check_limit()
 
     def decorate(view: View, *args: Any, **kwargs: Any) -> View:
         target: Any = view

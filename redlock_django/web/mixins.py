@@ -51,6 +51,7 @@ class LockResourceMixin(View):
     lock_status: int | None = None
     lock_on_disconnect: str | None = None
     lock_in_transaction: str | None = None
+    lock_limit: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

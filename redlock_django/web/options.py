@@ -38,6 +38,7 @@ class LockResourceArguments(TypedDict, total=False):
     on_locked: OnLocked | None
     on_disconnect: str | None
     in_transaction: str | None
+    limit: int | None
 
 
 VALUES = tuple(name for name in LockResourceArguments.__annotations__ if name != "on_locked")
@@ -58,6 +59,8 @@ class LockOptions:
     on_disconnect: str | None = None
     in_transaction: str | None = None
     """The database whose transaction is the lock; None for a lock in the store."""
+    limit: int | None = None
+    """How many requests may hold the name at once; None for one."""
 
     def apply_to(self, request: HttpRequest) -> bool:
         """Return whether a request with this HTTP method is locked."""
@@ -129,6 +132,7 @@ class LockOptions:
             ttl=self.ttl,
             wait=0.0,
             holder={"path": request.path},
+            limit=self.limit,
         )
 
     def transaction_lock(self, names: list[str], *, durable: bool) -> TransactionLock:
@@ -158,6 +162,19 @@ class LockOptions:
                 settings.check_ttl(self.ttl)
         except ValueError as error:
             raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
+
+    def check_limit(self) -> None:
+        """Raise InvalidRedlock if what is locked has one holder, whatever `limit` says."""
+        if self.in_transaction is not None:
+            raise InvalidRedlock(
+                "lock_resource(): a lock in a transaction has one holder. Leave out limit, or "
+                "in_transaction"
+            )
+        if self.limit != 1 and len(self.templates) > 1:
+            raise InvalidRedlock(
+                f"lock_resource(): limit={self.limit} needs one template, got "
+                f"{len(self.templates)}: stack one @lock_resource for each"
+            )
 
     def check_order(self, view: Callable[..., Any], owner: object = None) -> None:
         """Raise InvalidRedlock if the lock comes before a framework of the view does its part.

@@ -59,6 +59,7 @@ class Command(BaseCommand):
             help="keep the lock for at least that long, also if COMMAND ends earlier: for cron, "
             "more than the clocks of the machines differ",
         )
+        add("--limit", type=int, metavar="N", help="let N clients hold KEY at once (default: 1)")
         add(
             "--skip",
             action="store_true",
@@ -83,6 +84,7 @@ class Command(BaseCommand):
                 ttl=options["ttl"],
                 wait=options["wait"],
                 min_hold=options["min_hold"],
+                limit=options["limit"],
                 renew=True,
             )
             if held is None:

@@ -55,8 +55,8 @@ class Waiter:
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_until", "called_slot",
-        "crowd", "name", "pause", "sent", "state", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_until",
+        "called_slot", "crowd", "name", "pause", "sent", "state", "wake",
     )  # fmt: skip
 
     def __init__(
