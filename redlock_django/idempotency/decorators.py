@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
@@ -160,6 +159,7 @@ def idempotent(
         wrapped.idempotent_options = options  # the system checks read it
         return cast("View", wrapped)
 
+    decorate.options = options  # type: ignore[attr-defined]
     return decorate
 
 
@@ -185,9 +185,8 @@ class IdempotentMixin(DjangoView):
         # A lock around the view would not be held in `setup` and a `dispatch` in front of ours.
         is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is ViewClass.setup
         view.records_requests = view if is_direct else IdempotentMixin.dispatch
-        given = initkwargs.get("idempotent_options", cls.idempotent_options)
-        decorated: Any = idempotent(**given)(_no_view)
-        view.idempotent_options = decorated.idempotent_options
+        decorate: Any = idempotent(**initkwargs.get("idempotent_options", cls.idempotent_options))
+        view.idempotent_options = decorate.options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +194,3 @@ class IdempotentMixin(DjangoView):
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
     dispatch.records_requests = dispatch  # type: ignore[attr-defined]
-
-
-def _no_view(request: HttpRequest) -> None:
-    """A view to decorate where only the options of the decorator are needed."""

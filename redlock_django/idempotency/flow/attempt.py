@@ -32,7 +32,7 @@ from redlock_django.exceptions import (
     TooManyWaiters,
 )
 from redlock_django.idempotency.flow.claim import ClaimReader
-from redlock_django.idempotency.flow.current import Idempotency, add_key_field
+from redlock_django.idempotency.flow.current import Idempotency, attach
 from redlock_django.idempotency.flow.exception_answers import answer_to
 from redlock_django.idempotency.flow.recorders import (
     AnyRecorder,
@@ -168,8 +168,7 @@ class IdempotentAttempt:
         return response
 
     def _run_without_key(self) -> Steps:
-        self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
-        add_key_field(self._request, self._options.using)
+        attach(self._request, Idempotency(), self._options.using)
         with PageInProgress(self._request):
             response = yield RunView(self._transaction_without_key())
         forbid_caching(self._call.state, response)
@@ -270,8 +269,7 @@ class IdempotentAttempt:
         if self._is_async and isinstance(recorder, SeparateRecorder):
             complete = recorder.complete
         current = Idempotency(recorder.claim.key_hash, self._reader.seed, complete)
-        self._request.idempotency = current  # type: ignore[attr-defined]
-        add_key_field(self._request, self._options.using)
+        attach(self._request, current, self._options.using)
         try:
             response = yield RunView(recorder)
         except AlreadyRecorded:
