@@ -182,7 +182,7 @@ class IdempotentMixin(DjangoView):
             view._non_atomic_requests = transaction_marker(view)
         from django.views.generic import View as ViewClass
 
-        # A lock around the view would not be held in `setup` and a `dispatch` in front of ours.
+        # A lock is left to this `dispatch`, so `setup` or another `dispatch` would run without it.
         is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is ViewClass.setup
         view.records_requests = view if is_direct else IdempotentMixin.dispatch
         decorate: Any = idempotent(**initkwargs.get("idempotent_options", cls.idempotent_options))
