@@ -137,30 +137,33 @@ def idempotent(
     )
 
     def decorate(view: View) -> View:
-        target: Any = view
-        if inspect.isclass(target) or not callable(target):
-            raise InvalidRedlock(
-                f"idempotent() needs a view function, got {view!r}. For a class, use "
-                '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
-                "the result of its as_view()"
-            )
-        if records_requests(view):
-            raise InvalidRedlock(
-                f"{view_name(view)} is decorated with @idempotent twice; remove one"
-            )
-        check = None if options.replay_check is not None else inner_permission_check(view)
-        if check is not None:
-            raise replay_skips_check_error(view, check)
-        wrap = async_view if iscoroutinefunction(view) else sync_view
-        wrapped = wrap(view, options)
-        check_installed_if_ready()
-        resolve_annotations(wrapped, view)
-        wrapped.records_requests = wrapped
-        wrapped.idempotent_options = options  # the system checks read it
-        return cast("View", wrapped)
+        return _decorated(view, options)
 
     decorate.options = options  # type: ignore[attr-defined]
     return decorate
+
+
+def _decorated(view: View, options: IdempotentOptions) -> View:
+    """Return the idempotent wrapper of a view; raise InvalidRedlock if it cannot have one."""
+    target: Any = view
+    if inspect.isclass(target) or not callable(target):
+        raise InvalidRedlock(
+            f"idempotent() needs a view function, got {view!r}. For a class, use "
+            '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
+            "the result of its as_view()"
+        )
+    if records_requests(view):
+        raise InvalidRedlock(f"{view_name(view)} is decorated with @idempotent twice; remove one")
+    check = None if options.replay_check is not None else inner_permission_check(view)
+    if check is not None:
+        raise replay_skips_check_error(view, check)
+    wrap = async_view if iscoroutinefunction(view) else sync_view
+    wrapped = wrap(view, options)
+    check_installed_if_ready()
+    resolve_annotations(wrapped, view)
+    wrapped.records_requests = wrapped
+    wrapped.idempotent_options = options  # the system checks read it
+    return cast("View", wrapped)
 
 
 class IdempotentMixin(DjangoView):
