@@ -41,8 +41,8 @@ def paths(folder: str, names: str) -> set[str]:
     ("trip", "most"),
     [
         ("`with lock()`: acquire and release", 27),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 40),
-        ("POST with `@lock_resource` and `@idempotent`", 56),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 39),
+        ("POST with `@lock_resource` and `@idempotent`", 55),
         ("its replay", 24),
     ],
 )

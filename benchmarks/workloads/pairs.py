@@ -23,11 +23,7 @@ async def pairs(bench: Bench, **timing: Any) -> dict[str, Any]:
     return await bench.measured(partial(bench.pairs, names), **timing)
 
 
-IN_C = (
-    "one call into C that sends to all masters, polls and reads their answers; or engine/ and "
-    "wire/ compiled by Cython, with which a pair without the kernel takes two thirds of its time "
-    "(`python -m benchmarks compiled`)"
-)
+IN_C = "one call into C that sends to all masters, polls and reads their answers"
 PYTHON = Reason(
     "pairs",
     "A pair is ten sends, ten reads and at least two polls; the rest is Python code, of which "

@@ -97,10 +97,6 @@ class AliasSettings:
         self.store.check_ttl(ttl, name)
         return ttl
 
-    def check_wait(self, value: object, name: str = "wait") -> float:
-        """Return `value` in seconds, 0 for no waiting; raise ValueError if it is not a duration."""
-        return duration(value, name, least=0, most=LONGEST_WAIT)
-
 
 def load(alias: str) -> AliasSettings:
     """Read `settings.REDLOCK[alias]` as it is now.

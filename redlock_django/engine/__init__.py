@@ -8,7 +8,7 @@ Rules of this package, checked by `tests/test_architecture.py`:
 2. A module of this package imports nothing of redlock_django but this package, and its folders
    import each other in one direction: `inspection/` imports modules beside it, and those import
    `protocol/`. `quorum` imports only the votes that it counts, `errors` nothing of redlock_django.
-3. Only `quorum.Tally` compares counts of votes. No other code decides whether a round was won.
+3. Only `quorum` compares counts of votes. No other code decides whether a round was won.
 4. Every way out of a round that was not won (lost, too late, cancelled, interrupted) yields the
    same release round, so a driver cannot forget to undo.
 5. Times are seconds of the driver's clock, as floats. A master is sent whole milliseconds (TTLs) or

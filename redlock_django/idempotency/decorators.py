@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
@@ -138,29 +137,33 @@ def idempotent(
     )
 
     def decorate(view: View) -> View:
-        target: Any = view
-        if inspect.isclass(target) or not callable(target):
-            raise InvalidRedlock(
-                f"idempotent() needs a view function, got {view!r}. For a class, use "
-                '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
-                "the result of its as_view()"
-            )
-        if records_requests(view):
-            raise InvalidRedlock(
-                f"{view_name(view)} is decorated with @idempotent twice; remove one"
-            )
-        check = None if options.replay_check is not None else inner_permission_check(view)
-        if check is not None:
-            raise replay_skips_check_error(view, check)
-        wrap = async_view if iscoroutinefunction(view) else sync_view
-        wrapped = wrap(view, options)
-        check_installed_if_ready()
-        resolve_annotations(wrapped, view)
-        wrapped.records_requests = wrapped
-        wrapped.idempotent_options = options  # the system checks read it
-        return cast("View", wrapped)
+        return _decorated(view, options)
 
+    decorate.options = options  # type: ignore[attr-defined]
     return decorate
+
+
+def _decorated(view: View, options: IdempotentOptions) -> View:
+    """Return the idempotent wrapper of a view; raise InvalidRedlock if it cannot have one."""
+    target: Any = view
+    if inspect.isclass(target) or not callable(target):
+        raise InvalidRedlock(
+            f"idempotent() needs a view function, got {view!r}. For a class, use "
+            '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
+            "the result of its as_view()"
+        )
+    if records_requests(view):
+        raise InvalidRedlock(f"{view_name(view)} is decorated with @idempotent twice; remove one")
+    check = None if options.replay_check is not None else inner_permission_check(view)
+    if check is not None:
+        raise replay_skips_check_error(view, check)
+    wrap = async_view if iscoroutinefunction(view) else sync_view
+    wrapped = wrap(view, options)
+    check_installed_if_ready()
+    resolve_annotations(wrapped, view)
+    wrapped.records_requests = wrapped
+    wrapped.idempotent_options = options  # the system checks read it
+    return cast("View", wrapped)
 
 
 class IdempotentMixin(DjangoView):
@@ -182,12 +185,11 @@ class IdempotentMixin(DjangoView):
             view._non_atomic_requests = transaction_marker(view)
         from django.views.generic import View as ViewClass
 
-        # A lock around the view would not be held in `setup` and a `dispatch` in front of ours.
+        # A lock is left to this `dispatch`, so `setup` or another `dispatch` would run without it.
         is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is ViewClass.setup
         view.records_requests = view if is_direct else IdempotentMixin.dispatch
-        given = initkwargs.get("idempotent_options", cls.idempotent_options)
-        decorated: Any = idempotent(**given)(_no_view)
-        view.idempotent_options = decorated.idempotent_options
+        decorate: Any = idempotent(**initkwargs.get("idempotent_options", cls.idempotent_options))
+        view.idempotent_options = decorate.options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +197,3 @@ class IdempotentMixin(DjangoView):
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
     dispatch.records_requests = dispatch  # type: ignore[attr-defined]
-
-
-def _no_view(request: HttpRequest) -> None:
-    """A view to decorate where only the options of the decorator are needed."""

@@ -157,7 +157,7 @@ def _form_errors(request: HttpRequest) -> Iterator[None]:
 
 def _check_charset(request: HttpRequest) -> None:
     """Raise UnicodeError for a codec of Python that is not of text, such as "hex"."""
-    # Not in the handler of all errors of the form, where an upload handler may raise a KeyError.
+    # Caught here only, because a KeyError of an upload handler is a LookupError, too.
     try:
         "a".encode(request.encoding or "utf-8")
     except LookupError:

@@ -44,11 +44,13 @@ def parse_key(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    import http_sf  # here, because few clients quote their keys, and django.setup() stays fast
+    import http_sf  # not above: few clients quote their keys, and django.setup() stays fast
 
     try:
         item: Any = http_sf.parse(text.encode("ascii"), tltype="item")
-    except ValueError:  # of http-sf, which has a class of its own from 1.1 on only, or of encode()
+    except (
+        ValueError
+    ):  # raised by encode(), or by http-sf, which has no class of its own before 1.1
         # Not chained, because the message quotes the client's string.
         raise KeyInvalid from None
     return str(item[0])  # item[1] has its parameters

@@ -71,7 +71,7 @@ def resolve(
         if record.state is RecordState.RUNNING:
             try:
                 for alias in aliases:
-                    # Not until COMMIT: each statement names the state that it expects.
+                    # Need not last until COMMIT: each statement names the state that it expects.
                     name = lock_name(record.key_hash)
                     lock = InFlightLock(name, using=alias, wait=0, until_commit=False)
                     lock.enter_in(held)

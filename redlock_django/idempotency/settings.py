@@ -183,7 +183,7 @@ def settings_of(alias: str) -> IdempotencySettings:
 
     Raises InvalidRedlock with a message that names the alias, the key and the fix.
     """
-    alias_settings = locks[alias].settings  # no local variable of this frame shows SECRETS
+    alias_settings = locks[alias].settings  # no local variable of this frame has SECRETS
     cached = _read.get(alias)
     if cached is None or cached[0] is not alias_settings.idempotency:
         try:

@@ -58,7 +58,7 @@ class Lock:
         self.resources = parameters.resources
 
     def set_wait(self, seconds: float) -> None:
-        """Wait for `seconds` from the next acquisition on, which checks them."""
+        """Wait for `seconds` from the next acquisition on. Raises ValueError for a bad duration."""
         self._parameters.set_wait(seconds)
 
     def acquire(self) -> Self:

@@ -13,7 +13,13 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from redlock_django.backends.values import flag, minimum_hold, permits
+from redlock_django.backends.values import (
+    LONGEST_WAIT,
+    duration,
+    flag,
+    minimum_hold,
+    permits,
+)
 from redlock_django.engine.protocol.slots import SUFFIX
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
@@ -39,6 +45,10 @@ def _process_json() -> str:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_process_json.cache_clear)
+
+
+def _checked_wait(wait: float | timedelta) -> float:
+    return duration(wait, "wait", least=0, most=LONGEST_WAIT)
 
 
 class LockParameters:
@@ -82,7 +92,7 @@ class LockParameters:
             self._check_several(locks[using].backend.max_resources)
         self.using = using
         self._ttl = ttl
-        self._wait = wait
+        self._wait = None if wait is None else _checked_wait(wait)
         self.renew = renew
         self.reentrant = reentrant
         self.until_commit = until_commit
@@ -145,7 +155,7 @@ class LockParameters:
             return self._resolved
         settings = service.settings
         ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
-        wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
+        wait = settings.wait if self._wait is None else self._wait
         if self.min_hold and ttl < (least := with_drift(self.min_hold)):
             settings.store.check_ttl(least, "min_hold with drift")
             ttl = least
@@ -168,8 +178,8 @@ class LockParameters:
         return (self.limit,) if self.limit > 1 else ()
 
     def set_wait(self, seconds: float) -> None:
-        """Replace the wait, which the next `resolve` checks."""
-        self._wait, self._resolved_for = seconds, None
+        """Replace the wait. Raises ValueError for a bad duration."""
+        self._wait, self._resolved_for = _checked_wait(seconds), None
 
     def holder_json(self) -> str:
         """Return compact JSON about the holder: this process, the time since 1970, and `holder`.

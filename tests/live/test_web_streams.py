@@ -16,6 +16,7 @@ from redlock_django import lock_resource
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import nothing_left
+from tests.operate.planted import on
 from tests.timeouts import generous_timeouts
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.django_db]
@@ -40,19 +41,11 @@ async def stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(content())
 
 
-def holders(masters: list[LocalMaster]) -> int:
-    held = 0
-    for master in masters:
-        with master.client() as client:
-            held += bool(client.exists("redlock:lock:nightly"))
-    return held
-
-
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     response = async_to_sync(stream)(RequestFactory().get("/"))
     time.sleep(1.3 * TTL)
-    assert holders(masters) >= 3
+    assert on(masters, "nightly") >= 3
     assert b"".join(response) == b"ab"
     response.close()
     nothing_left(masters, 1)
@@ -61,7 +54,7 @@ def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaste
 async def test_a_stream_is_renewed_while_its_loop_runs(masters: list[LocalMaster]) -> None:
     response = await stream(AsyncRequestFactory().get("/"))
     await asyncio.sleep(1.3 * TTL)
-    assert holders(masters) >= 3
+    assert on(masters, "nightly") >= 3
     assert [chunk async for chunk in response] == [b"a", b"b"]
     await sync_to_async(response.close)()
     await asyncio.to_thread(nothing_left, masters, 1)

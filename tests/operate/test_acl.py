@@ -22,6 +22,7 @@ from redlock_django.testing.masters import LocalMaster, find_server, local_maste
 from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, least_acl
 from tests.live.left_over import nothing_left
 from tests.operate.commands import run
+from tests.operate.planted import on
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -221,15 +222,6 @@ def test_a_lock_without_permission_has_no_quorum(site: list[LocalMaster]) -> Non
         for master in site:
             with master.client() as client:
                 client.execute_command("ACL", "SETUSER", "shop", "+info")
-
-
-def on(masters: list[LocalMaster], resource: str) -> int:
-    """Return on how many masters a resource is locked."""
-    found = 0
-    for master in masters:
-        with master.client() as client:
-            found += int(client.exists(f"redlock:lock:{resource}"))
-    return found
 
 
 def owned(masters: list[LocalMaster], resource: str, held: Any) -> int:

@@ -123,6 +123,8 @@ def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> No
         scenario.release("A")
         scenario.extend("A")
         scenario.acquire("C", "order:1")
+        scenario.release("A")
+        scenario.look()
         scenario.release("C")
         scenario.release("B")
         scenario.look()
@@ -138,6 +140,8 @@ def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> No
         "A releases: False",
         "A extends: lost forgot the lock",
         "C takes order:1: held",
+        "A releases: False",
+        f"order:1 on {everywhere}; order:2 on {everywhere}",
         "C releases: True",
         "B releases: True",
         "nothing",

@@ -32,7 +32,7 @@ from redlock_django.exceptions import (
     TooManyWaiters,
 )
 from redlock_django.idempotency.flow.claim import ClaimReader
-from redlock_django.idempotency.flow.current import Idempotency, add_key_field
+from redlock_django.idempotency.flow.current import Idempotency, attach
 from redlock_django.idempotency.flow.exception_answers import answer_to
 from redlock_django.idempotency.flow.recorders import (
     AnyRecorder,
@@ -119,8 +119,7 @@ def async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
 class IdempotentAttempt:
     """One request of an idempotent view, which may have been sent before.
 
-    The key is a local variable of no frame that exists while the view runs, because error reports
-    show the variables of frames.
+    While the view runs, no frame has the key in a local variable: error reports would show it.
     """
 
     def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
@@ -168,8 +167,7 @@ class IdempotentAttempt:
         return response
 
     def _run_without_key(self) -> Steps:
-        self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
-        add_key_field(self._request, self._options.using)
+        attach(self._request, Idempotency(), self._options.using)
         with PageInProgress(self._request):
             response = yield RunView(self._transaction_without_key())
         forbid_caching(self._call.state, response)
@@ -196,7 +194,7 @@ class IdempotentAttempt:
                 # The first attempt does not wait. A waiter would also wait for masters that are
                 # down, and then the client should be refused at once.
                 state = yield from self._wait(claim)
-            # A record under another secret is not in the way of the INSERT.
+            # The INSERT fails if there is a record under the same secret, but not under another.
             is_stale = claim.wait is not None or record is not None or len(claim.hashes) > 1
             if state is KeyLock.HELD and is_stale:
                 record = yield from self._find(claim)
@@ -218,8 +216,8 @@ class IdempotentAttempt:
         return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
 
     def _lock(self, claim: Claim, wait: float) -> Steps:
-        # The names with a fingerprint are held only while the very same request runs; the others
-        # while any request with this key runs, in a process with an older SECRET_KEY too.
+        # A name with a fingerprint is locked while the same request runs, a name without one while
+        # any request with the key runs. Another process may still use an older SECRET_KEY.
         names = [lock_name(each.key_hash) for each in claim.hashes]
         exact = [
             f"{name}~{each.fingerprint[:32]}"
@@ -240,7 +238,7 @@ class IdempotentAttempt:
 
     def _wait(self, claim: Claim) -> Steps:
         """Wait until the first request with the key is over."""
-        # An async view waits in no thread.
+        # An async view occupies no thread while it waits.
         counted = nullcontext(True) if self._is_async else waiting_thread(self._options.using)
         with counted as may_wait:
             if not may_wait:
@@ -270,8 +268,7 @@ class IdempotentAttempt:
         if self._is_async and isinstance(recorder, SeparateRecorder):
             complete = recorder.complete
         current = Idempotency(recorder.claim.key_hash, self._reader.seed, complete)
-        self._request.idempotency = current  # type: ignore[attr-defined]
-        add_key_field(self._request, self._options.using)
+        attach(self._request, current, self._options.using)
         try:
             response = yield RunView(recorder)
         except AlreadyRecorded:
@@ -286,7 +283,7 @@ class IdempotentAttempt:
         if recorder.started:
             yield InThread(partial(recorder.answered, response))
             if next(_recorded) % _EVERY == 0:
-                # So that responses end with their retention, although nobody purges the records.
+                # Responses end with their retention even if the records are never purged.
                 yield InThread(self._store.forget_expired_responses)
             _set_header(response, "Idempotent-Replayed", "false")
         return response
@@ -341,6 +338,6 @@ class IdempotentAttempt:
 
 
 def _set_header(response: Any, name: str, value: str) -> None:
-    # A view may return something else, about which Django raises an error later.
+    # If a view returns anything else, Django raises an error later.
     if isinstance(response, HttpResponseBase):
         response[name] = value

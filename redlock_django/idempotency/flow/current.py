@@ -85,6 +85,7 @@ class HiddenKey:
     __html__ = __str__
 
 
-def add_key_field(request: HttpRequest, using: str = "default") -> None:
-    """Set `request.idempotency_field`, for templates."""
+def attach(request: HttpRequest, idempotency: Idempotency, using: str) -> None:
+    """Set `request.idempotency` for the view, and `request.idempotency_field` for templates."""
+    request.idempotency = idempotency  # type: ignore[attr-defined]
     request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]

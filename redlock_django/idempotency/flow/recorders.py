@@ -114,7 +114,7 @@ class SeparateRecorder:
         self, store: Store, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
         self.database: str | None = None
-        self.begun = False  # true before the record of an async view is written
+        self.begun = False  # set before the record of an async view is written
         self.started = False
         self._store = store
         self.claim = claim

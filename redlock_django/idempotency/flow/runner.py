@@ -63,10 +63,9 @@ Steps = Generator[AttemptStep, Any, Any]
 
 
 class InFlightLock(Lock):
-    """The lock whose holder is the running request of a key; it is never skipped.
+    """The lock that a request with a key holds while it runs, whatever `ON_UNAVAILABLE` says.
 
-    `ON_UNAVAILABLE` does not apply: without this lock it is not known whether the first request is
-    still running.
+    Without this lock it is not known whether the first request is still running.
     """
 
     _strict = True
@@ -74,7 +73,7 @@ class InFlightLock(Lock):
     @has_parameters_of(LockParameters)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The first resource that is refused has a meaning, and every client has the same order.
+        # Names with a fingerprint come first: the refused one tells which request is running.
         self._parameters.keep_order()
 
 
@@ -107,7 +106,9 @@ class Runner:
             return reply(self._call.request, error)
         finally:
             self._state.recording = False
-            self._state.recorder = None  # unused if a decorator in between has answered
+            self._state.recorder = (
+                None  # still there if a decorator has answered instead of the view
+            )
 
     async def arun(self, steps: Steps) -> Any:
         """Return the response to an async view's request."""
@@ -120,7 +121,9 @@ class Runner:
             return await aanswer(self._call.request, error)
         finally:
             self._state.recording = False
-            self._state.recorder = None  # unused if a decorator in between has answered
+            self._state.recorder = (
+                None  # still there if a decorator has answered instead of the view
+            )
 
     def _perform(self, stack: ExitStack, step: AttemptStep) -> Any:
         match step:

@@ -59,7 +59,7 @@ class CacheStore(Store):
         return None
 
     def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
-        # Windows that begin one after the other: a cache counts, and does not list by time.
+        # Fixed windows, because a cache can count records, but not list those since a time.
         seconds = window.total_seconds()
         number, passed = divmod(timezone.now().timestamp(), seconds)
         key = f"redlock-idempotency:{claim.owner}:{seconds:g}:{number:.0f}"

@@ -194,10 +194,9 @@ class DatabaseStore(Store):
         `batch`. Each statement is a transaction of its own, unless there is an open one.
         """
         found = self.purgeable(tombstone_retention=tombstone_retention)
-        for pks in _batches(found.expired, "expires_at", batch):
-            yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
-        for pks in _batches(found.unresolved, "created_at", batch):
-            yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
+        for rows, column in ((found.expired, "expires_at"), (found.unresolved, "created_at")):
+            for pks in _batches(rows, column, batch):
+                yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
         for pks in _batches(found.to_empty, "expires_at", batch):
             yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
 

@@ -53,7 +53,7 @@ class ResponseCipher:
 
         try:
             of, text = json.loads(self._fernet.decrypt(token))
-        except (InvalidToken, ValueError, TypeError):  # or something else that a key has encrypted
+        except (InvalidToken, ValueError, TypeError):  # or the key has encrypted another value
             return None
         return StoredResponse.loads(text) if of == key_hash else None
 

@@ -56,7 +56,8 @@ class Templates:
     name, waiter) takes much less time than to spell it. A template is made from `pack_command`
     itself, so that there is one place that knows the layout of a command. Other commands (several
     resources, tombstones) are spelled by `pack_command` each time. Without templates, a pair of
-    acquire and release takes 15 % more bytecodes (24 November 2026, `benchmarks.pair_parts`).
+    acquire and release takes 15 % more bytecodes (`python -m benchmarks pair_parts`, 24 November
+    2026).
     """
 
     def __init__(self) -> None:

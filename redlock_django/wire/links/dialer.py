@@ -134,17 +134,26 @@ class Dialer:
     def arrived(self, index: int, result: Joined | Unfit) -> bool:
         """Handle the end of an attempt to connect; return whether another attempt must follow."""
         master = self._masters[index]
-        if isinstance(result, Unmarked) and result.early:
-            master.reason = str(result)
-            return True
         if isinstance(result, Unfit):
-            if master.connecting or master.reason != str(result):
-                _log(logging.WARNING, master, f" is not counted: {result}")
-            master.connecting = False
-            master.reason = str(result)
-            master.failures += 1
-            self.driver.changed()
+            self._note_failure(master, result)
             return True
+        self._take(master, result)
+        return False
+
+    def _note_failure(self, master: Master, failure: Unfit) -> None:
+        """Note why a master has no link; its thread goes on to connect."""
+        if isinstance(failure, Unmarked) and failure.early:
+            master.reason = str(failure)
+            return
+        if master.connecting or master.reason != str(failure):
+            _log(logging.WARNING, master, f" is not counted: {failure}")
+        master.connecting = False
+        master.reason = str(failure)
+        master.failures += 1
+        self.driver.changed()
+
+    def _take(self, master: Master, result: Joined) -> None:
+        """Use a new connection, and first send what was kept for its master."""
         for text in result.warnings:
             logger.warning("redlock master %s %s", master.address.name, text)
         if master.run_id != result.run_id:
@@ -169,7 +178,6 @@ class Dialer:
         if self._waiters.is_used:
             self.listen(master)
         self.driver.changed()
-        return False
 
     def listen(self, master: Master) -> None:
         """Subscribe to a master's calls for waiters, on its link if it has one."""

@@ -54,7 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a handshake takes no time", "link: a new link shows how long replies take",
-        Dialer.arrived, without("master.link.took = high - low"),
+        Dialer._take, without("master.link.took = high - low"),
         link_schedules.a_new_link_shows_how_long_replies_take,
     ),
     Mutant(
@@ -79,7 +79,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another server has the same clock", "clock step: not measured against another server",
-        Dialer.arrived,
+        Dialer._take,
         without("master.forget_clock()"),
         link_schedules.an_arriving_link_to_another_server_has_a_clock_of_its_own,
     ),
@@ -97,7 +97,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a handshake hides what INFO is now", "safe servers: INFO is as old as its question",
-        Dialer.arrived,
+        Dialer._take,
         without("master.link.inspected = ..."),
         link_schedules.what_was_reported_before_a_long_handshake_is_asked_again,
     ),

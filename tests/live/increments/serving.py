@@ -19,6 +19,7 @@ from typing import Any
 
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.testing.processes import ProcessGroup
+from tests.operate.planted import on
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -161,11 +162,7 @@ def serving(
 
 def holders(masters: list[LocalMaster], pk: int) -> int:
     """Return the number of masters on which a counter is locked."""
-    locked = 0
-    for master in masters:
-        with master.client() as client:
-            locked += bool(client.exists(f"redlock:lock:counter:{pk}"))
-    return locked
+    return on(masters, f"counter:{pk}")
 
 
 class Counters:
