@@ -217,9 +217,14 @@ class SyncCaller:
         self.backend = store.backend
 
     def acquire(
-        self, *resources: str, ttl: float = 30, wait: float = 0, holder: str = HOLDER
+        self,
+        *resources: str,
+        ttl: float = 30,
+        wait: float = 0,
+        holder: str = HOLDER,
+        limit: int = 1,
     ) -> Lease:
-        return self.backend.acquire(resources, ttl, wait, holder)
+        return self.backend.acquire(resources, ttl, wait, holder, limit)
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.backend.extend(lease, ttl)
@@ -227,9 +232,9 @@ class SyncCaller:
     def release(self, lease: Lease) -> bool | None:
         return self.backend.release(lease)
 
-    def start(self, *resources: str, wait: float, ttl: float = 30) -> Started:
+    def start(self, *resources: str, wait: float, ttl: float = 30, limit: int = 1) -> Started:
         """Start to acquire, as another thread does."""
-        return Started(lambda: self.acquire(*resources, ttl=ttl, wait=wait))
+        return Started(lambda: self.acquire(*resources, ttl=ttl, wait=wait, limit=limit))
 
     def close(self) -> None:
         """Close what belongs to the caller."""
@@ -245,9 +250,14 @@ class AsyncCaller(SyncCaller):
         self._thread.start()
 
     def acquire(
-        self, *resources: str, ttl: float = 30, wait: float = 0, holder: str = HOLDER
+        self,
+        *resources: str,
+        ttl: float = 30,
+        wait: float = 0,
+        holder: str = HOLDER,
+        limit: int = 1,
     ) -> Lease:
-        return self.run(self.backend.aacquire(resources, ttl, wait, holder))
+        return self.run(self.backend.aacquire(resources, ttl, wait, holder, limit))
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.run(self.backend.aextend(lease, ttl))

@@ -1,0 +1,183 @@
+"""The contract of stores with permits: at most `limit` clients hold a name, each one slot of it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import LimitReached, ResourceLocked
+from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
+from tests.contract.test_leases import TTL, wait_for_waiters
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from redlock_django.engine.validity import Lease
+
+NAME = "order:1"
+
+
+@pytest.fixture(autouse=True)
+def _with_permits(store: Store) -> None:
+    if not store.backend.has_permits:
+        pytest.skip("the store has no permits")
+
+
+def hold_all(caller: SyncCaller, limit: int) -> list[Lease]:
+    """Acquire every slot of the name; return the leases in the order of their slots."""
+    leases = [caller.acquire(NAME, limit=limit) for _ in range(limit)]
+    return sorted(leases, key=lambda lease: lease.slot)
+
+
+def is_full(caller: SyncCaller, limit: int) -> bool:
+    """Return whether a client that does not wait is refused; a slot that it gets is released."""
+    try:
+        caller.release(caller.acquire(NAME, limit=limit))
+    except LimitReached:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_as_many_clients_as_the_limit_hold_a_name(caller: SyncCaller, limit: int) -> None:
+    held = hold_all(caller, limit)
+    assert [lease.slot for lease in held] == list(range(limit))
+    assert {lease.names for lease in held} == {(NAME,)}
+    with pytest.raises(LimitReached, match=f"its {limit} slots are held") as refused:
+        caller.acquire(NAME, limit=limit)
+    assert refused.value.resource == NAME
+    for lease in held:
+        assert caller.release(lease) is True
+        again = caller.acquire(NAME, limit=limit)
+        assert again.slot == lease.slot
+        assert again.fences[0] > lease.fences[0]
+        assert is_full(caller, limit)
+
+
+def test_a_refusal_says_when_the_first_slot_is_free(caller: SyncCaller) -> None:
+    caller.acquire(NAME, ttl=30, limit=2)
+    caller.acquire(NAME, ttl=20, limit=2)
+    with pytest.raises(LimitReached) as refused:
+        caller.acquire(NAME, limit=2)
+    assert refused.value.retry_after is not None
+    assert 0 < refused.value.retry_after <= 20.3
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_never_more_clients_than_the_limit_hold_a_name(caller: SyncCaller, limit: int) -> None:
+    counting, now, most = threading.Lock(), 0, 0
+
+    def all_slots_were_held() -> bool:
+        return most >= limit
+
+    def hold_often() -> Lease:
+        nonlocal now, most
+        for _ in range(5):
+            lease = caller.acquire(NAME, wait=25, limit=limit)
+            with counting:
+                now += 1
+                most = max(most, now)
+            until(all_slots_were_held)
+            assert caller.extend(lease, 30)[0] is LeaseState.RENEWED
+            with counting:
+                now -= 1
+            caller.release(lease)
+        return lease
+
+    for call in [Started(hold_often) for _ in range(3 * limit)]:
+        call.lease()
+    assert most == limit
+    hold_all(caller, limit)
+
+
+def test_clients_that_do_not_wait_find_all_free_slots(caller: SyncCaller) -> None:
+    for _ in range(5):
+        leases = [call.lease() for call in [caller.start(NAME, wait=0, limit=3) for _ in range(3)]]
+        assert {lease.slot for lease in leases} == {0, 1, 2}
+        for lease in leases:
+            caller.release(lease)
+
+
+def test_waiters_get_slots_in_their_order(
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_turns(monkeypatch)
+    served: list[int] = []
+
+    def serve(number: int) -> Lease:
+        lease = caller.acquire(NAME, wait=20, limit=2)
+        served.append(number)
+        caller.release(lease)
+        return lease
+
+    held, waiters = hold_all(caller, 2), []
+    for number in range(3):
+        waiters.append(Started(partial(serve, number)))
+        wait_for_waiters(store, number + 1)
+    caller.release(held[1])
+    for waiter in waiters:
+        assert waiter.lease().slot == 1
+    assert served == [0, 1, 2]
+
+
+def test_a_waiter_gets_a_slot_after_an_expiry(store: Store, caller: SyncCaller) -> None:
+    hold_all(caller, 2)
+    waiter = caller.start(NAME, wait=60, limit=2)
+    wait_for_waiters(store, 1)
+    store.pass_time(30)
+    assert waiter.lease().waited > 0
+
+
+def test_a_minimum_hold_keeps_its_slot(store: Store, caller: SyncCaller) -> None:
+    first, _ = hold_all(caller, 2)
+    assert caller.release(replace(first, earliest_end=first.started + TTL)) is True
+    assert is_full(caller, 2)
+    store.pass_time(TTL)
+    until(lambda: not is_full(caller, 2), what="the minimum hold is over")
+
+
+def test_a_slot_is_extended_and_lost_like_a_lock(store: Store, caller: SyncCaller) -> None:
+    first, second = hold_all(caller, 2)
+    assert caller.extend(second, 30)[0] is LeaseState.RENEWED
+    assert store.backend.free(second.resources[0]).outcome.name == "RELEASED"
+    assert caller.extend(second, 30)[0] is LeaseState.LOST
+    assert caller.extend(first, 30)[0] is LeaseState.RENEWED
+    assert caller.acquire(NAME, limit=2).slot == 1
+
+
+def test_each_held_slot_is_listed(store: Store, caller: SyncCaller) -> None:
+    held = hold_all(caller, 3)
+    caller.release(held[1])
+    waiting = caller.start(NAME, wait=20)  # for slot 0 only: it has no limit
+    wait_for_waiters(store, 1)
+    assert {lock.resource for lock in store.backend.page().locks} == {NAME, f"{NAME}[2]"}
+    caller.release(held[0])
+    assert waiting.lease().slot == 0
+
+
+def test_a_lock_without_a_limit_takes_one_slot(caller: SyncCaller) -> None:
+    plain = caller.acquire(NAME)
+    assert caller.acquire(NAME, limit=2).slot == 1
+    assert is_full(caller, 2)
+    with pytest.raises(ResourceLocked):
+        caller.acquire(NAME)
+    caller.release(plain)
+    assert caller.acquire(NAME, limit=2).slot == 0
+
+
+def test_a_cancelled_waiter_leaves_its_turn(store: Store, caller: SyncCaller) -> None:
+    if not isinstance(caller, AsyncCaller):
+        pytest.skip("only tasks are cancelled")
+    first, _ = hold_all(caller, 2)
+    waiting = caller.submit(store.backend.aacquire((NAME,), 30, 20, HOLDER, 2))
+    wait_for_waiters(store, 1)
+    waiting.cancel()
+    with pytest.raises(CancelledError):
+        waiting.result(timeout=60)
+    caller.release(first)
+    until(lambda: not is_full(caller, 2), what="the slot is free")
