@@ -30,7 +30,7 @@ from redlock_django.backends.values import (
     minimum_hold,
     permits,
 )
-from redlock_django.conf.arguments import checked, has_arguments
+from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock
 from redlock_django.web.name_templates import Template
@@ -111,7 +111,7 @@ def hold(
     return _Hold([Template(template) for template in templates], on_conflict, arguments)
 
 
-_CHECKS = {
+_CHECKS: dict[str, ArgumentCheck] = {
     "ttl": partial(duration, least=SHORTEST_TTL),
     "wait": partial(duration, least=0.0, most=LONGEST_WAIT),
     "limit": permits,

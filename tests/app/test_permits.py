@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -243,11 +244,11 @@ def test_waiters_are_served_in_order_by_whichever_slot_comes_free() -> None:
             thread.start()
             waiting.append(thread)
             stack.callback(thread.join)
-            until(lambda many=number + 1: _queued(backend) == many)
+            until(partial(_is_queued, backend, number + 1))
         holders[1].release()
     assert served == [0, 1, 2]
 
 
-def _queued(backend: Any) -> int:
+def _is_queued(backend: Any, many: int) -> bool:
     key = backend.deployment.queue("export")
-    return min(len(master.keyspace.sorted_set(key)) for master in backend.masters)
+    return min(len(master.keyspace.sorted_set(key)) for master in backend.masters) == many
