@@ -22,7 +22,7 @@ class Answered:
     generation = 1
 
     def __init__(self, ahead: int) -> None:
-        self.session = SimpleNamespace(prepared=0)
+        self.session = SimpleNamespace(prepared=0, note_servers_time=int)
         self.base = b"%d" % (NOW * 1000 + ahead)
 
     def ask(self, send: Any, *, is_write: bool = False) -> Generator[Any, None, list[Any]]:

@@ -14,16 +14,11 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
-from redlock_django.backends.zookeeper.attempt import (
-    Acquisition,
-    ZooKeeperAttempt,
-    ZooKeeperLease,
-    ZooKeeperRefusal,
-    set_all,
-)
+from redlock_django.backends.zookeeper.attempt import ZooKeeperAttempt, ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.client import is_own_thread
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
+from redlock_django.backends.zookeeper.own_nodes import Acquisition, ZooKeeperRefusal
 from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
 from redlock_django.backends.zookeeper.requests import (
     RequestBatch,
@@ -34,7 +29,7 @@ from redlock_django.backends.zookeeper.session import Session
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
-from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import LimitReached, ResourceLocked, StoreUnavailable
 from redlock_django.wire.wakeup import Wakeup
 
 _AGAIN = 0.05  # seconds until an attempt that was interrupted is repeated
@@ -46,6 +41,7 @@ class ZooKeeperBackend(BaseBackend):
     settings_class = ZooKeeperSettings
     is_fair = True
     keeps_min_hold = True
+    has_permits = True
     survives_restart = True
     void_reason = "the session with ZooKeeper was lost"
     settings: ZooKeeperSettings
@@ -68,22 +64,34 @@ class ZooKeeperBackend(BaseBackend):
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         session = self.session
-        protocol = self._acquire(session, resources, ttl, wait, holder)
+        protocol = self._acquire(session, resources, ttl, wait, holder, limit)
         return drive(protocol, session.perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         session = self.session
-        protocol = self._acquire(session, resources, ttl, wait, holder)
+        protocol = self._acquire(session, resources, ttl, wait, holder, limit)
         return await adrive(protocol, session.aperform)
 
     def _acquire(
-        self, session: Session, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self,
+        session: Session,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int,
     ) -> ZooKeeperProtocol[Lease]:
         asked, patience = self.clock(), self.settings.zookeeper_timeout
         wanted = Acquisition(
-            resources=resources, ttl=ttl, holder=holder, asked=asked, deadline=asked + wait
+            resources=resources,
+            ttl=ttl,
+            holder=holder,
+            limit=limit,
+            asked=asked,
+            deadline=asked + wait,
+            patient_until=asked + max(wait, patience),
         )
         while True:
             attempt = ZooKeeperAttempt(session, self.tree, self.clock, self.settings, wanted)
@@ -91,15 +99,16 @@ class ZooKeeperBackend(BaseBackend):
                 taken = yield from attempt.take()
                 if not isinstance(taken, ZooKeeperRefusal):
                     return taken
-                raise ResourceLocked(
-                    f"{taken.resource}: held by another client",
+                kind = ResourceLocked if limit == 1 else LimitReached
+                raise kind(
+                    f"{taken.resource}: {taken.why}",
                     resource=taken.resource,
                     retry_after=taken.seconds or None,
                     waited=self.clock() - asked if wait else 0.0,
                 )
             except Interrupted:
                 attempt.undo()
-                if self.clock() >= asked + max(wait, patience):
+                if self.clock() >= wanted.patient_until:
                     raise session.unavailable(session.reason) from None
             except BaseException:
                 attempt.undo()

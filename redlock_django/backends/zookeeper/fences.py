@@ -67,6 +67,15 @@ class Requests:
                 raise Interrupted
             yield ZooKeeperStep(_AGAIN)
 
+    def until_deleted(self, path: str, seconds: float) -> ZooKeeperProtocol[None]:
+        """Wait until a node is deleted, or changed, for at most `seconds`."""
+        pause = ZooKeeperStep(seconds)
+        (exists,) = yield from self.ask(
+            lambda client: [client.exists_async(path, lambda event: pause.end())]
+        )
+        if exists is not None:
+            yield pause
+
 
 class Fences:
     """The fences of a tree: a base, plus the transactions of the servers since it was set.
@@ -97,6 +106,7 @@ class Fences:
                     raise session.unavailable(untrusted(left), retry_after=left)
                 yield from self._requests.ask(self._trust, is_write=True)
                 continue
+            session.note_servers_time(root.mtime)
             number, now = self._number(base), root.mtime * 1000
             if number <= now:
                 yield from self._raise_base()

@@ -27,6 +27,7 @@ from redlock_django.backends.zookeeper.paths import (
     MIN_HOLD,
     Tree,
     in_order,
+    is_turns,
     resource_of,
     seconds_left,
     trusted_in,
@@ -36,6 +37,7 @@ from redlock_django.backends.zookeeper.paths import (
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.wire.clock import clock, wall_ns
 
 _MANY = 500  # requests that are sent before their answers are read
@@ -62,9 +64,8 @@ class ZooKeeperInspection(Inspection):
     ) -> Listing:
         (queues,) = self._ask([lambda client: client.get_children_async(self._tree.locks)])
         names = [name for name in map(resource_of, queues or ()) if search in name]
-        left = {
-            holding.resource: holding.ttl or 0.0 for holding in self.holdings(names[:MAX_LISTED])
-        }
+        names = [name for name in names if not is_turns(name)]
+        left = {holding.resource: holding.ttl or 0.0 for holding in self._held(names[:MAX_LISTED])}
         order = sorted(left, key=lambda name: (left[name], name), reverse=last_first)
         stopped = MAX_LISTED if len(names) > MAX_LISTED else None
         return Listing(
@@ -74,6 +75,19 @@ class ZooKeeperInspection(Inspection):
         )
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
+        held = self._held(resources)
+        turns = list(dict.fromkeys(self._tree.turns(name_of(one.resource)) for one in held))
+        found = self._ask([_children(queue) for queue in turns])
+        waiting = {
+            queue: len(in_order(names or ())) for queue, names in zip(turns, found, strict=True)
+        }
+        return [
+            replace(one, waiters=one.waiters + waiting[self._tree.turns(name_of(one.resource))])
+            for one in held
+        ]
+
+    def _held(self, resources: Sequence[str]) -> list[Holding]:
+        """Return what is known of held resources, without the waiters for any slot of a name."""
         names = list(dict.fromkeys(resources))
         queues = [self._tree.queue(name) for name in names]
         children = self._ask([_children(queue) for queue in queues])

@@ -5,6 +5,9 @@ client that waits or holds the lock: the first one holds it. After a release bef
 minimum hold, a persistent node takes the place of the holder's. The value of a node is the TTL in
 seconds, and then what all stores have as the value of a lock: a token, a space, JSON of the holder.
 
+Each slot of a name with a limit is a resource (`engine.protocol.slots`). `ROOT/locks/NAME[turns]`
+has a node for each client that waits for any of them.
+
 `ROOT/fences` has the base of all fences. A fence is the base plus the transactions of the servers
 between the last change of the base and the creation of the holder's node.
 
@@ -32,6 +35,9 @@ LARGEST = 2**53
 
 MIN_HOLD = "min_hold-"
 """Is in the name of a node that only keeps a minimum hold."""
+
+_TURNS = "[turns]"
+"""Follows a name with several slots. No name that a user may choose contains a bracket."""
 
 _NODE = re.compile(rf"([0-9a-f]{{32}})-({MIN_HOLD})?(-?\d{{9,10}})")
 
@@ -65,6 +71,10 @@ class Tree:
         """The queue of a resource."""
         return f"{self.locks}/{quote(resource, safe='').replace('.', '%2E')}"
 
+    def turns(self, name: str) -> str:
+        """The queue of the clients that wait for a slot of a name; its first node holds nothing."""
+        return self.queue(f"{name}{_TURNS}")
+
     @property
     def all(self) -> tuple[str, ...]:
         """The nodes that are needed, those above others first."""
@@ -75,6 +85,11 @@ class Tree:
 def resource_of(name: str) -> str:
     """Return the resource whose queue has this name."""
     return unquote(name)
+
+
+def is_turns(resource: str) -> bool:
+    """Return whether the queue of this resource is a queue of turns, so no lock."""
+    return resource.endswith(_TURNS)
 
 
 def in_order(names: Iterable[str]) -> list[Node]:

@@ -10,6 +10,7 @@ from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpir
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from kazoo.protocol.states import WatchedEvent
 
 INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""
@@ -99,6 +100,31 @@ class RequestBatch(ZooKeeperStep):
         if self.then is not None:
             self.then(self)
         self.end()
+
+
+class Watches:
+    """The steps that end when the children of nodes change.
+
+    kazoo keeps each callback until its node changes. Here all watches of a node have one callback,
+    `changed`, however many clients have watched it since it changed last.
+    """
+
+    def __init__(self) -> None:
+        self._paths: dict[ZooKeeperStep, frozenset[str]] = {}
+
+    def add(self, step: ZooKeeperStep, paths: frozenset[str]) -> None:
+        """End a step when one of the nodes changes. Called before the servers are asked."""
+        self._paths[step] = paths
+
+    def remove(self, step: ZooKeeperStep) -> None:
+        """Forget a step; does nothing if it was not added."""
+        self._paths.pop(step, None)
+
+    def changed(self, event: WatchedEvent) -> None:
+        """End the steps of a node that has changed; all if the connection was lost."""
+        for step, paths in list(self._paths.items()):
+            if event.path is None or event.path in paths:
+                step.end()
 
 
 def _nobody() -> None:

@@ -29,7 +29,7 @@ from redlock_django.backends.zookeeper.client import (
     with_failure,
 )
 from redlock_django.backends.zookeeper.held_nodes import HeldNodes
-from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperStep
+from redlock_django.backends.zookeeper.requests import RequestBatch, Watches, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
@@ -46,8 +46,7 @@ class Session:
     """The session of one process. After a fork, make a new one: its threads are the parent's.
 
     The thread deletes the nodes of `held` leases whose TTL has ended. `contended` has the queues in
-    which this process was refused the last time. `server_ahead` is the servers' time in seconds,
-    minus ours.
+    which this process was refused the last time.
     """
 
     def __init__(
@@ -59,7 +58,8 @@ class Session:
         self.reason = "not connected yet"
         self.held = HeldNodes()
         self.contended: set[str] = set()
-        self.server_ahead = 0.0
+        self.watches = Watches()
+        self._servers_ahead = 0.0  # their time in seconds, minus ours
         self._settings = settings
         self._clock = clock
         self._notice = notice
@@ -174,6 +174,14 @@ class Session:
     def use(self, name: str) -> None:
         """Note that the queue of a resource is used; it is removed some time later."""
         self._used[name] = self._clock()
+
+    def note_servers_time(self, milliseconds: int) -> None:
+        """Note the servers' time, as an answer has just shown it."""
+        self._servers_ahead = milliseconds / 1000 - self._clock()
+
+    def servers_time(self) -> float:
+        """Return the servers' time, in seconds."""
+        return self._clock() + self._servers_ahead
 
     def is_uncertain(self) -> bool:
         """Return whether the servers may have ended the session without our knowledge."""

@@ -1,0 +1,148 @@
+"""The nodes that an attempt creates in queues, what it wants, and why it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from redlock_django.backends.zookeeper.client import explained
+from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Requests
+from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
+
+Look = Callable[[KazooClient], list[Any]]
+"""Makes the requests that read queues."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquisition:
+    """The locks that an acquisition wants, all or none, and until when it waits for them.
+
+    With a `limit`, it wants one slot of the only resource, which so many clients may hold. Until
+    `patient_until` it tries again after an interruption, and lets clients in front take their turn.
+    """
+
+    resources: tuple[str, ...]
+    ttl: float
+    holder: str
+    limit: int
+    asked: float
+    deadline: float
+    patient_until: float
+
+
+class ZooKeeperRefusal(NamedTuple):
+    """Why a resource is refused; it is held for so many seconds if its holder does not extend."""
+
+    resource: str
+    seconds: float
+    why: str = "held by another client"
+
+
+class OwnNodes:
+    """The nodes of an attempt, at most one in a queue: `paths` has the path of each, by queue."""
+
+    def __init__(self, requests: Requests, fences: Fences, token: str, data: bytes) -> None:
+        self.token = token
+        self.paths: dict[str, str] = {}  # "" where the node may have been created
+        self._requests = requests
+        self._session = requests.session
+        self._fences = fences
+        self._data = data
+
+    def join(self, queue: str, look: Look) -> ZooKeeperProtocol[tuple[Any, list[Any]]]:
+        """Create a node at the end of a queue; return its stat and the answers to `look`."""
+        send = partial(self._creation, queue, look)
+        self.paths[queue] = ""
+        while True:
+            created, *answers = yield from self._requests.ask(send, is_write=True)
+            if not isinstance(created, NoNodeError):
+                self.paths[queue], stat = created
+                return stat, answers
+            made = yield from self._requests.ask(
+                lambda client: [client.create_async(queue)], is_write=True
+            )
+            if isinstance(made[0], NoNodeError):
+                yield from self._make_tree()
+
+    def join_unchanged(
+        self, queue: str, version: int | None, look: Look
+    ) -> ZooKeeperProtocol[tuple[int, list[Any]] | None]:
+        """Create a node in a queue that no other client has joined so since it had this version.
+
+        Return the transaction that created it and the answers to `look`; None if another client
+        was faster. The version is None if there was no queue.
+        """
+        self.paths[queue] = ""
+        send = partial(self._transaction, queue, version, look)
+        (results, *answers) = yield from self._requests.ask(send, is_write=True)
+        *_, changed, created = results
+        if isinstance(created, str):
+            self.paths[queue] = created
+            return int(changed.mzxid), answers
+        del self.paths[queue]
+        reasons = [one for one in results if isinstance(one, EXPECTED)]
+        if not reasons:
+            raise self._session.unavailable(explained(results[0]))
+        if version is None and isinstance(reasons[0], NoNodeError):
+            yield from self._make_tree()
+        return None
+
+    def leave(self, queue: str) -> None:
+        """Delete the own node in a queue soon; does nothing if there is none."""
+        if path := self.paths.get(queue):
+            self._session.post_delete([path])
+            del self.paths[queue]  # last: an attempt that is interrupted here deletes it again
+
+    def undo(self) -> None:
+        """Leave all queues that the attempt has joined or is about to join."""
+        self._session.post_delete([path for path in self.paths.values() if path])
+        for queue in [queue for queue, path in self.paths.items() if not path]:
+            listing = RequestBatch(partial(_list, queue), then=partial(self._delete_listed, queue))
+            self._session.post(listing)
+
+    def _delete_listed(self, queue: str, listing: RequestBatch) -> None:
+        names = listing.results[1]
+        if not isinstance(names, Exception):
+            ours = [f"{queue}/{name}" for name in names if name.startswith(self.token)]
+            self._session.post_delete(ours)
+
+    def _make_tree(self) -> ZooKeeperProtocol[None]:
+        """Make the whole tree, which was removed."""
+        self._session.prepared = -1
+        yield from self._fences.prepare()
+
+    def _creation(self, queue: str, look: Look, client: KazooClient) -> list[Any]:
+        created = client.create_async(
+            f"{queue}/{self.token}-",
+            self._data,
+            ephemeral=True,
+            sequence=True,
+            include_data=True,
+        )
+        return [created, *look(client)]
+
+    def _transaction(
+        self, queue: str, version: int | None, look: Look, client: KazooClient
+    ) -> list[Any]:
+        transaction = client.transaction()
+        if version is None:
+            transaction.create(queue)
+        transaction.set_data(queue, b"", version or 0)
+        transaction.create(f"{queue}/{self.token}-", self._data, ephemeral=True, sequence=True)
+        return [transaction.commit_async(), *look(client)]
+
+
+def look_at(queue: str, fences: str, client: KazooClient) -> list[Any]:
+    """Ask for the nodes of a queue and the base of fences."""
+    # In this order: the base is at least as new as the list.
+    return [client.get_children_async(queue), client.get_async(fences)]
+
+
+def _list(queue: str, client: KazooClient) -> list[Any]:
+    # After a lost connection, another server may not know the created nodes yet.
+    return [client.sync_async(queue), client.get_children_async(queue)]
