@@ -160,13 +160,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last come, first served", "queue: the first waiter is called", Queues.call_first,
-        instead("min", "max"), test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
+        instead("queue[name]", "-queue[name]"),
+        test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
     ),
     Mutant(
         "dead waiters are called", "queue: a waiter that hears no call is skipped",
         Queues.call_first,
         instead(
-            "self._keyspace.publish(...)", "(1, self._keyspace.publish(channel.decode(), name))"
+            "self._keyspace.publish(...)",
+            "(1, self._keyspace.publish(channel.decode(), name + slot))",
         ),
         test_queue.test_dead_waiters_are_skipped_at_once,
     ),
