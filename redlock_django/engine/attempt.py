@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
@@ -21,7 +21,7 @@ from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
-from redlock_django.engine.slot_choice import SlotChoice
+from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import RedlockLease, valid_until
 
@@ -45,6 +45,7 @@ class Client:
     proposals: Iterator[int]
     delay: Callable[[int], float]
     overrun: float
+    released: ReleasedSlots = field(default_factory=ReleasedSlots)
 
 
 class Attempt(Round):
@@ -307,13 +308,16 @@ class Wait:
 
     def goes_on(self, attempt: Attempt, now: float) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
-        split = attempt.split
         if self.slots is not None:
             self.slots.note(attempt.last.account)
-            split = split or self.slots.is_open
+        split = attempt.split or self._may_take_another(attempt)
         self.lost += 1
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
+
+    def _may_take_another(self, attempt: Attempt) -> bool:
+        """Return whether a slot may be free after an attempt that was lost."""
+        return self.slots is not None and self.slots.is_open and not attempt.unreachable
 
     def pause(self, attempt: Attempt, now: float) -> Pause:
         """Return the pause after an attempt that was lost; see `retry_delays`.
@@ -329,7 +333,7 @@ class Wait:
         queueing = bool(ask.waiter) and not attempt.unreachable
         # Where others share the votes, a waiter that has none and is in most queues need not ask
         # again at once. If all asked, a crowd would share the votes again.
-        if self.slots is not None and self.slots.is_open:
+        if self._may_take_another(attempt):
             delay = unheard = delay if attempt.split else 0.0
         elif not attempt.split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
@@ -361,7 +365,7 @@ def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
     """Return the command that releases what `ask` may have set."""
     return Release(
         ask.deployment, ask.resources, ask.value, waiter=ask.waiter if leave else "", calls=calls,
-        is_slot=isinstance(ask, AcquireSlot),
+        limit=ask.limit if isinstance(ask, AcquireSlot) else 1,
     )  # fmt: skip
 
 

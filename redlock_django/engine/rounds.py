@@ -48,7 +48,7 @@ def acquire(
 
     Source: the page "Distributed Locks with Redis" of the Redis documentation.
     """
-    slots = SlotChoice(resources[0], limit) if limit > 1 else None
+    slots = SlotChoice(resources[0], limit, client.released) if limit > 1 else None
     waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots)
     try:
         if waiter is not None and waiter.behind:
@@ -130,7 +130,7 @@ def release(
     left = with_drift(held_for) if held_for > 0 else 0.0
     ask = Release(
         deployment, lease.resources, lease.value, bury, left, lease.waiter,
-        is_slot=lease.limit > 1,
+        limit=lease.limit,
     )  # fmt: skip
     frees = () if left else lease.resources
     masters = deployment.masters

@@ -14,27 +14,58 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Account
 
+MOST_NAMES = 1000  # of which a process remembers the slots that it has released
+
+
+class ReleasedSlots:
+    """The slots that this process has released, by name.
+
+    A call that asks for the one released last nearly always finds it free. As many threads as there
+    are slots then never ask for the same one.
+    """
+
+    __slots__ = ("_slots",)
+
+    def __init__(self) -> None:
+        self._slots: dict[str, dict[int, None]] = {}  # the slot released last is the last one
+
+    def add(self, name: str, slot: int) -> None:
+        """Note that a slot was released."""
+        if name not in self._slots and len(self._slots) >= MOST_NAMES:
+            self._slots.clear()
+        self._slots.setdefault(name, {})[slot] = None
+
+    def take(self, name: str) -> int | None:
+        """Return the slot of a name that was released last, for one call; None if none is known."""
+        try:
+            # One step, because several threads do this.
+            return self._slots.get(name, {}).popitem()[0]
+        except KeyError:
+            return None
+
 
 class SlotChoice:
     """The slots of `name`, of which a call asks for one after the other."""
 
-    __slots__ = ("_open", "limit", "name")
+    __slots__ = ("_known", "_open", "limit", "name")
 
-    def __init__(self, name: str, limit: int) -> None:
+    def __init__(self, name: str, limit: int, released: ReleasedSlots) -> None:
         self.name = name
         self.limit = limit
+        self._known = released.take(name)
         self._open: Sequence[int] = range(limit)
 
     def resource(self, token: str, called: int | None) -> tuple[str]:
-        """Return the resource of the next slot: the `called` one, else an open one, at random.
+        """Return the resource of the next slot.
 
-        `called` is the slot that masters named when they called the waiter. The randomness is that
+        That is the slot that masters named when they called the waiter (`called`), or at first the
+        one that this process released last, or any of those that are open. The randomness is that
         of the attempt's token.
         """
         slots = self._open or range(self.limit)
-        slot = slots[int(token[:8], 16) % len(slots)]
-        if called is not None and called < self.limit:
-            slot = called
+        slot = self._known if called is None else called
+        if slot is None or slot >= self.limit:
+            slot = slots[int(token[:8], 16) % len(slots)]
         return (slot_resource(self.name, slot),)
 
     @property
@@ -44,6 +75,7 @@ class SlotChoice:
 
     def note(self, account: Account) -> None:
         """Note which slots are open after an attempt that was lost: those taken least often."""
+        self._known = None
         shown = [vote.taken for vote in account.votes if vote is not None and vote.taken]
         counted = len(account.votes) - account.count(Ballot.FAILED)
         slots = range(self.limit)

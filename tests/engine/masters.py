@@ -14,6 +14,7 @@ from redlock_django.engine.attempt import Client
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.refusal import CrowdRefusal
+from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
 
@@ -33,6 +34,8 @@ class Masters:
         self.gone: set[str] = set()  # the channels without a subscriber
         self.called: list[tuple[int, str]] = []  # which master called which waiter
         self.watching: list[tuple[int, str]] = []  # and which it asked to watch that turn
+        self.released = ReleasedSlots()  # by the process of all clients
+        self.waiters: dict[str, Waiter] = {}  # by name
         self.memories = [self._memory(index) for index in range(masters)]
 
     def _memory(self, index: int) -> MemoryMaster:
@@ -118,8 +121,12 @@ class Masters:
         waiter: str = "",
         behind: bool = False,
         crowd: CrowdRefusal | None = None,
+        limit: int = 1,
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
+        caller = None
+        if waiter:
+            caller = self.waiters[waiter] = Waiter(waiter, behind, crowd)
         return rounds.acquire(
             Client(
                 self.deployment,
@@ -127,13 +134,15 @@ class Masters:
                 proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
                 delay=lambda attempts: 0.01,
                 overrun=overrun,
+                released=self.released,
             ),
             resources or ("r",),
             ttl,
             holder,
             now=self.now,
             wait=wait,
-            waiter=Waiter(waiter, behind, crowd) if waiter else None,
+            waiter=caller,
+            limit=limit,
         )
 
     def taken(self, *resources: str, **how: Any) -> RedlockLease:

@@ -11,6 +11,7 @@ import pytest
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
+    AcquireSlot,
     Command,
     Confirm,
     Extend,
@@ -44,6 +45,9 @@ HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
 SHORTEN = Release(**COMMON, left=1.5)
 FOLLOWED = Release(**COMMON, waiter="P:wake:7 1", calls=False)
+SLOT: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r[1]",), "value": VALUE}
+ACQUIRE_SLOT = AcquireSlot(**SLOT, ttl=1.5, proposal=TIME, limit=3)
+RELEASE_SLOT = Release(**SLOT, limit=3)
 ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, FOLLOWED)
 
 
@@ -93,6 +97,29 @@ def test_keys() -> None:
     assert DEPLOYMENT.wake("7") == "P:wake:7"
 
 
+def test_keys_of_a_slot() -> None:
+    slots = ["P:lock:r", "P:lock:r[1]", "P:lock:r[2]"]
+    pair, tomb = ["P:lock:r[1]", "P:fence:r[1]"], f"P:tomb:{TOKEN}"
+    assert ACQUIRE_SLOT.keys() == ["P:master", "P:held", tomb, *pair, "P:queue:r", *slots]
+    assert RELEASE_SLOT.keys() == ["P:held", "P:lock:r[1]", "P:queue:r", *slots]
+    bury = Release(**SLOT, limit=3, bury=True)
+    assert bury.keys() == ["P:held", "P:lock:r[1]", tomb, "P:queue:r", *slots]
+    assert Release(**SLOT, limit=3, calls=False).keys() == ["P:held", "P:lock:r[1]"]
+
+
+def test_arguments_of_a_slot() -> None:
+    numbers = pack("<5d", TIME, 1500, 500_000, 600_000, 60_000)
+    assert ACQUIRE_SLOT.arguments() == [VALUE, numbers, "r[1]"]
+    assert RELEASE_SLOT.arguments() == [VALUE, "", "r[1]"]
+
+
+def test_the_occupancy_of_a_slot_is_a_string() -> None:
+    refused = [REFUSED, TIME, 1, 900, 7, b"f" * 32, -1, b"011"]
+    assert ACQUIRE_SLOT.vote(refused).taken == b"011"
+    with pytest.raises(ValueError, match="expected a string in a reply, got int"):
+        ACQUIRE_SLOT.vote([*refused[:-1], 11])
+
+
 def test_arguments() -> None:
     both = ["r", "s"]
     numbers = pack("<5d", TIME, 1500, 500_000, 600_000, 60_000)
@@ -110,7 +137,7 @@ def test_arguments() -> None:
 
 
 def test_arguments_are_integers_strings_and_bytes() -> None:
-    for command in ALL:
+    for command in (*ALL, ACQUIRE_SLOT, RELEASE_SLOT):
         assert {type(argument) for argument in command.arguments()} <= {int, str, bytes}
 
 
@@ -127,9 +154,11 @@ def test_the_number_of_the_round_alone_grants_a_release() -> None:
 
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "confirm", "extend", "heal", "release",
+        "acquire", "acquire_slot", "confirm", "extend", "heal", "release",
     ]  # fmt: skip
-    assert [command.name for command in COMMANDS if command.sets] == ["acquire", "heal"]
+    assert [command.name for command in COMMANDS if command.sets] == [
+        "acquire", "acquire_slot", "heal",
+    ]  # fmt: skip
     assert [command.name for command in COMMANDS if not command.trusted] == ["release"]
     for name in (*(command.name for command in COMMANDS), "join"):
         text, sha = script(name)

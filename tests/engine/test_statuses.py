@@ -19,7 +19,7 @@ INCLUDES = {part for parts in INCLUDED.values() for part in parts}
 SCRIPTS = sorted(LUA.keys() - INCLUDES)
 # A reply begins with the round, a status and a comma; a status may be in a variable first.
 REPLIED = re.compile(r"\{ (?:round|tonumber\(ARGV\[1\]\)), ([^,]+),")
-ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\S+)")
+ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\w+)")
 
 
 def _code(lua: str) -> str:

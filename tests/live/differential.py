@@ -257,7 +257,9 @@ def _random_command(rng: Random, now: int) -> Command:
         return Heal(**common, ttl=ttl, fences=fences)
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
     left = rng.choice((3.0, 15.0, 40.0)) if rng.random() < 0.3 else 0.0
-    return Release(**common, bury=bury, left=left, waiter=waiter, calls=calls, is_slot=is_slot)
+    return Release(
+        **common, bury=bury, left=left, waiter=waiter, calls=calls, limit=LIMIT if is_slot else 1
+    )
 
 
 def _disturb(pair: Pair) -> None:

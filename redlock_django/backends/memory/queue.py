@@ -71,11 +71,6 @@ class Queues:
                 return name, left
         return None
 
-    def call_next(self, key: str, now: int, slot: int) -> None:
-        """Call the first waiter that has no turn: one slot of several was released."""
-        turns = sum(score < -now for score in self._keyspace.sorted_set(key).values())
-        self.call_first(key, now, free=turns + 1, slots=(slot,))
-
     def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
         for name in list(self._keyspace.sorted_set(key)):
             if name != but and channel_of(name) == channel:

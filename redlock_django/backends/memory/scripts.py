@@ -12,7 +12,6 @@ from struct import Struct
 
 from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.backends.memory.queue import Queues, channel_of
-from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -242,11 +241,12 @@ def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes])
     other: bytes | None = None
     locks, others = keys[1 : 1 + len(resources)], keys[1 + len(resources) :]
     queue_keys = others if tomb == b"0" else others[1:]
+    slots = queue_keys[len(resources) :]
     for index, (key, resource) in enumerate(zip(locks, resources, strict=True), 1):
         queue = queue_keys[index - 1] if queue_keys else ""
         lock = keyspace.get(key)
         has_waiters = bool(keyspace.sorted_set(queue) or keyspace.get(queue))
-        is_called = has_waiters and calls != b"0"
+        is_called = has_waiters and calls == b"1"
         if is_called or left:
             now = moment
         if has_waiters:
@@ -259,10 +259,14 @@ def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes])
         elif lock in (None, value):
             keyspace.strings.pop(key, None)
             keyspace.remove(keys[0], resource)
-            if is_called and calls == b"1":
+            if is_called and not slots:
                 Queues(keyspace).call_first(queue, moment)
-            elif is_called:
-                Queues(keyspace).call_next(queue, moment, slot_of(resource.decode()))
+        if is_called and slots:
+            free = [slot for slot, lock in enumerate(slots) if keyspace.get(lock) is None]
+            # The slot of this release is named last: earlier calls have named the others.
+            free.sort(key=lambda slot: (slots[slot] == key, -slot))
+            if free:
+                Queues(keyspace).call_first(queue, moment, free=len(free), slots=free)
         if lock != value and not fault:
             fault, other, other_key = index, lock, key
     if tomb != b"0":

@@ -133,6 +133,8 @@ class RedlockBackend(BaseBackend):
     ) -> Protocol[bool | None]:
         """Return the round that releases a lease of this store."""
         assert isinstance(lease, RedlockLease)
+        if lease.limit > 1 and not lease.earliest_end:
+            self._client.released.add(lease.names[0], lease.slot)
         return rounds.release(
             self.deployment,
             lease,

@@ -206,9 +206,7 @@ class AcquireSlot(Acquire):
     limit: int = field(kw_only=True)
 
     def keys(self) -> list[str]:
-        (resource,) = self.resources
-        name = name_of(resource)
-        slots = (self.deployment.lock(slot_resource(name, slot)) for slot in range(self.limit))
+        slots = _slots(self.deployment, self.resources[0], self.limit)
         return [*self._keys_to_set(), *self._queues(), *slots]
 
 
@@ -281,8 +279,8 @@ class Release(Command):
     waiters. With `bury`, write a tombstone as well, so that the token cannot be set again. With a
     `waiter`, remove that waiter from the queues. Without `calls`, do not call any waiter: a client
     that asks again keeps its place, and the next waiter needs no call if its round follows in the
-    same send. The release of one slot of several (`is_slot`) calls the first waiter that has no
-    turn.
+    same send. Where a name has several slots (`limit`), as many waiters have a turn as slots are
+    free.
     """
 
     name: ClassVar[str] = "release"
@@ -292,25 +290,32 @@ class Release(Command):
     left: float = 0.0
     waiter: str = ""
     calls: bool = True
-    is_slot: bool = False
+    limit: int = 1
 
     @property
     def plain(self) -> bool:
         """True if the release does only what every release does."""
-        return not (self.bury or self.left or self.waiter or (self.is_slot and self.calls))
+        return not (self.bury or self.left or self.waiter)
 
     def keys(self) -> list[str]:
         deployment = self.deployment
         locks = (deployment.lock(r) for r in self.resources)
         tomb = (deployment.tomb(self.token),) if self.bury else ()
         queues = self._queues() if self.calls or self.waiter else ()
-        return [deployment.held, *locks, *tomb, *queues]
+        slots = _slots(deployment, self.resources[0], self.limit) if queues else ()
+        return [deployment.held, *locks, *tomb, *queues, *slots]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        calls = 2 if self.calls and self.is_slot else int(self.calls)
-        how = "" if self.plain else f"{tomb} {ms(self.left)} {calls} {self.waiter}"
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {int(self.calls)} {self.waiter}"
         return [self.value, how, *self.resources]
+
+
+def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
+    """Return the lock of each slot of the name that `resource` is a slot of; none if it has one."""
+    name = name_of(resource)
+    slots = range(limit) if limit > 1 else ()
+    return [deployment.lock(slot_resource(name, slot)) for slot in slots]
 
 
 COMMANDS: tuple[type[Command], ...] = (Acquire, AcquireSlot, Confirm, Extend, Heal, Release)

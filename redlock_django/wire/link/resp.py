@@ -77,7 +77,7 @@ class Templates:
             gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
-        elif type(command) is Release and not (command.bury or command.left):
+        elif type(command) is Release and not (command.bury or command.left or command.limit > 1):
             fixed = command.calls
             if command.waiter:
                 gaps = (name, name, digits, value, command.waiter.encode(), name)

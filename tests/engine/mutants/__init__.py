@@ -17,6 +17,7 @@ from tests.engine.mutants import (
     late_masters,
     links,
     outbox,
+    permits,
     protocol,
     quorum,
     rounds,
@@ -42,4 +43,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *inbox.MUTANTS,
     *waiters.MUTANTS,
     *links.MUTANTS,
+    *permits.MUTANTS,
 )

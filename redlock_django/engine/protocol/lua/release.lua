@@ -3,10 +3,11 @@
 -- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
 -- again. With a waiter, remove it from the queues.
 -- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
---       resource (none: leave the queues alone)
+--       resource (none: leave the queues alone), then the lock of each slot if the resource is a slot of
+--       a name that has several
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
---       hold is over), 1 to call the first waiter (0: the next one asks; 2: the first that has no
---       turn, as this is one slot of several) and waiter ('': none), each resource
+--       hold is over), 1 to call the first waiter (0: the next one asks) and waiter ('': none), each
+--       resource
 -- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
 --    round alone, if it is granted and the clock was not read: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
@@ -17,6 +18,7 @@ if ARGV[3] ~= '' then
 end
 local count = #ARGV - 3
 local queues = 1 + count + (tomb == '0' and 0 or 1)
+local slots = #KEYS - queues - count
 local now = 0 -- a plain release that calls no waiter needs no clock
 local fault, other = 0, false
 for index = 1, count do
@@ -26,7 +28,7 @@ for index = 1, count do
     lock = false -- a key of another type is not a lock
   end
   local has_waiters = queue and redis.call('PTTL', queue) ~= -2
-  local is_called = has_waiters and calls ~= '0'
+  local is_called = has_waiters and calls == '1'
   if now == 0 and (is_called or left > 0) then
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
@@ -50,13 +52,22 @@ for index = 1, count do
       redis.call('DEL', key)
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
-    if is_called and calls == '1' then
+    if is_called and slots <= 0 then
       queue_functions()(queue, now, '')
-    elseif is_called then
-      -- Other slots may have been released a moment ago, for waiters that have their turns now.
-      local turns = redis.pcall('ZCOUNT', queue, '-inf', string.format('(-%.0f', now))
-      local slot = resource:match('%[(%d+)%]$') or '0'
-      queue_functions()(queue, now, '', nil, (tonumber(turns) or 0) + 1, { slot })
+    end
+  end
+  if is_called and slots > 0 then
+    -- As many waiters have a turn as slots are free. The slot of this release is named last: earlier
+    -- calls have named the others.
+    local free = {}
+    for slot, other in ipairs(redis.call('MGET', unpack(KEYS, #KEYS - slots + 1))) do
+      local is_ours = KEYS[#KEYS - slots + slot] == key
+      if not other then
+        table.insert(free, is_ours and #free + 1 or 1, slot - 1)
+      end
+    end
+    if #free > 0 then
+      queue_functions()(queue, now, '', nil, #free, free)
     end
   end
   if lock ~= value and fault == 0 then

@@ -1,0 +1,486 @@
+"""Names that several clients may hold at once, driven step by step: slots, turns and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from redlock_django.backends.memory.queue import TURN
+from redlock_django.engine import rounds
+from redlock_django.engine.errors import LimitReached, QuorumUnreachable
+from redlock_django.engine.protocol.commands import AcquireSlot, Release
+from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
+from redlock_django.engine.protocol.statuses import (
+    BURIED,
+    CORRUPT,
+    FENCE_AHEAD,
+    GRANTED,
+    NOT_READY,
+    REFUSED,
+    RESERVED,
+)
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.quorum import Account
+from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
+from redlock_django.engine.steps import Pause, Protocol, Round, Step
+from redlock_django.engine.validity import RedlockLease
+from tests.engine.masters import MARKER, Masters
+
+A, B, C, D = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1", "P:wake:d 1"
+_numbers = count(1 << 64)  # so that no token is one of `fresh`
+
+
+def aiming(*slots: int) -> Iterator[str]:
+    """Yield tokens that choose these of the open slots, the last one again and again."""
+    for nth in count():
+        yield f"{slots[min(nth, len(slots) - 1)]:08x}{next(_numbers):024x}"
+
+
+def taken(masters: Masters, slot: int, limit: int = 2, **how: Any) -> RedlockLease:
+    """Acquire a slot on all masters."""
+    lease = masters.taken(limit=limit, tokens=aiming(slot), **how)
+    assert lease.slot == slot
+    return lease
+
+
+def free(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> None:
+    """Release a slot; `masters.called` has the calls of this release alone."""
+    masters.called.clear()
+    masters.run(rounds.release(masters.deployment, lease), **how)
+
+
+class Waiting:
+    """The acquire of a waiter that was refused."""
+
+    def __init__(self, masters: Masters, waiter: str, limit: int = 2, slot: int = 0) -> None:
+        self.masters, self.waiter = masters, waiter
+        self.protocol: Protocol[RedlockLease] = masters.acquire(
+            limit=limit, wait=60.0, waiter=waiter, tokens=aiming(slot)
+        )
+        self.step: Step = next(self.protocol)
+        self.refused()
+
+    def refused(self, **how: Collection[int]) -> None:
+        """Carry out a refused round, after which it pauses."""
+        assert isinstance(self.step, Round)
+        self.masters.hear(self.step, **how)
+        self.step = self.masters.after_undo(self.protocol)
+        assert isinstance(self.step, Pause)
+        self.masters.now += 0.001  # so that no two tickets are the same
+
+    def ask(self, called: int | None = None) -> None:
+        """Begin the next round, as after a call that names a slot, or a pause."""
+        self.masters.waiters[self.waiter].called_slot = called
+        self.step = self.protocol.send(self.masters.now)
+
+    def won(self, called: int | None = None, **how: Collection[int]) -> RedlockLease:
+        """Begin the next round, which wins; return the lease."""
+        self.ask(called)
+        assert isinstance(self.step, Round)
+        self.masters.hear(self.step, **how)
+        with pytest.raises(StopIteration) as done:
+            self.protocol.send(self.masters.now)
+        lease: RedlockLease = done.value.value
+        return lease
+
+    def give_up(self) -> None:
+        """End the wait, and carry out the undo."""
+        undo = self.protocol.throw(KeyboardInterrupt())
+        assert isinstance(undo, Round)
+        self.masters.hear(undo)
+        with pytest.raises(KeyboardInterrupt):
+            self.protocol.send(self.masters.now)
+
+
+def calls(masters: Masters, waiter: str, slot: int) -> list[tuple[int, str]]:
+    """Return the calls of a waiter by all masters, which name a slot."""
+    return [(index, f"{waiter}/{slot}") for index in range(masters.deployment.masters)]
+
+
+# Slots and their names.
+
+
+@pytest.mark.parametrize("name", ["r", "a:b", "\n", "export]", "é" * 10])
+def test_a_slot_is_a_resource_of_its_own(name: str) -> None:
+    resources = [slot_resource(name, slot) for slot in range(12)]
+    assert resources[0] == name
+    assert len({*resources}) == 12
+    assert {name_of(resource) for resource in resources} == {name}
+    assert [slot_of(resource) for resource in resources] == [*range(12)]
+
+
+def test_the_resource_of_the_last_slot_has_room() -> None:
+    assert len(slot_resource("r", MOST_SLOTS - 1)) == len("r") + SUFFIX
+
+
+# Which slot a call asks for.
+
+
+def refusal(taken: str) -> Vote:
+    """Return the vote of a master that shows these slots as taken."""
+    return Vote(Ballot.REFUSED, time=0, ttl=900, rival=b"f" * 32, taken=taken.encode())
+
+
+def choice(*votes: Vote | None, limit: int = 3) -> SlotChoice:
+    """Return the choice of a call after an attempt with these votes."""
+    slots = SlotChoice("r", limit, ReleasedSlots())
+    slots.note(Account([*votes], skew=500_000))
+    return slots
+
+
+def asked(slots: SlotChoice, number: int = 0, called: int | None = None) -> int:
+    (resource,) = slots.resource(f"{number:08x}", called)
+    return slot_of(resource)
+
+
+def test_at_first_any_slot_is_asked_for() -> None:
+    slots = SlotChoice("r", 3, ReleasedSlots())
+    assert [asked(slots, number) for number in range(6)] == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_slot_that_a_call_names_is_asked_for() -> None:
+    slots = choice(refusal("101"), refusal("101"), refusal("101"))
+    assert asked(slots, 0, called=2) == 2
+    assert asked(slots, 0, called=3) == 1, "a deployment with a larger limit may name it"
+
+
+def test_the_slot_that_the_process_released_last_is_asked_for_first() -> None:
+    released = ReleasedSlots()
+    for slot in (0, 2, 1, 2):
+        released.add("r", slot)
+    first, second = SlotChoice("r", 3, released), SlotChoice("r", 3, released)
+    assert [asked(first), asked(second)] == [1, 2] or [asked(first), asked(second)] == [2, 1]
+    first.note(Account([refusal("110")] * 3, skew=None))
+    assert asked(first) == 2, "once only"
+    assert asked(SlotChoice("r", 2, released)) == 0
+    assert asked(SlotChoice("r", 2, released), 1) == 1, "nothing is known any more"
+
+
+def test_a_slot_beyond_a_smaller_limit_is_not_asked_for() -> None:
+    released = ReleasedSlots()
+    released.add("r", 2)
+    assert asked(SlotChoice("r", 2, released), 1) == 1
+
+
+def test_the_slots_of_a_limited_number_of_names_are_remembered() -> None:
+    released = ReleasedSlots()
+    for number in range(MOST_NAMES + 1):
+        released.add(f"r{number}", 1)
+    assert released.take("r0") is None
+    assert released.take(f"r{MOST_NAMES}") == 1
+    assert released.take(f"r{MOST_NAMES}") is None
+
+
+def test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for() -> None:
+    slots = choice(refusal("110"), refusal("101"), refusal("110"), limit=3)
+    assert slots.is_open
+    assert asked(slots) == 2
+
+
+def test_no_slot_is_open_that_a_majority_shows_as_taken() -> None:
+    assert not choice(refusal("110"), refusal("101"), refusal("011")).is_open
+    assert not choice(refusal("11"), refusal("11"), granted(0, (1,)), limit=2).is_open
+    assert asked(choice(*[refusal("111")] * 3), 1) == 1, "a waiter asks for any"
+
+
+def test_a_master_that_failed_has_no_free_slot() -> None:
+    down = failed("did not answer")
+    assert not choice(refusal("10"), refusal("11"), down, limit=2).is_open
+    assert choice(refusal("10"), refusal("10"), down, limit=2).is_open
+
+
+def test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot() -> None:
+    for other in (granted(0, (1,)), None):
+        slots = choice(refusal("10"), refusal("11"), other, limit=2)
+        assert slots.is_open
+        assert asked(slots) == 1
+
+
+# Grants and refusals.
+
+
+def test_a_slot_is_free_as_long_as_fewer_clients_hold_one() -> None:
+    masters = Masters(3)
+    first, second = taken(masters, 0), taken(masters, 1)
+    assert (first.resources, second.resources) == (("r",), ("r[1]",))
+    assert first.limit == second.limit == 2
+    with pytest.raises(LimitReached, match="r: its 2 slots are held"):
+        masters.run(masters.acquire(limit=2))
+    free(masters, second)
+    assert masters.run(masters.acquire(limit=2)).slot == 1
+
+
+def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
+    masters = Masters(3)
+    taken(masters, 0, 3)
+    taken(masters, 1, 3)
+    lease = masters.run(masters.acquire(limit=3, tokens=aiming(0)))
+    assert (lease.slot, lease.attempts) == (2, 2)
+
+
+def test_it_asks_at_once_also_where_it_waits() -> None:
+    masters = Masters(3)
+    taken(masters, 0)
+    waiting = Waiting(masters, A)
+    assert isinstance(waiting.step, Pause)
+    assert waiting.step.seconds == 0.0
+    assert waiting.won().slot == 1
+    assert masters.queues() == [[], [], []]
+
+
+def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> None:
+    """Slot 0 is held on all masters, slot 1 on one that another client has reached alone."""
+    masters = Masters(3)
+    taken(masters, 0)
+    part = next(masters.acquire(limit=2, tokens=aiming(1)))
+    assert isinstance(part, Round)
+    masters.hear(part, down=(1, 2))
+    lease = masters.run(masters.acquire(limit=2, tokens=aiming(0)))
+    assert lease.slot == 1
+
+
+def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
+    masters = Masters(3)
+    taken(masters, 0)
+    taken(masters, 1)
+    protocol = masters.acquire(limit=2)
+    step = next(protocol)
+    assert isinstance(step, Round)
+    masters.hear(step)
+    with pytest.raises(LimitReached) as refused:
+        protocol.send(masters.now)
+    assert refused.value.attempts == 1
+
+
+def test_a_client_without_a_quorum_does_not_ask_for_another_slot_at_once() -> None:
+    masters = Masters(3)
+    with pytest.raises(QuorumUnreachable) as refused:
+        masters.run(masters.acquire(limit=2), deaf=(0, 1, 2))
+    assert refused.value.attempts == 1
+    protocol = masters.acquire(limit=2, wait=5.0)
+    step = next(protocol)
+    assert isinstance(step, Round)
+    masters.now += 20.0  # longer than the TTL: all masters grant too late
+    masters.hear(step)
+    with pytest.raises(QuorumUnreachable):
+        masters.after_undo(protocol)
+
+
+def test_a_waiter_without_a_quorum_pauses() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(limit=2, wait=60.0, ttl=1.0)
+    step = next(protocol)
+    assert isinstance(step, Round)
+    masters.now += 1.0
+    masters.hear(step)
+    pause = masters.after_undo(protocol)
+    assert isinstance(pause, Pause)
+    assert pause.seconds > 0.0
+
+
+def test_the_soonest_slot_says_when_to_try_again() -> None:
+    masters = Masters(3)
+    taken(masters, 0, ttl=8.0)
+    taken(masters, 1, ttl=3.0)
+    with pytest.raises(LimitReached) as refused:
+        masters.run(masters.acquire(limit=2))
+    assert refused.value.retry_after == pytest.approx(3.0)
+
+
+def test_the_fences_of_a_slot_grow() -> None:
+    masters = Masters(3)
+    fences = []
+    for _ in range(3):
+        lease = taken(masters, 1)
+        fences.append(lease.fences[0])
+        free(masters, lease)
+    assert fences == sorted({*fences})
+
+
+# The script.
+
+
+def say(masters: Masters, command: AcquireSlot, marker: bytes = MARKER) -> list[Any]:
+    """Return the reply of the first master, without the number of the round."""
+    return masters.memories[0].say(command, 7, marker)[1:]
+
+
+def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> AcquireSlot:
+    how = {"limit": 2, "proposal": int(masters.now * 1_000_000), **how}
+    return AcquireSlot(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
+
+
+def test_the_same_slot_twice_is_one_grant() -> None:
+    masters = Masters(1)
+    first = say(masters, asks(masters))
+    masters.now += 1.0
+    again = say(masters, asks(masters))
+    assert (first[0], again[0]) == (GRANTED, GRANTED)
+    assert first[2] == again[2]
+
+
+def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> None:
+    masters = Masters(1)
+    say(masters, asks(masters))
+    other = replace(asks(masters), value=f'{"a" * 32} {{"pid":2}}')
+    assert say(masters, other)[0] == REFUSED
+
+
+def test_a_refusal_shows_which_slots_are_taken() -> None:
+    masters = Masters(1)
+    say(masters, asks(masters, "r[1]", limit=3))
+    status, _, index, left, _, rival, ahead, occupancy = say(
+        masters, asks(masters, "r[1]", "b" * 32, limit=3)
+    )
+    assert (status, index, left, ahead, occupancy) == (REFUSED, 1, 5000, -1, b"010")
+    assert rival == b"a" * 32
+
+
+def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
+    masters = Masters(1)
+    assert say(masters, asks(masters), b"another")[0] == NOT_READY
+    keyspace, deployment = masters.memories[0].keyspace, masters.deployment
+    keyspace.set(deployment.tomb("a" * 32), b"1")
+    assert say(masters, asks(masters))[0] == BURIED
+    keyspace.set(deployment.fence("r"), b"1e3")
+    assert say(masters, asks(masters, token="b" * 32))[0] == CORRUPT
+    keyspace.set(deployment.fence("r"), b"%d" % (int(masters.now * 1_000_000) + 9_000_000))
+    assert say(masters, asks(masters, token="b" * 32))[0] == FENCE_AHEAD
+    keyspace.strings.pop(deployment.fence("r"))
+    keyspace.sets[deployment.lock("r")] = {b"x": 1.0}
+    assert say(masters, asks(masters, token="b" * 32))[0] == CORRUPT
+    keyspace.set(deployment.held, b"x")
+    assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == CORRUPT
+
+
+def test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours() -> None:
+    masters = Masters(1)
+    keyspace, deployment = masters.memories[0].keyspace, masters.deployment
+    keyspace.set(deployment.lock("r"), b"a" * 32 + b" {}", 9e9)
+    keyspace.set(deployment.lock("r[1]"), b"foreign", 9e9)
+    assert say(masters, asks(masters, "r", "b" * 32))[3] == 60_000
+    assert keyspace.pttl(deployment.lock("r")) == 60_000
+    assert keyspace.pttl(deployment.lock("r[1]")) > 60_000
+
+
+def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
+    masters = Masters(1)
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
+    masters.memories[0].keyspace.set(masters.deployment.lock("r[1]"), b"foreign")
+    assert say(masters, asks(masters, "r", "b" * 32))[3] == -1
+
+
+# The queue.
+
+
+def test_waiters_for_several_slots_are_served_in_order() -> None:
+    masters = Masters(3)
+    leases = [taken(masters, 0), taken(masters, 1)]
+    first, second, third = (Waiting(masters, n, slot=s) for n, s in ((A, 0), (B, 1), (C, 1)))
+    assert masters.queues() == [[A, B, C]] * 3, "one queue for all slots"
+    for slot, waiting, name in ((1, first, A), (1, second, B), (0, third, C)):
+        free(masters, leases[slot])
+        assert masters.called == calls(masters, name, slot)
+        leases[slot] = waiting.won(slot)
+        assert (leases[slot].slot, leases[slot].attempts) == (slot, 2)
+    assert masters.queues() == [[], [], []]
+
+
+def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
+    masters = Masters(3)
+    leases = [taken(masters, 0), taken(masters, 1)]
+    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    free(masters, leases[1])
+    free(masters, leases[0])
+    assert masters.called == calls(masters, B, 0), "the next one, with the slot that is released"
+    masters.called.clear()
+    third.ask()
+    third.refused()
+    with pytest.raises(LimitReached, match="r: a slot is reserved for a waiter"):
+        masters.run(masters.acquire(limit=2))
+    assert masters.called == [], "no third waiter has a turn"
+    assert {second.won(0).slot, first.won(1).slot} == {0, 1}
+
+
+def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
+    masters = Masters(3)
+    leases = [taken(masters, 0), taken(masters, 1)]
+    waiting = Waiting(masters, A)
+    free(masters, leases[0])
+    free(masters, leases[1])
+    assert masters.called == [], "the only waiter has its turn"
+    lease = masters.run(masters.acquire(limit=2, tokens=aiming(0)))
+    assert waiting.won(1 - lease.slot).slot == 1 - lease.slot
+
+
+def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
+    """Also where another client holds the slot that it has asked for last."""
+    masters = Masters(3)
+    taken(masters, 0)
+    lease = taken(masters, 1)
+    first, _ = Waiting(masters, A, slot=0), Waiting(masters, B)
+    free(masters, lease)
+    assert masters.called == calls(masters, A, 1)
+    masters.called.clear()
+    first.give_up()
+    assert masters.called == calls(masters, B, 1)
+
+
+def test_the_turn_of_a_waiter_that_died_passes_on() -> None:
+    masters = Masters(3)
+    leases = [taken(masters, 0), taken(masters, 1)]
+    _, second, third = (Waiting(masters, name) for name in (A, B, C))
+    free(masters, leases[0])
+    assert masters.called == calls(masters, A, 0)
+    masters.now += TURN / 1_000_000 + 0.001
+    free(masters, leases[1])
+    assert [name for _, name in masters.called] == [f"{B}/0", f"{C}/1"] * 3
+    assert {second.won(0).slot, third.won(1).slot} == {0, 1}
+
+
+def test_a_waiter_whose_process_is_gone_is_skipped() -> None:
+    masters = Masters(3)
+    leases = [taken(masters, 0), taken(masters, 1)]
+    _, second = Waiting(masters, A), Waiting(masters, B)
+    masters.gone.add("P:wake:a")
+    free(masters, leases[1])
+    assert masters.called == calls(masters, B, 1)
+    assert second.won(1).slot == 1
+
+
+def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_that_is_held() -> None:
+    masters = Masters(3)
+    taken(masters, 0)
+    taken(masters, 1)
+    Waiting(masters, A)
+    masters.called.clear()
+    release = Release(masters.deployment, ("r",), f"{'a' * 32} {{}}", limit=2)
+    for memory in masters.memories:
+        assert memory.say(release, 7)[1] == REFUSED
+    assert masters.called == []
+
+
+def test_the_end_of_a_minimum_hold_calls_no_waiter_early() -> None:
+    masters = Masters(3)
+    taken(masters, 0)
+    lease = taken(masters, 1)
+    Waiting(masters, A)
+    masters.called.clear()
+    masters.run(rounds.release(masters.deployment, lease, held_for=1.0))
+    assert masters.called == []
+    assert masters.watching == [(index, A) for index in range(3)], "it learns the new TTL"
+
+
+def test_a_reserved_slot_shows_no_slot_as_free() -> None:
+    masters = Masters(1)
+    lease = taken(masters, 0)
+    taken(masters, 1)
+    Waiting(masters, A)
+    free(masters, lease)
+    reply = say(masters, asks(masters, "r", "b" * 32))
+    assert (reply[0], reply[5], reply[7]) == (RESERVED, A.encode(), b"11")
+    assert reply[3] <= TURN / 1000

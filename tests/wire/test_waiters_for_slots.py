@@ -1,0 +1,59 @@
+"""Waiters for one of several slots of a name: what a call names, and which of them ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from redlock_django.engine.protocol.commands import AcquireSlot, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.wire.link.resp import Templates, pack_command
+from redlock_django.wire.waiting.waiters import MOST_ASKING, Waiters
+from tests.wire.manual_links import manual_links
+
+DEPLOYMENT = Deployment(names=("a", "b", "c"))
+
+
+def test_a_call_names_a_slot() -> None:
+    waiters = Waiters(DEPLOYMENT)
+    waiter = waiters.new()
+    name = waiter.name.encode()
+    assert waiters.call(name + b"/2", 0)
+    assert waiter.called_slot == 2
+    assert not waiters.call(name + b"/x", 1)
+    assert not waiters.call(b"another/2", 1)
+    assert not waiter.decided
+    assert waiters.call(name + b"/1", 1)
+    assert waiter.decided
+
+
+def test_a_round_ends_what_a_call_has_named() -> None:
+    waiters = Waiters(DEPLOYMENT)
+    waiter = waiters.new()
+    waiters.call(waiter.name.encode() + b"/2", 0)
+    waiter.ask()
+    assert waiter.called_slot is None
+
+
+def test_waiters_for_slots_of_one_process_do_not_follow_each_other() -> None:
+    """Several of them may be served at once."""
+    with manual_links() as links:
+        waiters = [links.waiter(("r",), 2) for _ in range(2 * MOST_ASKING)]
+        assert not any(waiter.behind for waiter in waiters)
+        waiters = [links.waiter(("r",)) for _ in range(2 * MOST_ASKING)]
+        assert any(waiter.behind for waiter in waiters)
+
+
+@pytest.mark.parametrize("waiter", ["", "P:wake:7 1"])
+@pytest.mark.parametrize("calls", [True, False])
+def test_templates_write_the_commands_of_a_slot(waiter: str, calls: bool) -> None:
+    """The queue is that of the name, so a slot's release has more gaps than that of a lock."""
+    templates = Templates()
+    for resource in ("r[1]", "s[2]", "r[1]", "exam"):
+        for digit in "ab":
+            value = f"{digit * 32} {{}}"
+            acquire = AcquireSlot(DEPLOYMENT, (resource,), value, 5.0, 7, waiter, 5, limit=3)
+            release = Release(DEPLOYMENT, (resource,), value, waiter=waiter, calls=calls, limit=3)
+            plain = Release(DEPLOYMENT, (resource[:4],), value, waiter=waiter, calls=calls)
+            for command in (plain, release, acquire):
+                if not (command is plain and "[" in resource):
+                    assert templates.pack(command, 7) == pack_command(command, 7)
