@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from redlock_django.backends.memory.queue import LINGER
+from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, RedlockLease
@@ -93,6 +95,7 @@ class Asking:
 
     resources: tuple[str, ...]
     since: float
+    limit: int = 1
     queued: float | None = None
     overtaken: int = 0
 
@@ -115,14 +118,19 @@ class Checker:
         self.overtaken = 0  # most clients that overtook one waiter
         self.freed: dict[str, float] = {}  # when a resource with waiters was released
         self.gaps: list[float] = []  # seconds from there until a waiter held it
+        self.limits: dict[str, int] = {}  # by name: the largest that a client has asked for
+        # By master and slot: until when it is known to have been taken there.
+        self.taken: dict[tuple[SimulatedMaster, str], float] = {}
 
     def drawn(self, token: str) -> None:
         """Note that a round has begun with that token."""
         self.alive[token] = True
 
-    def asks(self, client: str, resources: tuple[str, ...]) -> None:
+    def asks(self, client: str, resources: tuple[str, ...], limit: int = 1) -> None:
         """Note that a client begins to ask."""
-        self.asking[client] = Asking(resources, self.world.now)
+        self.asking[client] = Asking(resources, self.world.now, limit)
+        for name in resources:
+            self.limits[name] = max(limit, self.limits.get(name, 1))
 
     def queues(self, client: str) -> None:
         """Note that a client was refused and waits."""
@@ -137,9 +145,12 @@ class Checker:
             freed = self.freed.pop(resource, None)
             if freed is not None:
                 self.gaps.append(self.world.now - freed)
+        if lease.limit > 1 and not any(map(self._waits, lease.names)):
+            for slot in range(self.limits[lease.names[0]]):  # a free slot has no waiter any more
+                self.freed.pop(slot_resource(lease.names[0], slot), None)
         for other in self.asking.values():
             before = other.queued is not None and other.queued < asked.since
-            if before and other.resources == lease.resources:
+            if before and other.resources == lease.names:
                 other.overtaken += 1
                 self.overtaken = max(self.overtaken, other.overtaken)
 
@@ -158,9 +169,12 @@ class Checker:
         self.holders.add(client.name)
         for holding in holdings:
             self._alone(holding)
+        for name in lease.names if lease.limit > 1 else ():
+            self._few(name)
         by = {resource: holding for holding in holdings for resource in holding.part.resources}
         for resource, fence in zip(lease.resources, lease.fences, strict=True):
-            self.winners[resource] = self.winners.get(resource, 0) + 1
+            name = name_of(resource)
+            self.winners[name] = self.winners.get(name, 0) + 1
             self._grows(resource, fence, by[resource])
             self.fences[resource] = max(fence, self.fences.get(resource, 0))
             self.granted_at.setdefault(resource, []).append((self.world.now, by[resource]))
@@ -212,6 +226,71 @@ class Checker:
                 self.world.seen["two hold, after a step"] += 1
             self.holdings[resource] = [*others, new]
 
+    def _few(self, name: str) -> None:
+        """Check that no more clients hold slots of a name than the largest limit of any of them."""
+        now, limit = self.world.now, self.limits[name]
+        self.world.seen["permits"] += 1
+        holding = [
+            held
+            for resource, ones in self.holdings.items()
+            if name_of(resource) == name
+            for held in ones
+            if held.excludes(now) > 0
+        ]
+        self.world.seen["permits all held"] += len(holding) == limit
+        excused = self.world.stepping or any(master.unknown for master in self.masters)
+        if len(holding) > limit and not excused:
+            names = ", ".join(held.client.name for held in holding)
+            raise Violation(f"{name}: {names} hold it, and its limit is {limit}")
+
+    def saw(self, master: SimulatedMaster) -> None:
+        """Note which slots are taken on a master, or reserved for waiters."""
+        now, keyspace = self.world.now, master.memory.keyspace
+        for name, limit in self.limits.items():
+            reserved = bool(keyspace.sorted_set(master.deployment.queue(name)))
+            for slot in range(limit):
+                resource = slot_resource(name, slot)
+                left = keyspace.pttl(master.deployment.lock(resource)) / 1000
+                before = self.taken.get((master, resource), 0.0)
+                if left >= 0:
+                    self.taken[master, resource] = now + 1.01 * left
+                elif reserved:
+                    self.taken[master, resource] = now
+                else:
+                    self.taken[master, resource] = min(before, now)
+
+    def refused(self, client: str, wait: float, error: NotAcquired, timeout: float) -> None:
+        """Check that no slot was free on a majority throughout the call of a refused client.
+
+        A call that was asked again until it was over may end beside a free slot, and so may one
+        whose masters have failed.
+        """
+        asking = self.asking[client]
+        took = self.world.now - asking.since
+        if wait or took > timeout or error.tally is None:
+            return
+        (name,) = asking.resources
+        answered = [
+            master
+            for master in self.masters
+            if str(error.tally.get(master.name)).startswith(("held", "reserved", "granted"))
+            and not master.restored
+        ]
+        for slot in range(asking.limit):
+            resource = slot_resource(name, slot)
+            free = [
+                master
+                for master in answered
+                if self.taken.get((master, resource), 0.0) < asking.since
+            ]
+            if len(free) >= quorum(len(error.tally)):
+                raise Violation(f"{client} is refused after {took:.4f} s, and {resource} is free")
+        self.world.seen["refused as all slots are taken"] += 1
+
+    def _waits(self, name: str) -> bool:
+        asking = self.asking.values()
+        return any(one.queued is not None and one.resources == (name,) for one in asking)
+
     def _grows(self, resource: str, fence: int, new: Holding) -> None:
         """Check that a fence is higher than all that were reported before its round began.
 
@@ -255,7 +334,7 @@ class Checker:
                 self.world.seen["ended before its minimum hold"] += 1
                 continue
             for other in self.asking.values():
-                if other.queued is not None and other.resources == (resource,):
+                if other.queued is not None and other.resources == (name_of(resource),):
                     self.freed[resource] = self.world.now
 
     def left(self, masters: list[SimulatedMaster], *, clients_idle: bool) -> None:

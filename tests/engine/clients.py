@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.redlock.backend import retry_delay
 from redlock_django.engine import renewal
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
+from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
@@ -53,6 +54,7 @@ class Client:
         self.rng: Random = world.rng(f"client {name}")
         self.service: SimulatedShard | SimulatedShards
         self.wire: Wire  # of the shard that it asks now or asked last
+        self.limit = 1  # how many clients it lets hold a resource at once
         self.gone = False
         self.idle = True
         self.lease: Lease | None = None
@@ -266,6 +268,7 @@ class Client:
             )
         self.wire.begin(exchange)
         for waiter in waiters:
+            waiter.called_slot = slot_of(frees[0])
             self.resume(waiter)
 
     def resume(self, waiter: Waiter) -> None:
@@ -322,7 +325,7 @@ class Client:
         waiter = self.waiter
         if not self.wire.waiters.call(name, master):
             self.world.seen["called in vain"] += 1
-        elif waiter is not None and name.decode() == waiter.name:
+        elif waiter is not None and name.decode().partition("/")[0] == waiter.name:
             self.world.seen["woken"] += waiter.decided
         else:
             self.world.seen["asked to watch"] += 1
@@ -420,11 +423,13 @@ class Client:
     ) -> Program:
         """Acquire a lock, hold it for some seconds, release it."""
         self._safe = True
-        self.checker.asks(self.name, resources)
+        self.checker.asks(self.name, resources, self.limit)
         try:
-            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}')
+            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}', self.limit)
         except NotAcquired as error:
-            kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
+            kind = "unreachable" if isinstance(error, QuorumUnreachable) else "locked"
+            if kind == "locked" and self.limit > 1:
+                self.checker.refused(self.name, wait, error, self.wire.master_timeout)
             self.world.seen[kind] += 1
             self._unreachable = self._unreachable + 1 if kind == "unreachable" else 0
             self.world.note(self.name, "gives up:", error)

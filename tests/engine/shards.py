@@ -14,6 +14,7 @@ from redlock_django.backends.sharded.lease import Part
 from redlock_django.engine import attempt, rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.judging.late_masters import LONGEST
@@ -36,6 +37,7 @@ class SimulatedShard(BaseBackend):
         self._identity = identity
         self.client = client
         self.wire = wire
+        self.released = ReleasedSlots()
         self.simulated = (self,)
         self.indexes = (0,)
         self.last_state = LeaseState.RENEWED  # of the lease extended last
@@ -54,7 +56,8 @@ class SimulatedShard(BaseBackend):
         in_time = _Deadline(client, wait, [self.wire])
         client.wire = self.wire
         if wait > 0:
-            client.waiter = self.wire.waiters.new(resources)
+            # As `Links.waiter` does.
+            client.waiter = self.wire.waiters.new(resources if limit == 1 else ())
         protocol = rounds.acquire(
             attempt.Client(
                 self.deployment,
@@ -62,6 +65,7 @@ class SimulatedShard(BaseBackend):
                 client.proposals(),
                 client.delay,
                 overrun=2 * self.wire.master_timeout,
+                released=self.released,
             ),
             resources,
             ttl,
@@ -69,6 +73,7 @@ class SimulatedShard(BaseBackend):
             now=self.clock(),
             wait=wait,
             waiter=client.waiter,
+            limit=limit,
         )
         try:
             return (yield from in_time.check(protocol))
@@ -86,6 +91,8 @@ class SimulatedShard(BaseBackend):
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
+        if lease.limit > 1:
+            self.released.add(lease.names[0], lease.slot)
         answer = yield from rounds.release(
             self.deployment, _redlock(lease), held_for=lease.held_for(self.clock)
         )
@@ -141,7 +148,9 @@ class SimulatedShards(ShardedBackend):
         client = self.client
         disturbed = client.disturbed
         in_time = _Deadline(client, wait, [shard.wire for shard in self.simulated])
-        lease = yield from in_time.check(self._run(self._acquire(resources, ttl, wait, holder)))
+        lease = yield from in_time.check(
+            self._run(self._acquire(resources, ttl, wait, holder, limit))
+        )
         if client.disturbed == disturbed and self.clock() >= lease.until:
             raise Violation(f"{client.name} acquires a lease that is over")
         return lease

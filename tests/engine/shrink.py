@@ -41,6 +41,10 @@ def simpler(setup: Setup) -> Iterator[Setup]:
     yield replace(setup, outsider=False)
     for shards in range(1, setup.shards):
         yield replace(setup, shards=shards)
+    for limit in range(2, setup.limit):
+        yield replace(setup, limit=limit)
+    if setup.lower:
+        yield replace(setup, lower=0.0)
     yield replace(setup, resources=1)
     for masters in (1, 2, 3, 5):
         yield replace(setup, masters=min(masters, setup.masters))
@@ -76,9 +80,10 @@ def main(argv: list[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
     parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
+    parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     options = parser.parse_args(argv)
-    setup = Simulation(options.seed, shards=options.shards).setup
+    setup = Simulation(options.seed, shards=options.shards, permits=options.permits).setup
     try:
         sys.stdout.write(replay(*shrunk(options.seed, setup)) + "\n")
     except ValueError as error:

@@ -57,6 +57,8 @@ class Setup:
     """
 
     shards: int = 1  # never drawn, given by --shards
+    limit: int = 1  # clients that may hold a resource at once; drawn for --permits only
+    lower: float = 0.0  # the part of the clients whose limit is one less
     masters: int = 3
     clients: int = 3
     resources: int = 1
@@ -98,13 +100,15 @@ class Setup:
 
     @staticmethod
     def drawn(
-        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, shards: int = 1
-    ) -> Setup:
+        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, shards: int = 1,
+        permits: Random | None = None,
+    ) -> Setup:  # fmt: skip
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
         `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
         changes, `holds` whether locks have a minimum hold, `servers` whether servers lose a part of
-        their memory without a restart.
+        their memory without a restart. With `permits`, that rng decides how many clients may hold
+        a resource at once.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -135,8 +139,17 @@ class Setup:
         if not drawn.faults.intersection(STEPS):
             more = {kind for kind in SERVERS if servers.random() < 0.12}
             drawn = replace(drawn, faults=drawn.faults | more)
-        if shards > 1:
+        if permits is not None:
+            limit = permits.choice((2, 2, 3, 4))
+            drawn = replace(
+                drawn, limit=limit, clients=limit + permits.randint(1, 3), two=0.0, shards=shards,
+                resources=permits.choice((1, 1, 1, 2)), lower=permits.choice((0.0, 0.0, 0.4)),
+                busy=permits.choice((0.02, 0.1)),
+            )  # fmt: skip
+        elif shards > 1:
             return replace(drawn, shards=shards, two=0.7)
+        if shards > 1:
+            return drawn
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
 
 
@@ -149,13 +162,15 @@ class Simulation:
         setup: Setup | None = None,
         *,
         shards: int = 1,
+        permits: bool = False,
         recording: bool = False,
     ) -> None:
         self.world = World(seed, recording=recording)
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
-            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"), shards
-        )
+            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"), shards,
+            rng("permits") if permits else None,
+        )  # fmt: skip
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
@@ -193,6 +208,8 @@ class Simulation:
         ]
         self.changed = ChangedList(self) if size.change else None
         self.checker.masters = self.masters
+        for master in self.masters if size.limit > 1 else ():
+            master.watched = self.checker.saw
         for master in self.masters[: size.dead]:
             master.kill()
         self.clients: list[Client] = []
@@ -229,6 +246,9 @@ class Simulation:
             stalls=0.0 if self._calm else size.stalls,
             strikes=0.0 if self._calm else size.strikes,
         )
+        if size.limit > 1:
+            lower = self.world.rng(f"limit {name}").random() < size.lower
+            client.limit = max(2, size.limit - lower)
         lists = self.shards
         if self.changed is not None and self.changed.deployed:
             lists = [self.changed.deployment]
@@ -651,33 +671,36 @@ def _shares(shards: list[str], resources: int) -> list[list[str]]:
     return shares
 
 
-def command(seed: int, shards: int = 1) -> str:
+def command(seed: int, shards: int = 1, *, permits: bool = False) -> str:
     """Return the command that replays a seed."""
     several = f" --shards {shards}" if shards > 1 else ""
+    several += " --permits" if permits else ""
     return f"uv run python -m tests.engine.simulator --seed {seed}{several}"
 
 
-def replay(seed: int, setup: Setup | None = None, shards: int = 1) -> str:
+def replay(seed: int, setup: Setup | None = None, shards: int = 1, *, permits: bool = False) -> str:
     """Return the transcript of a seed, its end and the command that replays it."""
-    simulation = Simulation(seed, setup, shards=shards, recording=True)
+    simulation = Simulation(seed, setup, shards=shards, permits=permits, recording=True)
     end = "no promise was broken"
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - any error is a result of the seed
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
-    again = command(seed, shards)
+    again = command(seed, shards, permits=permits)
     if setup is not None:
         again += f" --setup {shlex.quote(setup.spelled())}"
     return "\n".join([*lines, end, again])
 
 
-def sweep(seeds: Iterable[int], shards: int = 1) -> tuple[Counter[str], dict[int, str]]:
+def sweep(
+    seeds: Iterable[int], shards: int = 1, *, permits: bool = False
+) -> tuple[Counter[str], dict[int, str]]:
     """Run many seeds; return the states they reached, and the error of each failing one."""
     seen: Counter[str] = Counter()
     failing = {}
     for seed in seeds:
-        simulation = Simulation(seed, shards=shards)
+        simulation = Simulation(seed, shards=shards, permits=permits)
         try:
             simulation.run()
         except Exception as error:  # noqa: BLE001 - the other seeds go on
@@ -687,18 +710,23 @@ def sweep(seeds: Iterable[int], shards: int = 1) -> tuple[Counter[str], dict[int
 
 
 def sweep_until_reached(
-    states: Iterable[str], seeds: Iterable[int], more: Iterable[int], shards: int = 1
+    states: Iterable[str],
+    seeds: Iterable[int],
+    more: Iterable[int],
+    shards: int = 1,
+    *,
+    permits: bool = False,
 ) -> tuple[Counter[str], dict[int, str]]:
     """Run `seeds`, and then those of `more` until all states are reached.
 
     Today `seeds` reach them all. After a change of the simulator or of the engine, one of the next
     will.
     """
-    seen, failing = sweep(seeds, shards)
+    seen, failing = sweep(seeds, shards, permits=permits)
     for seed in more:
         if all(seen[state] for state in states):
             break
-        also_seen, also_failing = sweep([seed], shards)
+        also_seen, also_failing = sweep([seed], shards, permits=permits)
         seen += also_seen
         failing |= also_failing
     return seen, failing
@@ -709,18 +737,19 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
     parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
+    parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--setup", type=Setup.read, help="JSON of a setup to use instead")
     parser.add_argument("--seeds", type=int, default=300, help="number of seeds to run (300)")
     parser.add_argument("--first", type=int, default=0, help="the first of these seeds (0)")
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:
-        text = replay(options.seed, options.setup, options.shards)
+        text = replay(options.seed, options.setup, options.shards, permits=options.permits)
         write(text + "\n")
         return 0 if "no promise was broken" in text else 1
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
-    seen, failing = sweep(seeds, options.shards)
+    seen, failing = sweep(seeds, options.shards, permits=options.permits)
     took = time.perf_counter() - began
     for what, times in sorted(seen.items()):
         write(f"{times:10,} {what}\n")

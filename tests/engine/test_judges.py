@@ -19,6 +19,7 @@ from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.engine import pauses, quorum, rounds
 from redlock_django.engine.attempt import Attempt, Wait, undo_of
 from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.servers import info as server_info
@@ -58,6 +59,7 @@ LAGGING = replace(
     CALM, shards=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
     faults=frozenset({"lag", "slow"}), every=0.05,
 )  # fmt: skip
+PERMITS = replace(CALM, clients=4, limit=2)
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
 
 Change = tuple[Any, Mutation]
@@ -144,6 +146,15 @@ JUDGES: dict[str, Judge] = {
             EVICTING, masters=1, skew=0.2, wrong_walls=100.0, every=0.2, ttls=(0.02, 0.06),
             busy=0.01,
         ), 72,
+    ),
+    "no more clients hold slots of a name than its limit": Judge(
+        unraised(Checker._few),
+        ((SlotChoice.resource, at_start("self._open = range(self.limit + 1)")),),
+        "and its limit is 2", PERMITS,
+    ),
+    "no client is refused beside a free slot": Judge(
+        unraised(Checker.refused), ((Wait._may_take_another, returns("False")),),
+        "and r0 is free", PERMITS,
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),

@@ -154,6 +154,8 @@ class SimulatedMaster:
         self._rng = world.rng(f"master {number or shard * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
+        # Called after every script, if given.
+        self.watched: Callable[[SimulatedMaster], None] | None = None
         self.freed: set[str] = set()  # tokens that a release has found here, and deleted
         self._reborn()
 
@@ -229,6 +231,8 @@ class SimulatedMaster:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
+        if self.watched is not None:
+            self.watched(self)
         return reply
 
     def _dug_up(self, token: str) -> None:
