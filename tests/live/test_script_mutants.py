@@ -77,7 +77,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
      "local channel = first and first:match('^(.*) ')", "local channel"),
     ("a release without a clock ends no turn", "release",
      "if now == 0 and (is_called or left > 0) then", "if now == 0 and left > 0 then"),
-    ("a release that is followed calls", "release", "has_waiters and calls ~= '0'", "has_waiters"),
+    ("a release that is followed calls", "release", "has_waiters and calls == '1'", "has_waiters"),
     ("any client may mark", "join", "mode == 'join' or mode == 'distrust'", "false"),
     ("a restart goes unnoticed", "join", "was ~= run", "false"),
     ("no quarantine", "join", "local ready = now + delay", "local ready = now"),
