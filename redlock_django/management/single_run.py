@@ -40,9 +40,10 @@ class SingleRunMixin(BaseCommand):
     """Base for commands that run only once at a time: `class Command(SingleRunMixin)`.
 
     `lock_key` is the resource and defaults to "command:NAME". `lock_using`, `lock_ttl`,
-    `lock_wait` and `lock_min_hold` are arguments of `lock()`. If another client holds the lock, the
-    command exits with status 75 and a message, or silently with 0 if `on_conflict` is "skip".
-    Without a quorum it exits with 3. `self.held` is the lock, for `ensure_held()` and `fence`.
+    `lock_wait`, `lock_min_hold` and `lock_limit` are arguments of `lock()`. If another client holds
+    the lock, the command exits with status 75 and a message, or silently with 0 if `on_conflict` is
+    "skip". Without a quorum it exits with 3. `self.held` is the lock, for `ensure_held()`, `fence`
+    and `slot`.
     """
 
     lock_key: ClassVar[str] = ""
@@ -50,6 +51,7 @@ class SingleRunMixin(BaseCommand):
     lock_ttl: ClassVar[float | timedelta | None] = None
     lock_wait: ClassVar[float | timedelta | None] = None
     lock_min_hold: ClassVar[float | timedelta | None] = None
+    lock_limit: ClassVar[int | None] = None
     on_conflict: ClassVar[OnConflict] = "raise"
     held: Lock
 
@@ -70,6 +72,7 @@ class SingleRunMixin(BaseCommand):
                 ttl=self.lock_ttl,
                 wait=self.lock_wait,
                 min_hold=self.lock_min_hold,
+                limit=self.lock_limit,
             )
             if held is None:
                 return None
