@@ -173,7 +173,7 @@ class LockOptions:
         if self.limit != 1 and len(self.templates) > 1:
             raise InvalidRedlock(
                 f"lock_resource(): limit={self.limit} needs one template, got "
-                f"{len(self.templates)}: stack one @lock_resource for each"
+                f"{len(self.templates)}: keep one, and acquire the others in the view, with lock()"
             )
 
     def check_order(self, view: Callable[..., Any], owner: object = None) -> None:
