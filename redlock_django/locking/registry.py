@@ -157,7 +157,9 @@ def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
         return
     for resource in resources:
         held_lease = _find(backend, resource)
-        if held_lease is not None and held_lease.is_confirmed(now := backend.clock()):
+        if held_lease is None or resource not in held_lease.lease.resources:
+            continue  # another slot than the first, which is the lock of that name
+        if held_lease.is_confirmed(now := backend.clock()):
             raise ResourceLocked(
                 f"{resource}: held by another client",
                 resource=resource,

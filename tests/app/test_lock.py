@@ -196,7 +196,7 @@ def test_the_function_and_the_class_have_the_same_parameters() -> None:
     assert parameters == inspect.signature(Lock).parameters
     assert list(parameters) == [
         "resources", "using", "ttl", "wait", "renew", "reentrant", "until_commit",
-        "min_hold", "holder",
+        "min_hold", "holder", "limit",
     ]  # fmt: skip
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.contenttypes.models import ContentType
+from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
@@ -28,11 +34,17 @@ from redlock_django.exceptions import (
 )
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import locks
+from redlock_django.management.single_run import SingleRunMixin
+from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, lose_lock
+from tests.app.conftest import stop_clocks
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+Result = TypeVar("Result")
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 
 
@@ -55,6 +67,12 @@ def others(many: int, limit: int = 3, name: str = "export") -> list[Lock]:
     for one in held:
         one.acquire().disown()
     return held
+
+
+def in_thread(call: Callable[[], Result]) -> Result:
+    """Return the result of a call in another thread of this process."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def test_as_many_clients_as_the_limit_hold_a_name_at_once() -> None:
@@ -215,6 +233,24 @@ def test_a_function_is_run_by_as_many_callers_as_its_limit() -> None:
     assert call() is None
 
 
+def test_a_lock_beside_permits_takes_the_first_slot(
+    store: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a deployment that gives a name a limit: the larger number holds."""
+    monkeypatch.setattr(store, "is_shared", True)  # servers are not asked about what is held here
+    held = others(2, limit=2)
+    [second] = [one for one in held if one.slot == 1]
+    [first] = [one for one in held if one.slot == 0]
+    first.release()
+    alone = in_thread(lock("export").acquire)
+    with pytest.raises(LimitReached):
+        in_thread(lock("export", limit=2).acquire)
+    with pytest.raises(ResourceLocked):
+        in_thread(lock("export").acquire)
+    assert alone.release()
+    assert second.release()
+
+
 def test_a_lost_slot_is_reported(store: MemoryBackend) -> None:
     held = lock("export", limit=3).acquire()
     for index in range(3):
@@ -223,9 +259,230 @@ def test_a_lost_slot_is_reported(store: MemoryBackend) -> None:
         held.verify()
 
 
-def test_waiters_are_served_in_order_by_whichever_slot_comes_free() -> None:
-    import threading
+def test_the_slot_of_a_lost_permit_is_still_known(store: MemoryBackend) -> None:
+    held = lock("export", limit=3).acquire()
+    slot = held.slot
+    MemoryBackend.advance(11)
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    assert held.slot == slot
+    held.release()
+    with lock("export", limit=3) as held:
+        slot = held.slot
+        lose_lock("export")
+        assert held.slot == slot
+        with pytest.raises(LockLost):
+            held.ensure_held()
+    assert_not_locked("export")
 
+
+def test_a_slot_is_extended_and_verified() -> None:
+    held = others(2)
+    MemoryBackend.advance(8)
+    for one in held:
+        assert one.extend() > 9
+        one.verify()
+    MemoryBackend.advance(8)
+    assert all(one.locked for one in held)
+    third = lock("export", limit=3).acquire()
+    third.disown()
+    with pytest.raises(LimitReached):
+        lock("export", limit=3).acquire()
+    assert {one.slot for one in [*held, third]} == {0, 1, 2}
+
+
+def test_a_slot_is_renewed(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 10}}
+    with lock("export", limit=2) as held:
+        for _ in range(4):
+            MemoryBackend.advance(5)
+            renewal_service._wakeup.wake()
+            until(lambda: held.remaining() > 8, "the renewal")
+        other = in_thread(lock("export", limit=2).acquire)
+        assert {held.slot, other.slot} == {0, 1}
+        with pytest.raises(LimitReached):
+            in_thread(lock("export", limit=2).acquire)
+
+
+@pytest.mark.usefixtures("no_renewals")
+def test_a_slot_stays_held_for_its_min_hold() -> None:
+    stop_clocks()
+    with lock("export", limit=2, min_hold=5) as one:
+        slot = one.slot
+    with lock("export", limit=2, min_hold=5) as two:
+        assert two.slot != slot
+    with pytest.raises(LimitReached) as refused:
+        lock("export", limit=2).acquire()
+    assert refused.value.retry_after == pytest.approx(5, abs=0.2)
+    MemoryBackend.advance(5.1)
+    others(2, limit=2)
+
+
+def test_a_function_skips_within_the_min_hold_of_all_slots() -> None:
+    ran = []
+
+    @hold("nightly", limit=2, min_hold=5, on_conflict="skip")
+    def nightly() -> None:
+        ran.append(1)
+
+    for _ in range(4):
+        nightly()
+    assert len(ran) == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slot_is_kept_until_the_open_transaction_has_ended(sees_commits: None) -> None:
+    with transaction.atomic():
+        with lock("export", limit=2) as first:
+            slot, fence = first.slot, first.fence
+        with lock("export", limit=2) as second:  # the slot that the transaction keeps
+            assert (second.slot, second.fence) == (slot, fence)
+        in_thread(lock("export", limit=2).acquire).disown()
+        with pytest.raises(LimitReached):
+            in_thread(lock("export", limit=2).acquire)
+        with pytest.raises(AlreadyHeld, match="limit=2"):
+            lock("export", limit=3).acquire()
+    with lock("export", limit=2) as after:
+        assert after.slot == slot
+
+
+@pytest.mark.django_db(transaction=True)
+def test_until_commit_can_be_turned_off_for_a_slot() -> None:
+    with transaction.atomic():
+        with lock("export", limit=2, until_commit=False):
+            pass
+        assert_not_locked("export")
+
+
+async def test_a_task_holds_one_slot_of_a_name() -> None:
+    async with lock("export", limit=3) as held:
+        held.ensure_held()
+        await held.averify()
+        with pytest.raises(AlreadyHeld, match="one slot of a name at most"):
+            await lock("export", limit=3).aacquire()
+
+
+async def test_two_tasks_of_a_thread_hold_a_slot_each() -> None:
+    both = asyncio.Barrier(2)
+
+    async def work() -> int:
+        async with lock("export", limit=2) as held:
+            await both.wait()
+            with pytest.raises(LimitReached):
+                await asyncio.create_task(lock("export", limit=2).aacquire())
+            with pytest.raises(AlreadyHeld):
+                await lock("export", limit=2).aacquire()
+            await both.wait()
+            return held.slot
+
+    assert sorted(await asyncio.gather(work(), work())) == [0, 1]
+    assert_not_locked("export")
+
+
+async def test_sync_code_of_two_tasks_holds_a_slot_each() -> None:
+    """asgiref runs the sync code of all tasks in one thread."""
+    held: list[Lock] = []
+
+    async def work() -> None:
+        held.append(await sync_to_async(lock("export", limit=2).acquire)())
+
+    await asyncio.gather(asyncio.create_task(work()), asyncio.create_task(work()))
+    assert sorted(one.slot for one in held) == [0, 1]
+    with pytest.raises(LimitReached):
+        await lock("export", limit=2).aacquire()
+    for one in held:
+        assert await one.arelease()
+
+
+async def test_a_cancelled_waiter_leaves_no_slot_and_no_turn() -> None:
+    async with held_elsewhere("export", limit=2):
+        waiting = asyncio.create_task(lock("export", limit=2, wait=30).aacquire())
+        while not _queued(locks["default"].backend):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert not _queued(locks["default"].backend)
+    async with lock("export", limit=2) as held:
+        assert held.locked
+    assert_not_locked("export")
+
+
+def test_all_slots_of_a_name_are_in_one_group_of_masters(settings: Settings) -> None:
+    groups = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "abc"]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": groups, "RENEW": False}}
+    for name in map("export:{}".format, range(8)):
+        held = others(3, name=name)
+        assert sorted(one.slot for one in held) == [0, 1, 2]
+        with pytest.raises(LimitReached, match=rf"^{name}: its 3 slots are held"):
+            lock(name, limit=3).acquire()
+        for one in held:
+            one.verify()
+            assert one.release()
+        assert_not_locked(name)
+
+
+def test_a_command_is_run_as_often_at_once_as_its_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Command(SingleRunMixin):
+        lock_key = "import"
+        lock_limit = 2
+
+        def handle(self, *args: object, **options: object) -> None:
+            assert self.held.slot in {0, 1}
+            self.stdout.write("ran")
+
+    others(1, limit=2, name="import")
+    call_command(Command())
+    assert capsys.readouterr().out == "ran\n"
+    others(1, limit=2, name="import")
+    with pytest.raises(CommandError, match="import: its 2 slots are held") as refused:
+        call_command(Command())
+    assert refused.value.returncode == 75
+
+
+def test_a_program_is_run_as_often_at_once_as_its_limit() -> None:
+    program = ("--limit", "2", "import", "--", sys.executable, "-c", "")
+    with held_elsewhere("import"):
+        call_command("with_lock", *program)
+    with held_elsewhere("import", limit=2), pytest.raises(CommandError) as refused:
+        call_command("with_lock", *program)
+    assert refused.value.returncode == 75
+    with pytest.raises(CommandError, match="limit must be a whole number") as wrong:
+        call_command("with_lock", "--limit", "0", *program[2:])
+    assert wrong.value.returncode == 2
+
+
+def test_a_site_that_proceeds_without_a_store_has_no_slot(
+    store: MemoryBackend, settings: Settings
+) -> None:
+    section = settings.REDLOCK["default"]
+    settings.REDLOCK = {"default": {**section, "ON_UNAVAILABLE": "proceed"}}
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    for index in range(3):
+        backend.refuse(index)
+    with lock("export", limit=3) as held:
+        held.ensure_held()
+        with pytest.raises(NotHeld):
+            _ = held.slot
+
+
+def test_a_slot_that_is_held_makes_its_name_locked() -> None:
+    for _ in range(8):
+        with lock("export", limit=3):
+            assert_locked("export")
+            assert_not_locked("exp", "export:1")
+        assert_not_locked("export")
+    with held_elsewhere("export", limit=2):
+        lock("export", limit=3).acquire().release()
+        with pytest.raises(LimitReached):
+            held_elsewhere("export", limit=2).__enter__()
+    assert_not_locked("export")
+
+
+def test_waiters_are_served_in_order_by_whichever_slot_comes_free() -> None:
     served: list[int] = []
     holders = others(2, limit=2)
     waiting = []
@@ -236,19 +493,21 @@ def test_waiters_are_served_in_order_by_whichever_slot_comes_free() -> None:
             held.ensure_held()
 
     with ExitStack() as stack:
-        from tests.waiting import until
-
         backend = locks["default"].backend
         for number in range(3):
             thread = threading.Thread(target=wait, args=(number,))
             thread.start()
             waiting.append(thread)
             stack.callback(thread.join)
-            until(partial(_is_queued, backend, number + 1))
+            until(partial(_has_queued, backend, number + 1))
         holders[1].release()
     assert served == [0, 1, 2]
 
 
-def _is_queued(backend: Any, many: int) -> bool:
+def _has_queued(backend: Any, many: int) -> bool:
+    return _queued(backend) == many
+
+
+def _queued(backend: Any) -> int:
     key = backend.deployment.queue("export")
-    return min(len(master.keyspace.sorted_set(key)) for master in backend.masters) == many
+    return min(len(master.keyspace.sorted_set(key)) for master in backend.masters)
