@@ -44,6 +44,12 @@ _CONSTANTS = Struct("<4d")
 _GRANT = Struct("<4q")
 unpack_grant = _GRANT.unpack
 """Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
+_REFUSAL = Struct(f"<5q{TOKEN}s")
+unpack_refusal = _REFUSAL.unpack
+"""Return what a reply has that refuses one resource to a client that does not wait.
+
+That is the round, the status, the master's clock in µs, PTTL in ms, fence, and the token.
+"""
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
 Argument = str | int | bytes
@@ -139,9 +145,13 @@ class Command:
 
 
 def as_array(reply: Any) -> Any:
-    """Return a reply as an array: masters grant an acquire or a release in a shorter form."""
-    if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
-        return [*unpack_grant(reply)]
+    """Return a reply as an array: masters grant and refuse one resource in a shorter form."""
+    if type(reply) is bytes:  # no other string has one of these lengths
+        if len(reply) == _GRANT.size:
+            return [*unpack_grant(reply)]
+        if len(reply) == _REFUSAL.size:
+            number, status, time, ttl, fence, rival = unpack_refusal(reply)
+            return [number, status, time, 1, ttl, fence, rival, -1]
     return [reply, GRANTED, 0] if type(reply) is int else reply
 
 
