@@ -302,7 +302,7 @@ class Call(NamedTuple):
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.
-        return not self.renders_later and callable(getattr(response, "render", None))
+        return callable(getattr(response, "render", None)) and not self.renders_later
 
     def _finished(self, response: Any) -> Any:
         """Render a sync view's response while the lock is held and the transaction is open."""
