@@ -45,10 +45,10 @@ class Tally:
     """The count of one round over `masters` masters (always the configured number).
 
     The round is WON once a majority grants whose clocks agree within `skew` µs. It is LOST once
-    that is impossible, and no answer that is outstanding can change why. With `rivals`, this means
-    that one rival is proved to hold a majority: a split vote, which no client won, must not be
-    mistaken for a held lock. Without, it means that no more refusals can make the lock denied: a
-    lock that is lost must not be reported as unknown.
+    that is impossible and the reason is final. With `rivals`, the reason is final once too few
+    masters can be counted, or one rival is proved to hold a majority: otherwise a split vote would
+    look like a held lock. Without, it is final once the lock is denied, or cannot be denied any
+    more: otherwise a lost lock would be reported as unknown.
     """
 
     __slots__ = (
