@@ -112,6 +112,8 @@ class Attempt(Round):
         may lose. The same holds if idle connections had been closed, as routers do, or masters were
         spared: the next attempt has new connections, and asks all masters.
         """
+        if self.last.is_refused:
+            return False
         account = self.last.account
         return account.only_stale or not (self.unreachable or account.rival_won)
 
@@ -137,7 +139,7 @@ class Attempt(Round):
         is_left = leaves_late_grants(ask, tally)
         reached = tally.reached | queued
         if is_left:
-            reached -= tally.account.silent
+            reached -= tally.silent
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
@@ -241,7 +243,7 @@ class Wait:
         if self.name:
             self.queued |= attempt.tally.asked
         if self.crowd is not None:
-            self.crowd.note(attempt.last.account, late=attempt.late)
+            self.crowd.note(attempt.last, late=attempt.late)
 
     def lease(self, attempt: Attempt, home: object) -> RedlockLease:
         """Return the lease of an attempt that has won the lock, and leave the crowd."""
@@ -282,7 +284,7 @@ class Wait:
         """Return the error for a call whose last attempt was lost."""
         attempt = self.attempt
         assert attempt is not None
-        error = refusal(self.client.deployment, self.resources, attempt.last.account, attempt.late)
+        error = refusal(self.client.deployment, self.resources, attempt.last, attempt.late)
         error.waited, error.took = attempt.started - self.asked, now - self.asked
         error.attempts = self.lost
         return error
@@ -331,7 +333,7 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
     masters that have not answered by then nearly always refuse as well, so no undo is sent to
     them. A waiter asks again, perhaps before its late grant would be released.
     """
-    return isinstance(ask, Acquire) and not ask.waiter and tally.account.rival_won
+    return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
 
 
 def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:

@@ -25,7 +25,7 @@ from redlock_django.engine.protocol.statuses import (
     STATUSES,
     UNCOUNTED,
 )
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 
 _LUA = files(__package__).joinpath("lua")
 # The files of `lua/` that a script includes, before its own code.
@@ -128,19 +128,14 @@ class Command:
 
     def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
         index, ttl, fence, rival = reply[2:6]
-        left = _integer(ttl)
-        until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
-        reserved = status == RESERVED
-        return Vote(
-            Ballot.REFUSED,
-            f"{'reserved for a waiter' if reserved else 'held by another client'} {until}",
+        return refused(
             time,
-            fences=(_integer(fence),),
-            ttl=left,
-            rival=rival if isinstance(rival, bytes) else str(rival).encode(),
+            _integer(ttl),
+            _integer(fence),
+            rival if isinstance(rival, bytes) else str(rival).encode(),
             resource=_integer(index) - 1,
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
-            reserved=reserved,
+            reserved=status == RESERVED,
         )
 
 
