@@ -45,6 +45,7 @@ _GRANT = Struct("<4q")
 unpack_grant = _GRANT.unpack
 """Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
 _REFUSAL = Struct(f"<5q{TOKEN}s")
+REFUSAL_LENGTH = _REFUSAL.size
 unpack_refusal = _REFUSAL.unpack
 """Return what a reply has that refuses one resource to a client that does not wait.
 
@@ -144,7 +145,7 @@ def as_array(reply: Any) -> Any:
     if type(reply) is bytes:  # no other string has one of these lengths
         if len(reply) == _GRANT.size:
             return [*unpack_grant(reply)]
-        if len(reply) == _REFUSAL.size:
+        if len(reply) == REFUSAL_LENGTH:
             number, status, time, ttl, fence, rival = unpack_refusal(reply)
             return [number, status, time, 1, ttl, fence, rival, -1]
     return [reply, GRANTED, 0] if type(reply) is int else reply
