@@ -51,9 +51,9 @@ class Client:
 class Attempt(Round):
     """One attempt to acquire the lock of `ask`, which began at `started`.
 
-    It is also its first round, which asks every master for the lock. All its rounds are patient up
-    to the same moment. To ask again instead would not help: a master answers in order. Many waiters
-    that did so have kept a busy host from answering any of them in time.
+    It is also its first round, which asks every master for the lock. All its rounds wait for late
+    answers up to the moment `patient`. To ask again earlier does not help, because a master answers
+    in order; on a busy host, the repeated commands of many waiters delayed every answer.
     `tally` has the votes on the lock, `last` those of the attempt's last round. `late` is whether
     the masters answered too slowly for the lock's TTL. An attempt that has `won` holds the lock
     until the moment `until`, with these `fences`.
@@ -122,6 +122,8 @@ class Attempt(Round):
         may lose. The same holds if idle connections had been closed, as routers do, or masters were
         spared: the next attempt has new connections, and asks all masters.
         """
+        if self.last.is_refused:
+            return False
         account = self.last.account
         return account.only_stale or not (self.unreachable or account.rival_won)
 
@@ -137,17 +139,17 @@ class Attempt(Round):
     def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
         """Release the lock wherever it may be; return the clock afterwards.
 
-        This goes to the masters in `queued` too, which may have the waiter in a queue. With
-        `leave`, the waiter leaves the queues. Then the next waiter is called, and also if no quorum
-        has answered in time: all may have granted the lock. Nothing is sent if every master has
-        refused, or may be left to the links; see `leaves_late_grants`.
+        With `leave`, the waiter leaves the queues of the masters in `queued`, and the release calls
+        the next waiter. It also calls if no quorum answered in time, because all may have granted.
+        A master that refused is sent a release only if it is in `queued`. For masters that have not
+        answered, see `leaves_late_grants`.
         """
         ask, tally = self.ask, self.tally
         # Before `silent` is read: from here on, the links release what a silent master grants.
         is_left = leaves_late_grants(ask, tally)
         reached = tally.reached | queued
         if is_left:
-            reached -= tally.account.silent
+            reached -= tally.silent
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
@@ -161,9 +163,9 @@ class Wait:
 
     A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
     clock is wrong, the ticket is what a majority's clocks showed at that time. Masters call it by
-    its name when its turn comes. Waiters are served in order: a free lock is granted to no client
-    while an earlier waiter that can be called is in the queue, and so never to a client that does
-    not wait. A waiter that was called has 0.1 s to ask before its turn is over. Several resources
+    its name when its turn comes. Waiters are served in order: while a waiter that can be called is
+    in the queue, a free lock is granted neither to a later waiter nor to a client that does not
+    wait. A waiter that was called has 0.1 s to ask before its turn is over. Several resources
     are waited for one at a time, in the queue of the first that is refused, and none is held
     meanwhile. All clients should name them in the same order: two clients that do not would each
     be called for a lock that is reserved for the other.
@@ -256,7 +258,7 @@ class Wait:
         if self.name:
             self.queued |= attempt.tally.asked
         if self.crowd is not None:
-            self.crowd.note(attempt.last.account, late=attempt.late)
+            self.crowd.note(attempt.last, late=attempt.late)
 
     def lease(self, attempt: Attempt, home: object) -> RedlockLease:
         """Return the lease of an attempt that has won the lock, and leave the crowd."""
@@ -299,7 +301,7 @@ class Wait:
         attempt = self.attempt
         assert attempt is not None
         error = refusal(
-            self.client.deployment, self.resources, attempt.last.account, attempt.late,
+            self.client.deployment, self.resources, attempt.last, attempt.late,
             1 if self.slots is None else self.slots.limit,
         )  # fmt: skip
         error.waited, error.took = attempt.started - self.asked, now - self.asked
@@ -331,8 +333,8 @@ class Wait:
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         delay = unheard = self.client.delay(self.lost)
         queueing = bool(ask.waiter) and not attempt.unreachable
-        # Where others share the votes, a waiter that has none and is in most queues need not ask
-        # again at once. If all asked, a crowd would share the votes again.
+        # After a split vote, a waiter that has no grant and is queued by a majority does not ask
+        # again at once: it will be called. If all asked together, the next vote would be split too.
         if self._may_take_another(attempt):
             delay = unheard = delay if attempt.split else 0.0
         elif not attempt.split or (queueing and attempt.queued):
@@ -358,7 +360,7 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
     masters that have not answered by then nearly always refuse as well, so no undo is sent to
     them. A waiter asks again, perhaps before its late grant would be released.
     """
-    return isinstance(ask, Acquire) and not ask.waiter and tally.account.rival_won
+    return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
 
 
 def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:

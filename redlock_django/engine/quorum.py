@@ -1,9 +1,10 @@
 """The tally of a round: its verdict, won or lost, and the account of why.
 
-Nearly every round is answered by masters that grant with the same fences and agreeing clocks, or do
-not answer at all. A `Tally` counts such grants as they come. The first other answer (a refusal,
-other fences, a clock that is off, too few masters left) opens the `Account`, which has a vote for
-each master. So does a caller that looks at it. That both ways come to the same verdict is shown by
+Nearly every round is answered by masters whose clocks agree, and which all grant with the same
+fences or all refuse because of the same rival, or do not answer at all. A `Tally` counts such plain
+answers as they come. The first other answer (other fences, another rival, both a grant and a
+refusal, a clock that is off, too few masters left) opens the `Account`, which has a vote for each
+master. So does a caller that looks at it. That both ways come to the same verdict is shown by
 `tests/engine/test_fast_path.py`.
 """
 
@@ -15,7 +16,7 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from redlock_django.engine.protocol.votes import Ballot, Vote, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, granted, refused
 
 
 def quorum(masters: int) -> int:
@@ -45,14 +46,14 @@ class Tally:
     """The count of one round over `masters` masters (always the configured number).
 
     The round is WON once a majority grants whose clocks agree within `skew` µs. It is LOST once
-    that is impossible, and no answer that is outstanding can change why. With `rivals`, this means
-    that one rival is proved to hold a majority: a split vote, which no client won, must not be
-    mistaken for a held lock. Without, it means that no more refusals can make the lock denied: a
-    lock that is lost must not be reported as unknown.
+    that is impossible and the reason is final. With `rivals`, the reason is final once too few
+    masters can be counted, or one rival is proved to hold a majority: otherwise a split vote would
+    look like a held lock. Without, it is final once the lock is denied, or cannot be denied any
+    more: otherwise a lost lock would be reported as unknown.
     """
 
     __slots__ = (
-        "_account", "_earliest", "_fences", "_latest", "_missing", "_unsent", "_votes", "masters",
+        "_account", "_earliest", "_latest", "_missing", "_shared", "_unsent", "_votes", "masters",
         "need", "rivals", "skew", "verdict",
     )  # fmt: skip
     _earliest: float
@@ -60,15 +61,17 @@ class Tally:
 
     def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
         self.masters = masters
-        self.need = self._missing = quorum(masters)  # grants that are missing for a quorum
+        self.need = self._missing = quorum(masters)  # plain answers that are missing for a quorum
         self.skew = skew
         self.rivals = rivals
         self.verdict = PENDING
-        # The vote of each master. Without an account, a vote that grants is its clock alone.
+        # The vote of each master. Without an account, a vote that grants is its clock alone, one
+        # that refuses is its clock, the remaining TTL and the fence.
         self._votes: list[Any] = [None] * masters
         self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
-        # The fences that all of these grants have, and the bounds of their clocks.
-        self._fences: tuple[int, ...] | None = None
+        # What all of these share: the fences of grants, or the rival of refusals. Then the bounds
+        # of their clocks.
+        self._shared: tuple[int, ...] | bytes | None = None
         self._account = None if Switch.on else Account(self._votes, skew)
 
     # The verdict.
@@ -76,11 +79,10 @@ class Tally:
     def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences."""
         votes = self._votes
-        if self._fences is None and self._account is None:  # this is the first one
-            near = math.inf if self.skew is None else self.skew >> 1  # half, so that any two agree
-            self._fences, self._earliest, self._latest = fences, time - near, time + near
+        if self._shared is None and self._account is None:
+            self._begin(fences, time)
         if (
-            fences == self._fences
+            fences == self._shared
             and self._earliest <= time <= self._latest
             and votes[master] is None
         ):
@@ -90,6 +92,28 @@ class Tally:
                 self.verdict = WON
             return self.verdict
         return self.cast(master, granted(time, fences))
+
+    def refuse(self, master: int, time: int, ttl: int, fence: int, rival: bytes) -> Verdict:
+        """Count a vote that refuses one resource to a client that does not wait; see `refused`."""
+        votes = self._votes
+        if self._shared is None and self._account is None and self.rivals:
+            self._begin(rival, time)
+        if (
+            rival == self._shared
+            and self._earliest <= time <= self._latest
+            and votes[master] is None
+        ):
+            votes[master] = time, ttl, fence
+            self._missing -= 1
+            if not self._missing:
+                self.verdict = LOST
+            return self.verdict
+        return self.cast(master, refused(time, ttl, fence, rival))
+
+    def _begin(self, shared: tuple[int, ...] | bytes, time: int) -> None:
+        """Begin to count plain answers, of which this is the first one."""
+        near = math.inf if self.skew is None else self.skew >> 1  # half, so that any two agree
+        self._shared, self._earliest, self._latest = shared, time - near, time + near
 
     def cast(self, master: int, vote: Vote) -> Verdict:
         """Count the vote of a master (0-based index) and return the verdict.
@@ -111,7 +135,7 @@ class Tally:
         return self.verdict
 
     def _is_spared(self, vote: Vote) -> bool:
-        """Return whether a round may be won by the other masters after this failure.
+        """Return whether the other masters may still decide the round after this failure.
 
         Its clock does not matter: the median is then among clocks that agree.
         """
@@ -135,11 +159,16 @@ class Tally:
         return LOST if is_final else PENDING
 
     def _open(self) -> Account:
-        """Open the account: build the votes of the grants that were counted without any."""
-        fences = self._fences or ()
-        votes = [granted(vote, fences) if type(vote) is int else vote for vote in self._votes]
+        """Open the account: build the votes of the answers that were counted without any."""
+        shared: Any = self._shared
+        votes = [
+            granted(vote, shared) if type(vote) is int
+            else refused(vote[0], vote[1], vote[2], shared) if type(vote) is tuple
+            else vote
+            for vote in self._votes
+        ]  # fmt: skip
         account = Account(votes, self.skew)
-        self._votes, self._account, self._fences = votes, account, None
+        self._votes, self._account, self._shared = votes, account, None
         if self.verdict is PENDING:
             self.verdict = self._judge(account)
         return account
@@ -148,19 +177,26 @@ class Tally:
 
     @property
     def is_plain(self) -> bool:
-        """True as long as there are no answers but agreeing grants, and failures of a minority."""
+        """True as long as there are only plain answers, and failures of a minority."""
         return self._account is None
+
+    @property
+    def is_refused(self) -> bool:
+        """True if plain refusals have decided: one rival has a majority, and no master granted."""
+        return self._account is None and self.verdict is LOST
 
     @property
     def unanimous(self) -> tuple[int, ...] | None:
         """The fences of a round that was won by agreeing grants, which all have them; else None."""
-        return self._fences if self.verdict is WON else None
+        shared: Any = self._shared
+        return shared if self.verdict is WON else None
 
     @property
     def grants(self) -> int:
         """How many masters have granted so far. Another thread may count votes meanwhile."""
-        account = self._account
-        return self.need - self._missing if account is None else account.count(Ballot.GRANTED)
+        if (account := self._account) is not None:
+            return account.count(Ballot.GRANTED)
+        return 0 if type(self._shared) is bytes else self.need - self._missing
 
     @property
     def outstanding(self) -> int:
@@ -176,7 +212,23 @@ class Tally:
     @property
     def reached(self) -> frozenset[int]:
         """The masters that may have the lock: not those never asked or sure to have refused."""
-        return self.asked if self._account is None else self._account.reached
+        if (account := self._account) is not None:
+            return account.reached
+        if type(self._shared) is not bytes:
+            return self.asked
+        return self.asked.difference(
+            master for master, vote in enumerate(self._votes) if type(vote) is tuple
+        )
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """The masters that have not answered yet."""
+        return frozenset(master for master, vote in enumerate(self._votes) if vote is None)
+
+    @property
+    def rival_won(self) -> bool:
+        """True if one other holder is proved to have a majority."""
+        return self.is_refused or self.account.rival_won
 
     @property
     def forgot(self) -> frozenset[int]:
@@ -317,11 +369,6 @@ class Account:
             for master, vote in enumerate(self.votes)
             if vote is None or (vote.sent and vote.ballot is not Ballot.REFUSED)
         )
-
-    @property
-    def silent(self) -> frozenset[int]:
-        """The masters that have not answered yet."""
-        return frozenset(master for master, vote in enumerate(self.votes) if vote is None)
 
     @property
     def forgot(self) -> frozenset[int]:

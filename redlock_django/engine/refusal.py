@@ -15,7 +15,7 @@ from redlock_django.engine.errors import (
 )
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
-from redlock_django.engine.quorum import Account
+from redlock_django.engine.quorum import Account, Tally
 
 REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""
@@ -27,23 +27,23 @@ class CrowdRefusal:
     It refuses a waiter whose wait ended before its process allowed it to ask.
     """
 
-    __slots__ = ("_account",)
+    __slots__ = ("_tally",)
 
     def __init__(self) -> None:
-        self._account: Account | None = None
+        self._tally: Tally | None = None
 
-    def note(self, account: Account, *, late: bool) -> None:
+    def note(self, tally: Tally, *, late: bool) -> None:
         """Note how the last attempt of any of them has ended."""
-        self._account = account if account.rival_won and not late else None
+        self._tally = tally if tally.rival_won and not late else None
 
     @property
     def is_refused(self) -> bool:
         """True if the crowd was refused last, and has not acquired the lock since."""
-        return self._account is not None
+        return self._tally is not None
 
     def error(self, resources: tuple[str, ...]) -> ResourceLocked | None:
         """Return the error for a waiter that has not asked; None if the masters must be asked."""
-        return None if self._account is None else _locked(resources, self._account)
+        return None if self._tally is None else _locked(resources, self._tally)
 
 
 class WaitingCaller(Protocol):
@@ -70,52 +70,51 @@ class WaitingCaller(Protocol):
 def refusal(
     deployment: Deployment,
     resources: tuple[str, ...],
-    account: Account,
+    tally: Tally,
     late: bool,
     limit: int = 1,
 ) -> NotAcquired:
     """Return the error for a round that was not won."""
-    if late or account.unreachable:
-        return _unreachable(deployment, ", ".join(resources), account, late)
-    return _locked(resources, account, partial(_answers, deployment, account), limit)
+    if late or not (tally.is_refused or not tally.account.unreachable):
+        return _unreachable(deployment, ", ".join(resources), tally, late)
+    return _locked(resources, tally, partial(_answers, deployment, tally), limit)
 
 
 def _locked(
     resources: tuple[str, ...],
-    account: Account,
+    tally: Tally,
     answers: Callable[[], Mapping[str, str]] | None = None,
     limit: int = 1,
 ) -> ResourceLocked:
-    names = _at_fault(resources, account)
-    text, retry_after = Text(partial(_held, names, account, limit)), partial(free_in, account)
+    """Return the error for a lock that others hold: no votes are built before it is read."""
+    names = _at_fault(resources, tally)
+    text, retry_after = Text(partial(_held, names, tally, limit)), partial(_free_in, tally)
     kind = ResourceLocked if limit == 1 else LimitReached
     return kind(text, resource=names, tally=answers, retry_after=retry_after)
 
 
-def _at_fault(resources: tuple[str, ...], account: Account) -> str:
+def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:
     """Return the names of the resources at fault; the others may be free."""
     if len(resources) == 1:
         return resources[0]
-    faults = {vote.resource for vote in account.refusals}
+    faults = {vote.resource for vote in tally.account.refusals}
     return ", ".join(resources[index] for index in sorted(faults))
 
 
-def _held(names: str, account: Account, limit: int) -> str:
-    only_reserved = all(vote.reserved for vote in account.refusals)
+def _held(names: str, tally: Tally, limit: int) -> str:
+    only_reserved = all(vote.reserved for vote in tally.account.refusals)
     if limit > 1:
         why = "a slot is reserved for a waiter" if only_reserved else f"its {limit} slots are held"
         return f"{names}: {why}"
     return f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}"
 
 
-def _answers(deployment: Deployment, account: Account) -> dict[str, str]:
-    return dict(zip(deployment.names, account.reasons(), strict=True))
+def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
+    return dict(zip(deployment.names, tally.account.reasons(), strict=True))
 
 
-def _unreachable(
-    deployment: Deployment, names: str, account: Account, late: bool
-) -> QuorumUnreachable:
-    votes = _answers(deployment, account)
+def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -> QuorumUnreachable:
+    votes, account = _answers(deployment, tally), tally.account
     masters = len(account.votes)
     unasked = sum(vote is NOT_ASKED for vote in account.votes)
     failures = masters - len(account.agreeing) - account.outstanding - unasked
@@ -136,6 +135,10 @@ def _by_reason(votes: dict[str, str]) -> str:
         masters.setdefault(reason, []).append(name)
     reasons = sorted(masters, key=lambda reason: not reason.startswith(REPLICA))
     return "; ".join(f"{', '.join(masters[reason])}: {reason}" for reason in reasons)
+
+
+def _free_in(tally: Tally) -> float | None:
+    return free_in(tally.account)
 
 
 def free_in(account: Account) -> float | None:

@@ -20,6 +20,7 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import KEYS, IdempotentOptions
 from redlock_django.web.frameworks import resolve_annotations
+from redlock_django.web.mixins import wrapped_dispatch
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
 
@@ -194,6 +195,14 @@ class IdempotentMixin(DjangoView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Replay the recorded response, or run the next dispatch."""
-        return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
+        options = self.idempotent_options
+        inner: Callable[..., Any] = super(IdempotentMixin, type(self)).dispatch
+        dispatch = wrapped_dispatch(
+            self,
+            "_redlock_idempotent_dispatch",
+            (inner, *options, *options.values()),
+            lambda: idempotent(**options)(inner),
+        )
+        return dispatch(self, request, *args, **kwargs)
 
     dispatch.records_requests = dispatch  # type: ignore[attr-defined]

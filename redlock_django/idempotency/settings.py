@@ -217,7 +217,7 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     return settings
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class IdempotentOptions:
     """The validated arguments of one `idempotent(...)`. `given` takes precedence over settings."""
 
@@ -228,10 +228,14 @@ class IdempotentOptions:
     redact: Callable[..., Any] | None
     canonical_json: bool
     ignore: tuple[str, ...]
+    _merged: tuple[IdempotencySettings, IdempotencySettings] | None = None
 
     def settings(self) -> IdempotencySettings:
         """Return the current settings of the alias, with the arguments of the decorator."""
-        return replace(settings_of(self.using), **self.given)
+        current, merged = settings_of(self.using), self._merged
+        if merged is None or merged[0] is not current:  # every request asks several times
+            self._merged = merged = current, replace(current, **self.given)
+        return merged[1]
 
     def read_body(self, request: HttpRequest) -> None:
         """Read the body of a request that may have a key, so that it can be read again.

@@ -34,13 +34,15 @@ _T = TypeVar("_T")
 
 _HOST = socket.gethostname()[:64]
 _APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_quoted = json.encoder.encode_basestring_ascii
+"""Return a string in JSON, as `json.dumps` does, in a third of the time."""
 
 
 @cache
 def _process_json() -> str:
     """Return the JSON about this process, which is the same for all its locks, without the "}"."""
-    return _encode({"host": _HOST, "pid": os.getpid(), "app": _APP})[:-1]
+    about = {"host": _HOST, "pid": os.getpid(), "app": _APP}
+    return json.dumps(about, separators=(",", ":"))[:-1]
 
 
 if hasattr(os, "register_at_fork"):
@@ -193,7 +195,7 @@ class LockParameters:
             about += f',"limit":{self.limit}'
         # JSON allows a name twice, and readers take the last: `holder` may replace what is above.
         for key, value in self.holder.items():
-            about += f",{_encode(key)}:{_encode(str(value)[:200])}"
+            about += f",{_quoted(str(key))}:{_quoted(str(value)[:200])}"
         return about + "}"
 
     @property

@@ -289,12 +289,12 @@ class Call(NamedTuple):
         self._prepare()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         lock = options.lock(request, names)
-        stack.push_async_exit(lock)  # before it is acquired, as in `run`
+        stack.push_async_exit(lock)  # before it is acquired, as in `_run_under_lock`
         await options.aenter(lock, self.view)
         return lock
 
     def _prepare(self) -> None:
-        """Check that the lock can be acquired here, and read the body before that."""
+        """Check that this view can be locked, and read the body before the lock is acquired."""
         if not self.wrapped:
             self.options.check_order(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)
@@ -302,7 +302,7 @@ class Call(NamedTuple):
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.
-        return not self.renders_later and callable(getattr(response, "render", None))
+        return callable(getattr(response, "render", None)) and not self.renders_later
 
     def _finished(self, response: Any) -> Any:
         """Render a sync view's response while the lock is held and the transaction is open."""

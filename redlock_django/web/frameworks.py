@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from django.http import HttpRequest
@@ -51,6 +52,8 @@ def resolve_annotations(wrapper: Callable[..., Any], view: Callable[..., Any]) -
 
     django-ninja looks their names up in the module of the function that it gets: the wrapper's.
     """
+    if isinstance(view, partial):  # method_decorator() makes one for each request
+        return
     names = getattr(inspect.unwrap(view), "__globals__", {})
     try:
         signature = inspect.signature(view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from copy import deepcopy
+from copy import copy
 from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -155,20 +155,32 @@ _arguments = attrgetter(*(f"lock_{name}" for name in _ARGUMENTS))
 
 
 def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
-    """Return the next dispatch of the view's class under its lock.
-
-    It is made at the first request, and again where the arguments differ from those of the request
-    before: an instance, or another `as_view()` of the class, may have its own.
-    """
+    """Return the next dispatch of the view's class under its lock."""
     dispatch = _next_dispatch(view)
-    made_of = dispatch, view.lock_key, _arguments(view)
-    made = vars(type(view)).get("_redlock_dispatch")
-    if made is None or made[0] != made_of:
-        # A copy, because a list may change in place.
-        made = deepcopy(made_of), _decorator(view, view.lock_key)(dispatch)
-        type(view)._redlock_dispatch = made  # type: ignore[attr-defined]
-    locked: Callable[..., Any] = made[1]
-    return locked
+    return wrapped_dispatch(
+        view,
+        "_redlock_locked_dispatch",
+        (dispatch, view.lock_key, *_arguments(view)),
+        lambda: _decorator(view, view.lock_key)(dispatch),
+    )
+
+
+def wrapped_dispatch(
+    view: object, name: str, made_of: tuple[Any, ...], make: Callable[[], Any]
+) -> Callable[..., Any]:
+    """Return the wrapper of a dispatch that the class of the view keeps in the attribute `name`.
+
+    It is made at the first request, and again where it would be made of other values than at the
+    request before: an instance, or another `as_view()` of the class, may have its own.
+    """
+    kept = vars(type(view)).get(name)
+    if kept is None or kept[0] != made_of:
+        # Copies, because a list may change in place.
+        values = tuple(copy(value) if isinstance(value, list | set) else value for value in made_of)
+        kept = values, make()
+        setattr(type(view), name, kept)
+    wrapped: Callable[..., Any] = kept[1]
+    return wrapped
 
 
 def _next_dispatch(view: LockResourceMixin) -> Callable[..., Any]:

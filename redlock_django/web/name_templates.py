@@ -180,6 +180,8 @@ def _quoted(names: Any) -> str:
 
 
 def _shortened(name: str) -> str:
+    if name.isascii() and len(name) <= LONGEST_RENDERED:  # as nearly always
+        return name
     full = unicodedata.normalize("NFC", name).encode()
     if len(full) <= LONGEST_RENDERED:
         return name

@@ -125,7 +125,8 @@ class LockOptions:
 
     def lock(self, request: HttpRequest, names: list[str]) -> Lock:
         """Return the lock on these resources, for `enter`."""
-        self.check()
+        if self.ttl is not None:  # all else that `check` finds, `Lock` finds too
+            self.check()
         return Lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,

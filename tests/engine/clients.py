@@ -540,7 +540,7 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
         seen["rounds"] += 1
         lost = tally.verdict is Verdict.LOST
         seen["rounds won by plain grants"] += tally.unanimous is not None
-        one = lost and tally.account.rival_won
+        one = lost and tally.rival_won
         seen["split votes"] += lost and not (one or tally.account.unreachable)
         seen["refused by one rival"] += one
     if tally.is_plain:

@@ -12,11 +12,25 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, refused
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
+
+
+def count_vote(tally: Tally, master: int, vote: Vote) -> Verdict:
+    """Count a vote as the drivers do, which need no vote for most replies."""
+    if vote.time is not None:
+        if vote.ballot is Ballot.GRANTED:
+            return tally.grant(master, vote.time, vote.fences)
+        if vote.rival is not None:
+            plain = vote.time, vote.ttl or 0, vote.fences[0], vote.rival
+            if vote == refused(*plain):
+                return tally.refuse(master, *plain)
+    return tally.cast(master, vote)
+
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
@@ -79,10 +93,7 @@ class Masters:
             else:
                 reply = self.memories[index].say(command, 0, MARKER)
                 vote = failed("did not answer") if index in mute else command.vote(reply[1:])
-            if vote.ballot is Ballot.GRANTED and vote.time is not None:
-                asked.tally.grant(index, vote.time, vote.fences)
-            else:
-                asked.tally.cast(index, vote)
+            count_vote(asked.tally, index, vote)
 
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
         """Drive a protocol from one of its steps to its end; return its result."""

@@ -46,6 +46,7 @@ from redlock_django.wire.links.dialer import IDLE
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
+from tests.engine.masters import count_vote
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
@@ -99,10 +100,7 @@ class Exchange:
         """Count a vote, and wake the client at the verdict."""
         if not self.awaited:
             return
-        if vote.ballot is Ballot.GRANTED and vote.time is not None:
-            verdict = self.tally.grant(master, vote.time, vote.fences)
-        else:
-            verdict = self.tally.cast(master, vote)
+        verdict = count_vote(self.tally, master, vote)
         if not self.decided and verdict is not Verdict.PENDING:
             self.decided = True
             self.wake()

@@ -146,6 +146,12 @@ def test_one_string_grants_the_acquire_of_one_resource() -> None:
     assert as_array(b"f" * 40) == b"f" * 40, "the answer to SCRIPT LOAD"
 
 
+def test_one_string_refuses_the_acquire_of_one_resource() -> None:
+    short = pack("<5q32s", 7, REFUSED, TIME, -1, 2**53, b"f" * 32)
+    assert as_array(short) == [7, REFUSED, TIME, 1, -1, 2**53, b"f" * 32, -1]
+    assert as_array(b"f" * 73) == b"f" * 73
+
+
 def test_the_number_of_the_round_alone_grants_a_release() -> None:
     vote = RELEASE.vote(as_array(7)[1:])
     assert (as_array(7)[0], vote.ballot, vote.time) == (7, Ballot.GRANTED, 0)

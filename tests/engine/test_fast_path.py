@@ -16,10 +16,11 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
-from redlock_django.engine.quorum import Switch, Tally, Verdict, quorum
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
+from redlock_django.engine.quorum import Account, Switch, Tally, Verdict, quorum
 from redlock_django.engine.steps import Round, Step
 from tests.engine import sweep
+from tests.engine.masters import count_vote
 
 TIME = 1_760_000_000_000_000  # µs
 SKEW = 500_000
@@ -32,11 +33,15 @@ ANSWERS = {
     "no answer": failed("did not answer"),
     "not asked": failed("not connected", sent=False),
     "not trusted": failed("not trusted yet", time=TIME + 9 * SKEW),
-    "held": Vote(Ballot.REFUSED, "held", TIME, fences=(7,), ttl=900, rival=b"A"),
+    "held": refused(TIME, 900, 7, b"A"),
+    "held for longer": refused(TIME + 1, 901, 6, b"A"),
+    "held, a clock ahead": refused(TIME + SKEW + 2, 900, 7, b"A"),
+    "held by another": refused(TIME, 900, 7, b"B"),
+    "reserved": refused(TIME, 90, 7, b"A", reserved=True),
     "held, without a clock": Vote(Ballot.REFUSED, "held", rival=b"A"),
     "absent": Vote(Ballot.REFUSED, "forgot the lock", TIME, absent=True),
 }
-FEW = ("granted", "a higher fence", "no answer", "held")
+FEW = ("granted", "held", "no answer", "held by another", "a higher fence")
 
 
 @contextmanager
@@ -47,13 +52,6 @@ def fast_path(on: bool) -> Iterator[None]:
         yield
     finally:
         Switch.on = before
-
-
-def _count(tally: Tally, master: int, vote: Vote) -> Verdict:
-    """Count a vote as the drivers do."""
-    if vote.ballot is Ballot.GRANTED and vote.time is not None:
-        return tally.grant(master, vote.time, vote.fences)
-    return tally.cast(master, vote)
 
 
 def _state(tally: Tally) -> tuple[Any, ...]:
@@ -72,13 +70,18 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
     with fast_path(False):
         slow = Tally(masters, skew=SKEW, rivals=rivals)
     for number, (master, vote) in enumerate(cast):
-        assert _count(fast, master, vote) is _count(slow, master, vote)
+        assert count_vote(fast, master, vote) is count_vote(slow, master, vote)
         assert fast.verdict is slow.verdict
         assert fast.grants == slow.grants
+        assert fast.silent == slow.silent
         if fast.is_plain:
             asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
-            assert fast.asked == fast.reached == slow.asked == slow.reached == asked
+            assert fast.asked == slow.asked == asked
+            assert fast.reached == slow.reached
             assert fast.forgot == slow.forgot == frozenset()
+            if fast.is_refused:
+                assert fast.rival_won
+                _is_held_by_one(slow.account)
             assert fast.is_plain, "these questions need no votes"
         if fast.unanimous is not None:
             assert fast.unanimous == highest(slow.account, 1)
@@ -86,6 +89,15 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
         if number == look:
             assert _state(fast) == _state(slow)
     assert _state(fast) == _state(slow)
+
+
+def _is_held_by_one(account: Account) -> None:
+    """Assert what `Tally.is_refused` promises to its callers."""
+    assert account.rival_won
+    assert not account.unreachable
+    assert not account.only_stale
+    assert not account.count(Ballot.GRANTED)
+    assert not account.queueing
 
 
 def every_answer(masters: int) -> None:
@@ -104,9 +116,10 @@ def test_every_answer_in_every_order_is_the_same_verdict(masters: int) -> None:
 
 @pytest.mark.parametrize("masters", [5, 6, 7])
 def test_every_answer_of_many_masters_is_the_same_verdict(masters: int) -> None:
-    few = [ANSWERS[name] for name in (FEW if masters < 6 else FEW[1:] if masters < 7 else FEW[:3])]
+    few = [ANSWERS[name] for name in FEW[: 10 - masters]]
     for answers in product(few, repeat=masters):
         _both(masters, enumerate(answers), rivals=False)
+        _both(masters, enumerate(answers), rivals=True)
 
 
 def test_random_answers_are_the_same_verdict() -> None:
@@ -158,7 +171,7 @@ def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: in
     except StopIteration as won:
         lease = won.value
     for master, word in rest[:late]:
-        _count(lease.tally, master, ANSWERS[word])
+        count_vote(lease.tally, master, ANSWERS[word])
     released = _asked(next(rounds.release(deployment, lease)))
     extended = _asked(next(rounds.extend(deployment, lease, 10.0, now=101.0)))
     return [*done, lease, lease.reached, released, extended[0], lease.tally.votes]
@@ -175,7 +188,7 @@ def _answer(tally: Tally, answers: list[tuple[int, str]], prompt: int) -> int:
     for number, (master, word) in enumerate(answers):
         if number >= prompt and tally.verdict is not Verdict.PENDING:
             return number
-        _count(tally, master, ANSWERS[word])
+        count_vote(tally, master, ANSWERS[word])
     return len(answers)
 
 
@@ -211,6 +224,35 @@ def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
     assert tally._votes[:3] == [TIME, TIME + 1, TIME + 2]
     assert tally.grant(3, TIME, (9,)) is Verdict.WON
     assert [tally.unanimous, tally.is_plain] == [None, False]
+
+
+def test_a_round_that_one_rival_wins_builds_no_votes() -> None:
+    tally = Tally(7, skew=SKEW, rivals=True)
+    tally.cast(6, failed("not connected", sent=False))
+    tally.cast(5, failed("did not answer"))
+    for master in range(4):
+        assert tally.verdict is Verdict.PENDING
+        tally.refuse(master, TIME + master, 900 - master, 7, b"A")
+    assert tally.verdict is Verdict.LOST
+    assert tally.is_refused
+    assert tally.rival_won
+    assert tally.reached == {4, 5}
+    assert tally.silent == {4}
+    assert not tally.grants
+    assert tally.is_plain
+    assert tally._votes[:3] == [(TIME, 900, 7), (TIME + 1, 899, 7), (TIME + 2, 898, 7)]
+    assert tally.account.votes[2] == refused(TIME + 2, 898, 7, b"A")
+    assert not tally.is_refused
+
+
+@pytest.mark.parametrize("late", [granted(TIME, (7,)), refused(TIME, 900, 7, b"B")])
+def test_a_late_answer_does_not_change_what_plain_refusals_decided(late: Vote) -> None:
+    tally = Tally(3, skew=SKEW, rivals=True)
+    for master in range(2):
+        tally.refuse(master, TIME, 900, 7, b"A")
+    assert count_vote(tally, 2, late) is Verdict.LOST
+    assert tally.votes == [*[refused(TIME, 900, 7, b"A")] * 2, late]
+    assert tally.rival_won
 
 
 @pytest.mark.parametrize("masters", range(1, 8))

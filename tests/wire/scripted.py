@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hiredis
 
@@ -54,6 +54,16 @@ def resp(value: object) -> bytes:
         return b"$%d\r\n%s\r\n" % (len(value), value)
     assert isinstance(value, list)
     return b"*%d\r\n%s" % (len(value), b"".join(resp(part) for part in value))
+
+
+def short(reply: list[Any]) -> object:
+    """Return a reply in its short form, if it has one: of one resource, or of a release."""
+    if len(reply) == 8 and reply[7] < 0 and len(reply[6]) == 32:
+        number, status, time, _, ttl, fence, rival, _ = reply
+        return struct.pack("<5q32s", number, status, time, ttl, fence, rival)
+    if len(reply) > 4:
+        return reply
+    return struct.pack("<4q", *reply) if len(reply) == 4 else reply[0]
 
 
 def push(*parts: bytes | int) -> bytes:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from struct import pack
 from unittest.mock import patch
 
 import pytest
@@ -21,12 +20,13 @@ from redlock_django.wire.links.outbox import Outbox
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
-from tests.wire.scripted import NAMES, resp
+from tests.wire.scripted import NAMES, resp, short
 
 ANSWERS = {
     "granted": (GRANTED, 7),
     "granted in short": (GRANTED, 7),
     "refused": (REFUSED, 1, 900, 5, b"b" * 32, -1),
+    "refused in short": (REFUSED, 1, 900, 5, b"b" * 32, -1),
 }
 
 
@@ -52,7 +52,7 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
             reply = [exchange.number, status, links.time.wall, *rest]
-            links.ends[0].say(resp(pack("<4q", *reply) if answer == "granted in short" else reply))
+            links.ends[0].say(resp(short(reply) if answer.endswith("short") else reply))
             with suppress(KeyboardInterrupt):
                 lines.run(partial(links.read, links.masters[0]), wanted)
             age(links, 10.0)

@@ -16,16 +16,17 @@ import pytest
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import ABSENT
+from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Switch, Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.link.link import Kind
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.resp import GRANT_SIZE, MOST, Templates, pack_command
+from redlock_django.wire.link.resp import GRANT_SIZE, MOST, REFUSAL_SIZE, Templates, pack_command
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.outbox import INSPECTED
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
-from tests.wire.scripted import push, resp
+from tests.wire.scripted import push, resp, short
 
 
 @contextmanager
@@ -44,13 +45,6 @@ def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]
 
 
 Said = list[object]
-
-
-def short(granted: list[int]) -> object:
-    """Return a reply that grants in the short form of one resource or a release, if it has one."""
-    if len(granted) > 4:
-        return granted
-    return pack("<4q", *granted) if len(granted) == 4 else granted[0]
 
 
 class Session:
@@ -104,20 +98,31 @@ class Session:
         fences = len(command.resources) if command is not None and command.fenced else 0
         time = self.time.wall
         word = rng.choices(
-            ("grant", "higher", "ahead", "refuse", "not ready", "error", "number", "shape"),
-            (30, 1, 1, 3, 1, 1, 0.3, 0.3),
+            (
+                "grant",
+                "higher",
+                "ahead",
+                "refuse",
+                "another",
+                "not ready",
+                "error",
+                "number",
+                "shape",
+            ),
+            (30, 1, 1, 12, 1, 1, 1, 0.3, 0.3),
         )[0]
         self.trace.append(word)
         reply: Any = {
             "grant": [number, 1, time, *[7] * fences],
             "higher": [number, 1, time, *[9] * fences],
             "ahead": [number, 1, time + 400_000, *[7] * fences],
-            "refuse": [number, 0, time, 1, 900, 5, b"rival", 0],
+            "refuse": [number, 0, time, 1, 900, 5, b"a" * 32, -1],
+            "another": [number, 0, time, 1, 900, 5, b"b" * 32, rng.choice((-1, 0))],
             "not ready": [number, -1, time],
             "number": [number + 1, 1, time, *[7] * fences],
             "shape": [number, 1, time, *[7] * fences, 7],
         }.get(word)
-        if word in ("grant", "higher", "ahead", "number") and rng.random() < 0.8:
+        if fences < 2 and word not in ("not ready", "error", "shape") and rng.random() < 0.8:
             reply = short(reply)
         if owed.kind is Kind.INFO:
             reply = b"run_id:%d" % index
@@ -409,6 +414,78 @@ def test_a_short_reply_alone_grants(asks: str) -> None:
             with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
                 links.read(links.masters[index])
         assert exchange.tally.unanimous == tuple(fences)
+
+
+def _refusal(number: int, time: Time, *, ahead: int = 0, rival: bytes = b"f" * 32) -> Any:
+    """Return the reply that refuses one resource to a client that does not wait."""
+    return short([number, 0, time.wall + ahead, 1, 900, 5, rival, -1])
+
+
+def test_a_short_reply_alone_refuses() -> None:
+    with timed_links(True) as (links, time):
+        exchange = links.ask(links.acquire())
+        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+            for index in range(3):
+                links.say(index, resp(_refusal(exchange.number, time)))
+        assert exchange.tally.is_refused
+        assert not links.link(2).owed
+        assert links.ends[2].names() == ["acquire"], "a late refusal needs no release"
+        assert exchange.tally.votes == [refused(time.wall, 900, 5, b"f" * 32)] * 3
+
+
+def test_short_refusals_that_come_together_need_no_votes() -> None:
+    with timed_links(True) as (links, time):
+        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
+        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+            for index in range(2):
+                links.say(index, b"".join(resp(_refusal(one.number, time)) for one in asked))
+        assert [one.tally.is_refused for one in asked] == [True, True]
+
+
+def test_a_refusal_that_comes_in_two_parts_counts() -> None:
+    with timed_links(True, masters=1) as (links, time):
+        for cut in range(1, REFUSAL_SIZE):
+            exchange = links.ask(links.acquire("b" * 32))
+            reply = resp(_refusal(exchange.number, time))
+            for part in (reply[:cut], reply[cut:]):
+                links.say(0, part)
+            assert exchange.tally.is_refused, f"cut after {cut} bytes"
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_refusal_of_another_round_is_not_a_vote(together: int) -> None:
+    with timed_links(True) as (links, time):
+        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
+        links.say(0, resp(_refusal(asked[1].number, time)) * together)
+        assert links.masters[0].link is None
+        assert all(b"f" * 32 not in str(one.tally.votes).encode() for one in asked)
+        assert [one.tally.account.refusals for one in asked] == [[], []]
+
+
+def test_another_reply_of_the_length_of_a_refusal_is_not_a_vote() -> None:
+    with timed_links(True) as (links, time):
+        exchange = links.ask(links.acquire())
+        links.say(0, b"+abc\n" + resp(_refusal(exchange.number, time))[5:])
+        assert links.masters[0].link is None
+        assert not exchange.tally.account.refusals
+
+
+def test_a_refusal_whose_clock_stepped_has_no_vote() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        exchange = links.ask(links.acquire("b" * 32))
+        links.say(0, resp(_refusal(exchange.number, time, ahead=5_000_000)))
+        assert "stepped" in exchange.tally.account.reasons()[0]
+
+
+def test_a_grant_after_plain_refusals_is_released() -> None:
+    with timed_links(True) as (links, time):
+        exchange = links.ask(links.acquire())
+        for index in range(2):
+            links.say(index, resp(_refusal(exchange.number, time)))
+        assert exchange.tally.is_refused
+        links.say(2, resp(short([exchange.number, 1, time.wall, 7])))
+        assert links.ends[2].names() == ["acquire", "release"]
 
 
 def test_a_grant_of_another_round_is_not_a_vote() -> None:

@@ -26,7 +26,7 @@ from redlock_django.engine.protocol.statuses import (
     STATUSES,
     UNCOUNTED,
 )
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 
 _LUA = files(__package__).joinpath("lua")
 # The files of `lua/` that a script includes, before its own code.
@@ -46,6 +46,13 @@ _CONSTANTS = Struct("<4d")
 _GRANT = Struct("<4q")
 unpack_grant = _GRANT.unpack
 """Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
+_REFUSAL = Struct(f"<5q{TOKEN}s")
+REFUSAL_LENGTH = _REFUSAL.size
+unpack_refusal = _REFUSAL.unpack
+"""Return what a reply has that refuses one resource to a client that does not wait.
+
+That is the round, the status, the master's clock in µs, PTTL in ms, fence, and the token.
+"""
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
 Argument = str | int | bytes
@@ -124,27 +131,26 @@ class Command:
 
     def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
         index, ttl, fence, rival = reply[2:6]
-        left = _integer(ttl)
-        until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
-        reserved = status == RESERVED
-        return Vote(
-            Ballot.REFUSED,
-            f"{'reserved for a waiter' if reserved else 'held by another client'} {until}",
+        return refused(
             time,
-            fences=(_integer(fence),),
-            ttl=left,
-            rival=rival if isinstance(rival, bytes) else str(rival).encode(),
+            _integer(ttl),
+            _integer(fence),
+            rival if isinstance(rival, bytes) else str(rival).encode(),
             resource=_integer(index) - 1,
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
-            reserved=reserved,
+            reserved=status == RESERVED,
             taken=_bytes(reply[7]) if len(reply) > 7 else b"",
         )
 
 
 def as_array(reply: Any) -> Any:
-    """Return a reply as an array: masters grant an acquire or a release in a shorter form."""
-    if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
-        return [*unpack_grant(reply)]
+    """Return a reply as an array: masters grant and refuse one resource in a shorter form."""
+    if type(reply) is bytes:  # no other string has one of these lengths
+        if len(reply) == _GRANT.size:
+            return [*unpack_grant(reply)]
+        if len(reply) == REFUSAL_LENGTH:
+            number, status, time, ttl, fence, rival = unpack_refusal(reply)
+            return [number, status, time, 1, ttl, fence, rival, -1]
     return [reply, GRANTED, 0] if type(reply) is int else reply
 
 

@@ -51,6 +51,34 @@ def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
     return Vote(Ballot.GRANTED, "granted", time, fences)
 
 
+def refused(
+    time: int,
+    ttl: int,
+    fence: int,
+    rival: bytes,
+    *,
+    resource: int = 0,
+    ahead: int = -1,
+    reserved: bool = False,
+    taken: bytes = b"",
+) -> Vote:
+    """Return a vote that refuses: another client has the lock, or it is a waiter's turn."""
+    why = "reserved for a waiter" if reserved else "held by another client"
+    until = "with no expiry" if ttl < 0 else f"for {ttl / 1000:.3g} s"
+    return Vote(
+        Ballot.REFUSED,
+        f"{why} {until}",
+        time,
+        fences=(fence,),
+        ttl=ttl,
+        rival=rival,
+        resource=resource,
+        ahead=ahead,
+        reserved=reserved,
+        taken=taken,
+    )
+
+
 def failed(reason: str, *, sent: bool = True, time: int | None = None, stale: bool = False) -> Vote:
     """Return a vote that does not count, with its reason."""
     return Vote(Ballot.FAILED, reason, time, sent=sent, stale=stale)

@@ -120,9 +120,9 @@ def _gap(piece: str | int) -> Any:
     return _GAP * len(str(piece).encode())
 
 
-# Nearly every reply grants a release, or an acquire of one resource. If nothing else is received
-# with it, its bytes are compared, which takes less time than to parse it.
-_HEADER, _END = b"$32\r\n", b"\r\n"
+# Nearly every reply grants a release, or grants or refuses an acquire of one resource. If nothing
+# else is received with it, its bytes are compared, which takes less time than to parse it.
+_HEADER, REFUSAL_HEADER, _END = b"$32\r\n", b"$72\r\n", b"\r\n"
 _BEGINNING = Struct(f"<{len(_HEADER)}s2q")  # with the number of the round, and the status
 _GRANT = Struct(f"<{_BEGINNING.size}s2q{len(_END)}x")
 GRANT_SIZE = _GRANT.size
@@ -130,6 +130,13 @@ GRANT_SIZE = _GRANT.size
 
 read_grant = _GRANT.unpack
 """Return the prefix, the master's clock in µs and the fence of such a reply."""
+
+_REFUSAL = Struct(f"<{len(REFUSAL_HEADER)}s5q{TOKEN}s{len(_END)}x")
+REFUSAL_SIZE = _REFUSAL.size
+"""The bytes of a reply that refuses an acquire of a client that does not wait."""
+
+read_refusal = _REFUSAL.unpack
+"""Return the header of such a reply, and what `unpack_refusal` returns."""
 
 
 def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
@@ -144,6 +151,6 @@ def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
     return (_BEGINNING.pack(_HEADER, number, GRANTED) if fences == 1 else None), 3 + fences
 
 
-def parsed_grant(data: bytes) -> bytes:
-    """Return what a parser makes of a reply that grants an acquire."""
+def parsed(data: bytes) -> bytes:
+    """Return what a parser makes of a reply that grants or refuses an acquire."""
     return data[len(_HEADER) : -len(_END)]

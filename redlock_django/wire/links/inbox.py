@@ -1,8 +1,9 @@
 """The inbox: each reply is matched to the command that it answers, and counted.
 
-A reply that grants what is owed, as nearly every reply does, is counted here without a vote, and
-not even parsed if nothing else was received with it. All other replies (refusals, errors, pushes,
-checks) are answered one by one.
+A plain reply, as nearly every reply is, grants what is owed, or refuses one resource to a client
+that does not wait. It is counted here without a vote, and not even parsed if nothing else was
+received with it. All other replies (other refusals, errors, pushes, checks) are answered one by
+one.
 """
 
 from __future__ import annotations
@@ -15,9 +16,17 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script, unpack_grant
+from redlock_django.engine.protocol.commands import (
+    REFUSAL_LENGTH,
+    Acquire,
+    Release,
+    as_array,
+    script,
+    unpack_grant,
+    unpack_refusal,
+)
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import GRANTED, NOT_READY
+from redlock_django.engine.protocol.statuses import GRANTED, NOT_READY, REFUSED
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.clock import clock
@@ -34,7 +43,16 @@ from redlock_django.wire.link.link import (
     broken,
 )
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.resp import GRANT_SIZE, pack, pack_command, parsed_grant, read_grant
+from redlock_django.wire.link.resp import (
+    GRANT_SIZE,
+    REFUSAL_HEADER,
+    REFUSAL_SIZE,
+    pack,
+    pack_command,
+    parsed,
+    read_grant,
+    read_refusal,
+)
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.outbox import Outbox
 from redlock_django.wire.servers.handshake import Unfit, first_word, join_arguments, read_trust
@@ -46,6 +64,8 @@ logger = logging.getLogger("redlock_django")
 Grant = tuple[int, tuple[int, ...]]
 """The master's clock in µs (0 without a clock) and the fences, as a reply that grants has them."""
 RELEASED: Grant = (0, ())
+Refusal = tuple[int, int, int, bytes]
+"""The master's clock in µs, the PTTL in ms, the fence and the rival, as such a reply has them."""
 
 
 class Inbox:
@@ -98,7 +118,7 @@ class Inbox:
             self._count(master, link, data, heard, ran)
         self._steps.saw(heard)
 
-    # Grants.
+    # Plain replies.
 
     def _count(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
         """Count the replies in what was received from a master until `heard`.
@@ -112,12 +132,12 @@ class Inbox:
                 and owed
                 and not link.expired
                 and not link.parsing
-                and (grant := _grant_in(data, owed[0])) is not None
+                and (plain := _plain_in(data, owed[0])) is not None
             ):
-                if not grant[0] or self._believes(master, grant[0], owed[0], heard):
-                    self._grant(master, link, grant, heard, ran)
+                if not plain[0] or self._believes(master, plain[0], owed[0], heard):
+                    self._count_plain(master, link, plain, heard, ran)
                 else:
-                    self._answer(master, link, parsed_grant(data))
+                    self._answer(master, link, parsed(data))
             else:
                 self._parse(master, link, data, heard, ran)
         except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
@@ -140,16 +160,16 @@ class Inbox:
             reply = parser.gets()
             if reply is False:
                 break
-            grant: Grant | None = None
-            # A master that was hung sends hundreds of grants to rounds that are decided, whose
+            plain: Grant | Refusal | None = None
+            # A master that was hung sends hundreds of replies to rounds that are decided, whose
             # votes need no trust in it.
-            plain = heard < master.sound_until and not link.expired
-            if owed and (plain or (link.expired and not owed[0].undecided)):
-                grant = _grant_of(reply, owed[0])
-            if grant is not None and (
-                not grant[0] or self._believes(master, grant[0], owed[0], heard)
+            sound = heard < master.sound_until and not link.expired
+            if owed and (sound or (link.expired and not owed[0].undecided)):
+                plain = _plain_of(reply, owed[0])
+            if plain is not None and (
+                not plain[0] or self._believes(master, plain[0], owed[0], heard)
             ):
-                self._grant(master, link, grant, heard, ran)
+                self._count_plain(master, link, plain, heard, ran)
             else:
                 self._answer(master, link, reply)
                 if master.link is not link:
@@ -159,22 +179,27 @@ class Inbox:
                 break
 
     def _believes(self, master: Master, time: int, owed: Owed, heard: float) -> bool:
-        """Return whether a grant shows no step of a clock; note the clock that it shows."""
+        """Return whether a reply shows no step of a clock; note the clock that it shows."""
         shown, (least, most, until) = time / 1e6, master.steady
         sent = owed.sent
         if heard < until and heard >= sent and sent + least <= shown <= heard + most:
             return True
         return self._steps.note(master, shown - heard, shown - sent)
 
-    def _grant(self, master: Master, link: Link, grant: Grant, heard: float, ran: float) -> None:
-        """Count a reply that grants, without a vote."""
-        exchange: Any = link.owed[0]  # an Exchange: only these have a reply that grants
-        time, fences = grant
-        verdict = exchange.tally.grant(master.index, time, fences)
+    def _count_plain(
+        self, master: Master, link: Link, plain: Grant | Refusal, heard: float, ran: float
+    ) -> None:
+        """Count a plain reply, without a vote."""
+        exchange: Any = link.owed[0]  # an Exchange: only these have a plain reply
+        tally = exchange.tally
+        if len(plain) == 2:
+            verdict = tally.grant(master.index, plain[0], plain[1])
+        else:
+            verdict = tally.refuse(master.index, plain[0], plain[1], plain[2], plain[3])
         if verdict is not PENDING:
             if not exchange.decided:
                 exchange.decide()
-            elif verdict is LOST:
+            elif verdict is LOST and len(plain) == 2:
                 self._outbox.undo_late(master, exchange)
         link.owed.popleft()  # last, as in `_answer`
         if link.expired:
@@ -186,7 +211,7 @@ class Inbox:
     # All other replies.
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
-        """Handle a reply that is not counted as a grant."""
+        """Handle a reply that is not counted plainly."""
         reply = as_array(reply)
         if isinstance(reply, hiredis.PushNotification):
             self._handle_push(master, link, reply)
@@ -328,25 +353,33 @@ class Inbox:
         self._outbox.write(master, Owed(Kind.LOAD, clock()), data)
 
 
-def _grant_in(data: bytes, owed: Owed) -> Grant | None:
-    """Return the grant that these bytes are, and nothing else; None if they are not one."""
+def _plain_in(data: bytes, owed: Owed) -> Grant | Refusal | None:
+    """Return the plain reply that these bytes are, and nothing else; None if they are not one."""
     if data == owed.grant:
         return RELEASED if owed.granted == 3 else None  # else it is a part of a grant
     if len(data) == GRANT_SIZE:
         prefix, time, fence = read_grant(data)
         if prefix == owed.grant:
             return time, (fence,)
+    elif len(data) == REFUSAL_SIZE and owed.granted == 4:
+        header, number, status, time, ttl, fence, rival = read_refusal(data)
+        if header == REFUSAL_HEADER and number == owed.number and status == REFUSED:
+            return time, ttl, fence, rival
     return None
 
 
-def _grant_of(reply: Any, owed: Owed) -> Grant | None:
-    """Return the grant that a parsed reply is, None if it is not one."""
+def _plain_of(reply: Any, owed: Owed) -> Grant | Refusal | None:
+    """Return the plain reply that a parsed one is, None if it is not one."""
     length = owed.granted
     if length == 3 and reply == owed.number:
         return RELEASED
     if length == 4 and type(reply) is bytes:
-        number, status, time, fence = unpack_grant(reply)
-        return (time, (fence,)) if number == owed.number and status == GRANTED else None
+        if len(reply) != REFUSAL_LENGTH:
+            number, status, time, fence = unpack_grant(reply)
+            return (time, (fence,)) if number == owed.number and status == GRANTED else None
+        number, status, time, ttl, fence, rival = unpack_refusal(reply)
+        refuses = number == owed.number and status == REFUSED
+        return (time, ttl, fence, rival) if refuses else None
     if (
         type(reply) is list
         and len(reply) == length

@@ -240,7 +240,8 @@ class Outbox:
         if not (is_whole or planner.leave_out(exchange, command)):
             return False
         packed = command
-        # What was read while the plan was made may have called one of them: it has asked already.
+        # `asks_plainly` may have read a call, so that the round of a waiter in `following` is
+        # queued before this release. Then this release must call.
         if (
             following
             and isinstance(command, Release)
@@ -249,7 +250,7 @@ class Outbox:
             packed = replace(command, calls=False)
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self._lateness.running.passed
-        exchange.command = command  # if this is sent again, nothing follows it: then it calls
+        exchange.command = command  # no acquire follows a repetition, which calls the next waiter
         exchange.grant, exchange.granted = plain_grant(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:

@@ -42,9 +42,9 @@ RESTING, SENT = WaiterState.RESTING, WaiterState.SENT
 class Waiter:
     """One protocol that waits for a lock; its name is stored in the masters' queues.
 
-    A majority must call it, because fewer calls may come from what is left of a vote that another
-    client has lost. These methods change its `state`, each by one assignment, so that an interrupt
-    leaves it in one state or the other:
+    A majority of masters must call it: fewer may call only because another client has undone an
+    attempt that it lost. These methods change its `state`, each by one assignment, so that an
+    interrupt leaves it in one state or the other:
 
     - `wait_behind` and `let_ask` are for its `crowd`: it is BEHIND, then ASKING.
     - `ask` is called when its caller sends a round, `rest` when it begins a `pause`: a waiter that
@@ -133,7 +133,7 @@ class Waiter:
     def send(self, sent: Exchange) -> None:
         """Note that a round was sent for this waiter, which sleeps on until it is decided."""
         self.sent = sent
-        self.state = SENT  # after an interrupt from here on, earlier calls are counted in vain
+        self.state = SENT  # after an interrupt here, earlier calls remain noted, without effect
         self._forget_calls()
         if sent.decided:
             self.wake()

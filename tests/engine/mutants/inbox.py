@@ -22,13 +22,33 @@ from tests.wire import (
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        inbox._grant_of, instead("[owed.number, GRANTED]", "[reply[0], GRANTED]"),
+        inbox._plain_of, instead("[owed.number, GRANTED]", "[reply[0], GRANTED]"),
         link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "an unparsed grant of any round", "fast path: every reply has its round's number",
-        inbox._grant_in, always("prefix == owed.grant"),
+        inbox._plain_in, always("prefix == owed.grant"),
         test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "an unparsed refusal of any round", "fast path: every reply has its round's number",
+        inbox._plain_in, always("number == owed.number"),
+        partial(test_plain_rounds.test_a_refusal_of_another_round_is_not_a_vote, 1),
+    ),
+    Mutant(
+        "a plain refusal of any round", "fast path: every reply has its round's number",
+        inbox._plain_of, always("number == owed.number", nth=2),
+        partial(test_plain_rounds.test_a_refusal_of_another_round_is_not_a_vote, 2),
+    ),
+    Mutant(
+        "any bytes refuse", "fast path: no other reply refuses",
+        inbox._plain_in, always("header == REFUSAL_HEADER"),
+        test_plain_rounds.test_another_reply_of_the_length_of_a_refusal_is_not_a_vote,
+    ),
+    Mutant(
+        "a late refusal is released", "fast path: only a grant after the refusal is released",
+        Inbox._count_plain, always("len(plain) == 2", nth=2),
+        test_plain_rounds.test_a_short_reply_alone_refuses,
     ),
     Mutant(
         "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
@@ -67,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release without a clock is a step", "link: 0 in a reply is no time of a master",
-        inbox._grant_of,
+        inbox._plain_of,
         instead("reply[2], tuple(...)", "reply[2] or 1, ()"),
         link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
@@ -78,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
-        Inbox._grant, without("self._outbox.undo_late(...)"),
+        Inbox._count_plain, without("self._outbox.undo_late(...)"),
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
@@ -124,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "removed replies are not counted off", "fast path: late grants are counted off",
-        Inbox._grant, without("link.expired -= 1"),
+        Inbox._count_plain, without("link.expired -= 1"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
@@ -147,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants take no time", "fast path: it notes how long replies take",
-        Inbox._grant,
+        Inbox._count_plain,
         without("link.took = heard - exchange.sent"),
         link_schedules.no_vote_is_lost_where_all_replies_take_long,
     ),

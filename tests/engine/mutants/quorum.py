@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any fences are plain", "fast path: other fences take the long way", Tally.grant,
-        instead("fences == self._fences", "self._fences is not None"), EVERY_ANSWER,
+        instead("fences == self._shared", "type(self._shared) is tuple"), EVERY_ANSWER,
     ),
     Mutant(
         "any clocks are plain", "fast path: clocks that are off take the long way",
@@ -74,6 +74,43 @@ MUTANTS: tuple[Mutant, ...] = (
         "a plain vote counts twice", "fast path: the first vote of a master counts",
         Tally.grant, always("votes[master] is None"),
         test_fast_path.test_random_answers_are_the_same_verdict,
+    ),
+    Mutant(
+        "any rival is plain", "fast path: another rival takes the long way", Tally.refuse,
+        instead("rival == self._shared", "type(self._shared) is bytes"), EVERY_ANSWER,
+    ),
+    Mutant(
+        "a refusal after a grant is plain",
+        "fast path: both a grant and a refusal take the long way",
+        Tally.refuse, instead("self._shared is None", "type(self._shared) is not bytes"),
+        EVERY_ANSWER,
+    ),
+    Mutant(
+        "any clocks refuse plainly", "fast path: refusing clocks that are off take the long way",
+        Tally.refuse, always("self._earliest <= time <= self._latest"), EVERY_ANSWER,
+    ),
+    Mutant(
+        "a plain refusal counts twice", "fast path: the first vote of a master counts",
+        Tally.refuse, always("votes[master] is None"),
+        test_fast_path.test_random_answers_are_the_same_verdict,
+    ),
+    Mutant(
+        "plain refusals wait for all", "fast path: lost once one rival has a majority",
+        Tally.refuse, instead("not self._missing", "None not in votes"),
+        test_fast_path.test_a_round_that_one_rival_wins_builds_no_votes,
+    ),
+    Mutant(
+        "plain refusals deny nothing", "fast path: without rivals, a denied round is lost",
+        Tally.refuse, always("self.rivals"),
+        partial(test_fast_path.test_every_answer_of_many_masters_is_the_same_verdict, 6),
+    ),
+    Mutant(
+        "plain refusals are grants", "fast path: no grant among plain refusals",
+        vars(Tally)["grants"].fget, never("type(self._shared) is bytes"), EVERY_ANSWER,
+    ),
+    Mutant(
+        "masters that refused plainly are reached", "fast path: no undo where it was refused",
+        vars(Tally)["reached"].fget, never("type(vote) is tuple"), EVERY_ANSWER,
     ),
     Mutant(
         "a lost quorum is plain", "fast path: too few masters take the long way",

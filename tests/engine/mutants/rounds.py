@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants are left to the links", "rounds: only once another holder is proved",
-        attempt.leaves_late_grants, always("tally.account.rival_won"),
+        attempt.leaves_late_grants, always("tally.rival_won"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,

@@ -122,13 +122,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a crowd asks when its waits end",
         "queue: a waiter behind others whose wait is over is refused as they were",
-        refusal.CrowdRefusal.note, never("account.rival_won"),
+        refusal.CrowdRefusal.note, never("tally.rival_won"),
         test_queue.test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were,
     ),
     Mutant(
         "a crowd without an answer is refused",
         "queue: a waiter behind others asks itself if they had no answer",
-        refusal.CrowdRefusal.note, always("account.rival_won"),
+        refusal.CrowdRefusal.note, always("tally.rival_won"),
         partial(
             test_queue.test_a_waiter_behind_others_asks_itself_if_they_had_no_answer,
             {"mute": (1, 2)},

@@ -5,7 +5,8 @@
 --       waiter (left out: does not wait), expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted), or index, PTTL ms, fence, the token or
 --    waiter in the way, and the number of waiters in front (refused, reserved); if one resource is
---    granted, as integers of eight bytes in one string: an array costs the master much more
+--    granted, or refused to a client that does not wait, as integers of eight bytes (and the token)
+--    in one string: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local proposed, ttl, skew, fence_ttl, max_ttl = struct.unpack('<ddddd', ARGV[3])
 local clock = redis.call('TIME')
@@ -57,10 +58,15 @@ for index = 1, count do
       left = other and math.ceil(left / 1000)
     end
   end
-  if other then
+  if other and waiter == '' then
+    if count == 1 and status == REFUSED and #other == 32 then
+      return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
+    end
+    return { round, status, now, index, left, stored, other, -1 }
+  elseif other then
     local call_first, stand = queue_functions()
     local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
-    for another = 1, waiter ~= '' and count or 0 do
+    for another = 1, count do
       -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
       -- others gets its turn.
       local key = KEYS[queues + another]
