@@ -78,22 +78,35 @@ def seconds(call: Callable[[], object]) -> float:
 
 def show_wakes(backend: Any, wakes: int) -> None:
     """Print how long a waiter needs to hold a lock after its holder began to release it."""
+
+    def hold(wait: bool) -> Callable[[], object]:
+        lease = backend.acquire((NAME,), 30, 20 if wait else 0, HOLDER)
+        return lambda: backend.release(lease)
+
+    show_hand_off("a waiter is woken", hold, wakes)
+
+
+def show_hand_off(name: str, hold: Callable[[bool], Callable[[], object]], wakes: int) -> None:
+    """Print how long after the begin of a release the waiter holds the lock.
+
+    `hold` acquires the lock, and waits for it if its argument is True; it returns the release.
+    """
     took: list[float] = []
     for number in range(wakes):
-        held = backend.acquire((NAME,), 30, 0, HOLDER)
+        release = hold(False)
         ended: list[float] = []
 
         def wait(ended: list[float] = ended) -> None:
-            lease = backend.acquire((NAME,), 30, 20, HOLDER)
+            release = hold(True)
             ended.append(time.perf_counter())
-            backend.release(lease)
+            release()
 
         waiter = threading.Thread(target=wait)
         waiter.start()
         time.sleep(0.06 if number else 1.0)  # until it waits; the first makes the process listen
         began = time.perf_counter()
-        backend.release(held)
+        release()
         waiter.join()
         took.append((ended[0] - began) * 1000)
     p50, p95 = quantile(took, 0.5), quantile(took, 0.95)
-    print(f"a waiter is woken, ms: p50 {p50:.1f}, p95 {p95:.1f}")
+    print(f"{name}, ms: p50 {p50:.1f}, p95 {p95:.1f}")

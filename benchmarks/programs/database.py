@@ -12,8 +12,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+from collections.abc import Callable
 
-from benchmarks.programs import HOLDER, NAME, Contenders, configure, ours, show_pairs, show_wakes
+from benchmarks.programs import (
+    HOLDER,
+    NAME,
+    Contenders,
+    configure,
+    ours,
+    show_hand_off,
+    show_pairs,
+    show_wakes,
+)
 
 BARE_TABLE = "CREATE TABLE bare (resource varchar(512) PRIMARY KEY, token text, ends timestamptz)"
 BARE_TAKE = (
@@ -51,9 +61,27 @@ def main() -> None:
             show_pairs("Pairs", contenders(), given.rounds, given.pairs)
             show_pairs("Transactions", transactions(), given.rounds, given.pairs)
             show_wakes(locks["default"].backend, given.wakes)
+            if "pglock" in PEERS:
+                show_hand_off("a waiter of django-pglock", hold_pglock, given.wakes)
         finally:
             locks.close()
             connection.close()
+
+
+def hold_pglock(wait: bool) -> Callable[[], object]:
+    """Acquire the lock of django-pglock, and return its release, which closes the connection."""
+    from django.db import connection
+    from pglock import advisory
+
+    held = advisory(NAME, timeout=None if wait else 0)
+    assert held.__enter__()
+
+    def release() -> None:
+        held.__exit__(None, None, None)
+        if wait:  # that of the thread
+            connection.close()
+
+    return release
 
 
 def contenders() -> Contenders:

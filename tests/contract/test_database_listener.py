@@ -113,7 +113,7 @@ def test_a_database_that_is_slow_at_first_is_listened_to_later(
             backend.connections.post(work)
 
     listener = Listener(backend.settings.connect, post)
-    listener.watch(["order:1"], print)
+    listener.watch("waiter", print)
     until(lambda: listener.is_listening, what="it listens")
     assert len(dropped) == 4
     listener.close()
@@ -147,7 +147,7 @@ def test_our_own_notification_is_sent_again_ever_more_rarely(
 
     monkeypatch.setattr(f"{database_listener.__name__}.selectors.DefaultSelector", Selector)
     listener = Listener(backend_of().settings.connect, lambda work: None)
-    listener.watch(["order:1"], print)
+    listener.watch("waiter", print)
     until(lambda: len(waits) == 8, what="it has waited")
     assert waits == [2, 4, 8, 16, 32, 60, 60, 60]
     listener.join()
@@ -169,7 +169,7 @@ def test_closing_leaves_no_thread_descriptor_and_connection(store: Store) -> Non
         backend_of().connections.run(lambda cursor: None)
         listener = backend_of().listener
         assert listener is not None
-        listener.watch(["order:1"], print)
+        listener.watch("waiter", print)
         until(is_listening, what="it listens")
         assert listening() == 1
         locks.close()
@@ -217,7 +217,7 @@ def test_a_hanging_database_does_not_delay_the_end(
         return backend_of().settings.connect()
 
     listener = Listener(connect, backend_of().connections.post)
-    listener.watch(["order:1"], print)
+    listener.watch("waiter", print)
     listener.close()
     listener.join()
     assert listeners(), "it was waited for"

@@ -346,7 +346,7 @@ def test_a_notification_wakes_a_waiter(
     with closing(caller):
         held = backend.acquire(("order:1",), 30, 0, HOLDER)
         assert backend.listener is not None
-        backend.listener.watch(["order:2"], print)
+        backend.listener.watch("waiter", print)
         until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
         waiter = caller.start("order:1", wait=100)
         until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
@@ -370,7 +370,7 @@ def test_a_killed_listener_is_replaced(postgres_store: Store) -> None:
             return [pid for (pid,) in cursor.fetchall()]
 
     until(lambda: not listening(), what="those of earlier tests have ended")
-    backend.listener.watch(["order:1"], print)
+    backend.listener.watch("waiter", print)
     until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
     (killed,) = listening()
     with connections["pg"].cursor() as cursor:

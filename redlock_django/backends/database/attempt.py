@@ -50,7 +50,11 @@ class Access:
 
 
 class Queue:
-    """The place of one waiter in the queues of its resources; a listener calls its `wake`."""
+    """The place of one waiter in the queues of its resources, from its first refusal.
+
+    A listener calls the waiter when it is among the first ones and a lock was released; that ends
+    its pause by `wake`.
+    """
 
     def __init__(
         self, access: Access, resources: tuple[str, ...], wake: Callable[[], object]
@@ -60,14 +64,20 @@ class Queue:
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
+        self._called: int | None = None
         self._wake = wake
-        if access.listener is not None:
-            access.listener.watch(resources, self._wake)
+
+    @property
+    def has_joined(self) -> bool:
+        """True after the first `place`."""
+        return self._place is not None
 
     def place(self, cursor: CursorWrapper) -> sql.Place:
         """Return the place, after joining the queues or staying in them."""
         now = self._access.clock()
         if self._place is None:
+            if self._access.listener is not None:
+                self._access.listener.watch(self._name, self._call)
             self._place = sql.join(cursor, self._name, self._resources)
             self._stayed = now
         elif now > self._stayed + sql.ALIVE / 3:
@@ -76,18 +86,35 @@ class Queue:
             self._stayed = now
         return self._place
 
+    def _call(self, number: int) -> None:
+        self._called = number
+        self._wake()
+
+    def take_call(self) -> int | None:
+        """Return the number of waiters that were called with this one but go first, and forget it.
+
+        None if it was not called.
+        """
+        called, self._called = self._called, None
+        return called
+
     def end(self) -> None:
-        """Stop being woken."""
+        """Stop being called."""
         if self._access.listener is not None:
-            self._access.listener.forget(self._resources, self._wake)
+            self._access.listener.forget(self._name)
 
     def leave(self, cursor: CursorWrapper) -> None:
-        """Leave the queues."""
+        """Leave the queues, and stop being called."""
+        self.end()
         sql.leave(cursor, self._name)
 
 
 class DatabaseAttempt:
-    """One attempt to take the resources, with a token of its own: the steps of its `job`."""
+    """One attempt to take the resources, with a token of its own: the steps of its `job`.
+
+    The first attempt of a waiter that is refused joins its queue. `is_called` is True for a waiter
+    that takes what was released, without a look.
+    """
 
     def __init__(
         self,
@@ -96,9 +123,11 @@ class DatabaseAttempt:
         ttl: float,
         holder: str,
         queue: Queue | None,
+        is_called: bool = False,
     ) -> None:
         self._access = access
         self._queue = queue
+        self._is_called = is_called
         self._token = secrets.token_hex(16)
         self._wanted = sql.LockRequest(resources, hash_of(self._token), holder, ttl)
         self._started = access.clock()
@@ -106,15 +135,16 @@ class DatabaseAttempt:
 
     def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.DatabaseRefusal:
         self._access.connections.refuse_untrusted()
-        queue, turn = self._queue, self._access.turn
-        if queue is None:
-            return sql.take(cursor, self._wanted, sql.NOT_WAITING, turn)
-        taken = sql.take(cursor, self._wanted, queue.place(cursor), turn)
-        if not isinstance(taken, sql.DatabaseRefusal):
-            # Before `take` returns: otherwise the holder could release the lock first, which would
-            # then be reserved for a waiter that has already been served.
-            queue.leave(cursor)
-        return taken
+        queue, wanted, turn = self._queue, self._wanted, self._access.turn
+        if queue is None or not queue.has_joined:
+            statements = sql.TakeStatements(cursor, wanted, sql.NOT_WAITING, turn)
+            if queue is None:
+                return statements.take()
+            if fences := statements.fences():
+                return fences
+        place = queue.place(cursor)
+        statements = sql.TakeStatements(cursor, wanted, place, turn)
+        return statements.take(looks_first=not self._is_called)
 
     def lease(self, fences: tuple[int, ...], waited: float) -> DatabaseLease:
         """Return the lease; raise StoreUnavailable if it is over already."""

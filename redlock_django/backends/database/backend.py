@@ -109,11 +109,12 @@ class DatabaseBackend(BaseBackend):
         """
         asked = self.clock()
         waited = 0.0
-        queue: Queue | None = None
+        queue = Queue(self.access, resources, wake) if wait > 0 else None
+        is_called = False
         attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                attempt = DatabaseAttempt(self.access, resources, ttl, holder, queue)
+                attempt = DatabaseAttempt(self.access, resources, ttl, holder, queue, is_called)
                 yield attempt.job
                 taken = attempt.job.result()
                 if not isinstance(taken, sql.DatabaseRefusal):
@@ -122,13 +123,15 @@ class DatabaseBackend(BaseBackend):
                     return attempt.lease(taken, waited)
                 attempt = None
                 now = self.clock()
-                if now >= asked + wait:
+                if queue is None or now >= asked + wait:
                     raise _refused(taken, waited)
-                if queue is None:
-                    # The next attempt joins it, at once.
-                    queue = Queue(self.access, resources, wake)
-                else:
-                    yield Pause(self._pause(taken, asked + wait - now))
+                yield Pause(self._pause(taken, asked + wait - now))
+                called = queue.take_call()
+                if called:  # it is the turn of the waiter before
+                    left = asked + wait - self.clock()
+                    yield Pause(max(0.0, min(self.access.turn, left)))
+                    called = queue.take_call()
+                is_called = called == 0
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:

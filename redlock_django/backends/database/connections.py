@@ -18,6 +18,7 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
+from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
 from redlock_django.engine.inspection.printable import printable
@@ -230,6 +231,7 @@ class Connections:
         cursor = self._connect().cursor()
         try:
             self._recognize(cursor)
+            forget_dead(cursor)  # a process that died had connections, which are made again
         except BaseException:
             _close(cursor)  # a connection whose server is not recognized is not used
             raise

@@ -40,10 +40,22 @@ class Dialect:
     can be repeated where its answer was lost. A released lock that ends in the future was released
     before the clock was set back."""
 
+    take_all: str = ""
+    """The statement that takes all locks or none, and with `left` leaves the queues; "" if that
+    needs a transaction, which begins with `begin`. It fails if a lock ends meanwhile."""
+
     taken: str = ""
     """The statement that reads the taken rows, where `take` does not return them."""
 
     join: str
+    """The statement that joins the queues, and returns the time of arrival."""
+
+    joined: str = ""
+    """The statement that reads the time of arrival, where `join` does not return it."""
+
+    began: str = ""
+    """The time at which the statement began, if that differs from `now`."""
+
     recognize: str
     """The statement that stores the identity, and if it changed, until when it is distrusted."""
 
@@ -51,7 +63,7 @@ class Dialect:
     """An expression that makes the commit of its statement durable."""
 
     notified: str = ""
-    """An expression that wakes the waiters for a row of {locks}, if there are any."""
+    """An expression that calls the first waiters for a row of {locks}, if there are any."""
 
     identity: str = ""
     """An expression for the identity of the server's data, which a failover changes; or "".
@@ -65,7 +77,7 @@ class Dialect:
     """The statement whose last column is the seconds since the server started or recovered."""
 
     begin: str = ""
-    """The statement that begins a transaction; "" if one statement takes several locks or none."""
+    """The statement that begins a transaction."""
 
     @cache  # noqa: B019 - there are three dialects
     def sql(self, statement: str, resources: int = 0, rows: str = "") -> str:
@@ -76,6 +88,7 @@ class Dialect:
             servers=SERVERS,
             identity=self.identity,
             now=self.now,
+            began=self.began or self.now,
             greatest=self.greatest,
             least=self.least,
             kept=f"RETURNING {self.kept}" if self.kept else "",
@@ -92,11 +105,12 @@ class Dialect:
         )
 
     @cache  # noqa: B019 - as above
-    def sql_of_take(self, resources: int) -> str:
+    def sql_of_take(self, resources: int, leaves: bool = False) -> str:
         """Return the statement that takes so many resources, for their values one after another.
 
-        The fence is NULL unless the server that runs the statement is trusted, and its column is
-        not nullable. So a pooler, a proxy or a promotion may change the server at any time.
+        `leaves` is True for a waiter. The fence is NULL unless the server that runs the statement
+        is trusted, and its column is not nullable. So a pooler, a proxy or a promotion may change
+        the server at any time.
         """
         fence = self.now
         if self.identity:
@@ -104,23 +118,28 @@ class Dialect:
                 "(SELECT {now} FROM {servers} WHERE id = 1 AND identity = {identity} "
                 "AND ready_at <= {now})"
             )
-        row = f"(%s, %s, %s, {fence}, {self.now} + %s)"
-        return self.sql(self.take, rows=", ".join([row] * resources))
+        rows = ", ".join([f"(%s, %s, %s, {fence}, {self.now} + %s)"] * resources)
+        if not self.take_all or (resources == 1 and not leaves):
+            return self.sql(self.take, rows=rows)
+        statement = self.take_all.replace("{left}", _LEFT if leaves else "")
+        return self.sql(statement.replace("{many}", str(resources)), resources, rows=rows)
 
 
-_TAKE = """
-INSERT INTO {{locks}} (resource, token_hash, holder, fence, expires_at) VALUES {{rows}}
+_ROWS = "INSERT INTO {locks} (resource, token_hash, holder, fence, expires_at)"
+_FREE = """{locks}.expires_at + %s * {ahead} <= {now}
+    OR {locks}.token_hash = '' AND {locks}.expires_at > {now}"""
+_TAKEN = f"""
 ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = excluded.holder,
     fence = {{greatest}}({{locks}}.fence + 1, excluded.fence), expires_at = excluded.expires_at
-WHERE {{locks}}.token_hash = excluded.token_hash
-    OR {{locks}}.expires_at + %s * {{ahead}} <= {{now}}
-    OR {{locks}}.token_hash = '' AND {{locks}}.expires_at > {{now}}
-RETURNING resource, fence, {kept}"""
+WHERE {{locks}}.token_hash = excluded.token_hash OR {_FREE}
+RETURNING resource, fence"""
+_LEFT = ", gone AS (DELETE FROM {waiters} WHERE name = %s AND EXISTS (SELECT FROM taken))"
 
 _JOIN = """
 INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
 ON CONFLICT (resource, name) DO UPDATE SET arrived_at = excluded.arrived_at,
-    alive_until = excluded.alive_until"""
+    alive_until = excluded.alive_until
+RETURNING arrived_at"""
 
 _RECOGNIZE = """
 INSERT INTO {servers} (id, identity, ready_at) VALUES (1, {identity}, 0)
@@ -134,11 +153,24 @@ _POSTGRESQL_KEPT = (
     "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
 )
 
+_POSTGRESQL_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
 POSTGRESQL = Dialect(
-    now="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    now=_POSTGRESQL_NOW,
     contains="strpos(resource, %s) > 0",
-    take=_TAKE.format(kept=_POSTGRESQL_KEPT),
+    take=f"{_ROWS} VALUES {{rows}} {_TAKEN}, {_POSTGRESQL_KEPT}",
+    # A statement that fails changes nothing: it divides by 0 if it could not take all locks. It
+    # begins with a look, so that this is rare.
+    take_all=f"""
+WITH blocked AS (
+    SELECT FROM {{locks}} WHERE resource IN ({{resources}}) AND NOT (token_hash = %s OR {_FREE})
+), taken (resource, fence, kept) AS (
+    {_ROWS} SELECT * FROM (VALUES {{rows}}) AS wanted WHERE NOT EXISTS (SELECT FROM blocked)
+    {_TAKEN}, {_POSTGRESQL_KEPT}
+){{left}}
+SELECT resource, fence, 1 / (count(*) OVER () / {{many}}) FROM taken""",
     join=_JOIN,
+    began="(extract(epoch FROM statement_timestamp()) * 1000000)::bigint",
     recognize=_RECOGNIZE,
     kept=_POSTGRESQL_KEPT,
     # The cluster, and its timeline: a promoted replica and a restored backup begin a new one.
@@ -155,8 +187,10 @@ POSTGRESQL = Dialect(
     ran_for="SELECT extract(epoch FROM clock_timestamp() - stats_reset) FROM pg_stat_archiver",
     # A notification costs all commits of the server a common lock: only where a waiter exists.
     notified=(
-        f"CASE WHEN EXISTS (SELECT FROM {WAITERS} AS waiter WHERE waiter.resource = "
-        f"{LOCKS}.resource) THEN pg_notify('{CHANNEL}', resource) END"
+        f"(SELECT pg_notify('{CHANNEL}', string_agg(name, ' ' ORDER BY arrived_at, name)) FROM "
+        f"(SELECT name, arrived_at FROM {WAITERS} AS waiter WHERE waiter.resource = "
+        f"{LOCKS}.resource AND waiter.alive_until > {_POSTGRESQL_NOW} "
+        "ORDER BY arrived_at, name LIMIT 2) AS called HAVING count(*) > 0)"
     ),
 )
 SQLITE = Dialect(
@@ -164,7 +198,7 @@ SQLITE = Dialect(
     greatest="max",
     least="min",
     contains="instr(resource, %s) > 0",
-    take=_TAKE.format(kept="0"),
+    take=f"{_ROWS} VALUES {{rows}} {_TAKEN}",
     join=_JOIN,
     recognize=_RECOGNIZE,
     begin="BEGIN IMMEDIATE",
@@ -186,6 +220,7 @@ ON DUPLICATE KEY UPDATE
     join="""
 INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
 ON DUPLICATE KEY UPDATE arrived_at = VALUES(arrived_at), alive_until = VALUES(alive_until)""",
+    joined="SELECT arrived_at FROM {waiters} WHERE name = %s",
     recognize="""
 INSERT INTO {servers} (id, identity, ready_at) VALUES (1, {identity}, 0)
 ON DUPLICATE KEY UPDATE ready_at = IF(identity <> VALUES(identity), {now} + %s, ready_at),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import selectors
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,10 @@ _PROOF = 2.0  # seconds after which our own notification is sent again; each tim
 _LONGEST = 60.0  # seconds; the most of those
 _AGAIN = 1.0  # seconds until a connection that broke is replaced
 _ENDING = 0.5  # seconds that closing waits for the thread; a database that hangs does not wake it
-_WOKEN = 2  # waiters of this process; if the first waits for other locks, too, the next may go on
 
 
 class Listener:
-    """The waiters of this process, by resource, and the thread that wakes them.
+    """The waiters of this process, by name, and the thread that wakes them.
 
     It begins with the first waiter. `post` runs a piece of work on a connection for locks. Only
     the thread uses its connection: to end its wait, `close` sends a notification.
@@ -46,34 +45,27 @@ class Listener:
         self._connect = connect
         self._post = post
         self._own = f"process {secrets.token_hex(8)}"  # the payload of our own notifications
-        self._waiting: dict[str, list[Callable[[], object]]] = {}
+        self._waiting: dict[str, Callable[[int], object]] = {}
         self._mutex = threading.RLock()  # a signal handler may interrupt its own thread
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def watch(self, resources: Sequence[str], wake: Callable[[], object]) -> None:
-        """Call `wake` when one of these resources may be free and it is this waiter's turn."""
+    def watch(self, waiter: str, call: Callable[[int], object]) -> None:
+        """Call `call` when a lock that a waiter waits for was released and it is among the first.
+
+        Its argument is the number of waiters before it.
+        """
         with self._mutex:
-            for resource in resources:
-                self._waiting.setdefault(resource, []).append(wake)
+            self._waiting[waiter] = call
             if self._thread is None and not self._closing.is_set():
                 thread = threading.Thread(target=self._run, name="redlock-listener", daemon=True)
                 with suppress(RuntimeError):  # no thread can be started: waiters look
                     thread.start()
                     self._thread = thread
 
-    def forget(self, resources: Sequence[str], wake: Callable[[], object]) -> None:
+    def forget(self, waiter: str) -> None:
         """Forget a waiter; does nothing if it is not known."""
-        with self._mutex:
-            for resource in resources:
-                self._forget(resource, wake)
-
-    def _forget(self, resource: str, wake: Callable[[], object]) -> None:
-        waiting = self._waiting.get(resource, [])
-        if wake in waiting:
-            waiting.remove(wake)
-        if not waiting:
-            self._waiting.pop(resource, None)
+        self._waiting.pop(waiter, None)
 
     def close(self) -> None:
         """Make the thread end, which closes its connection. `post` must still work."""
@@ -133,11 +125,10 @@ class Listener:
             else:
                 self._wake(payload)
 
-    def _wake(self, resource: str) -> None:
-        with self._mutex:
-            first = self._waiting.get(resource, [])[:_WOKEN]
-        for wake in first:
-            wake()
+    def _wake(self, waiters: str) -> None:
+        for number, waiter in enumerate(waiters.split()):
+            if (call := self._waiting.get(waiter)) is not None:
+                call(number)
 
 
 def _received(connection: Any) -> Iterator[str]:

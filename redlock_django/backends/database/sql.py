@@ -28,11 +28,6 @@ _NOT_NULL = "23502"  # SQLSTATE
 _RACES = 3  # attempts, if a lock ends between the statement that takes it and the one that looks
 
 
-# A statement that fails changes nothing: it divides by 0 if it could not take all of them.
-_TAKE_ALL = """
-WITH taken (resource, fence, kept) AS ({take})
-SELECT resource, fence, 1 / (count(*) OVER () / {many}) FROM taken"""
-
 _LOOK = """
 SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks}
 WHERE resource IN ({resources}) AND NOT (token_hash = '' AND expires_at > {now})"""
@@ -91,32 +86,12 @@ class LockRequest(NamedTuple):
     ttl: float
 
 
-def take(
-    cursor: CursorWrapper, wanted: LockRequest, place: Place, turn: float
-) -> tuple[int, ...] | DatabaseRefusal:
-    """Take all locks, or none; return their fences, or why they were not taken.
-
-    Raises Unrecognized if the server is a standby, or may have forgotten locks.
+class TakeStatements:
+    """The statements that take locks, or find out why they cannot be taken, on one cursor.
 
     A lock that became free is reserved for the first waiter for `turn` seconds, then for the
     second one, and so on. A caller that does not wait only leaves the first its turn.
     """
-    statements = TakeStatements(cursor, wanted, place, turn)
-    # A refusal that only reads costs the server less than one that locks the row.
-    looks_first = place is not NOT_WAITING or len(wanted.resources) > 1
-    for _ in range(_RACES):
-        refusal = statements.refusal() if looks_first else None
-        if refusal is None:
-            if fences := statements.fences():
-                return fences
-            refusal = statements.refusal()
-        if refusal is not None:
-            return refusal
-    return DatabaseRefusal(dict.fromkeys(wanted.resources, 0.001), 0.0)
-
-
-class TakeStatements:
-    """The statements that take locks, or find out why they cannot be taken, on one cursor."""
 
     def __init__(
         self, cursor: CursorWrapper, wanted: LockRequest, place: Place, turn: float
@@ -125,7 +100,24 @@ class TakeStatements:
         self._dialect = dialect_of(cursor)
         self._wanted = wanted
         self._many = len(wanted.resources)
-        self._queue = [round(turn * SECOND), 1 if place is NOT_WAITING else 1000, *place]
+        self._place = place
+        self._waits = place is not NOT_WAITING
+        self._queue = [round(turn * SECOND), 1000 if self._waits else 1, *place]
+
+    def take(self, looks_first: bool = False) -> tuple[int, ...] | DatabaseRefusal:
+        """Take all locks, or none; return their fences, or why they were not taken.
+
+        A refusal that only reads (`looks_first`) costs the server less than one that locks the row.
+        """
+        for _ in range(_RACES):
+            refusal = self.refusal() if looks_first else None
+            if refusal is None:
+                if fences := self.fences():
+                    return fences
+                refusal = self.refusal()
+            if refusal is not None:
+                return refusal
+        return DatabaseRefusal(dict.fromkeys(self._wanted.resources, 0.001), 0.0)
 
     def refusal(self) -> DatabaseRefusal | None:
         """Return why the locks cannot be taken now, or None if they can."""
@@ -141,50 +133,73 @@ class TakeStatements:
         )
 
     def fences(self) -> tuple[int, ...]:
-        """Take all locks and return their fences, or () if one of them is not free."""
+        """Take all locks and return their fences, or () if one of them is not free.
+
+        A waiter leaves the queues before this returns: otherwise the holder could release the lock
+        first, which would then be reserved for a waiter that has already been served.
+
+        Raises Unrecognized if the server is a standby, or may have forgotten locks.
+        """
         take = self._take
-        if self._many > 1:
-            take = self._take_in_transaction if self._dialect.begin else self._take_all
+        if self._dialect.take_all and (self._many > 1 or self._waits):
+            take = self._take_all
+        elif self._many > 1:
+            take = self._take_in_transaction
         try:
-            taken = take(self._dialect.sql_of_take(self._many))
+            taken = take()
         except IntegrityError as error:
             if sqlstate(error) != _NOT_NULL:
                 raise
             raise Unrecognized("the server has changed or was promoted") from error
+        if not taken:
+            return ()
+        if self._waits and not self._dialect.take_all:
+            leave(self._cursor, self._place.name)
         fences = {text(resource): int(fence) for resource, fence, *_ in taken}
-        return tuple(fences[resource] for resource in self._wanted.resources) if fences else ()
+        return tuple(fences[resource] for resource in self._wanted.resources)
 
-    def _take(self, statement: str) -> Sequence[Any]:
+    def _take(self) -> Sequence[Any]:
         """Take those of the locks that are free, and return their rows."""
-        resources, token_hash, holder, ttl = self._wanted
-        values: list[Any] = []
-        for resource in sorted(resources):  # the same order for all clients: few deadlocks
-            values += [resource, token_hash, holder, round(ttl * SECOND)]
-        self._cursor.execute(statement, [*values, *self._queue])
+        self._cursor.execute(self._dialect.sql_of_take(self._many), [*self._rows, *self._queue])
         if self._dialect.taken:
             taken = self._dialect.sql(self._dialect.taken, self._many)
-            self._cursor.execute(taken, [*resources, token_hash])
+            self._cursor.execute(taken, [*self._wanted.resources, self._wanted.token_hash])
         rows: Sequence[Any] = self._cursor.fetchall()
         return rows
 
-    def _take_all(self, statement: str) -> Sequence[Any]:
-        """Take all locks by a statement that fails, and changes nothing, if one is not free."""
+    def _take_all(self) -> Sequence[Any]:
+        """Take all locks by a statement that changes nothing if one is not free."""
+        resources, token_hash, *_ = self._wanted
+        values = [*resources, token_hash, *self._queue, *self._rows, *self._queue]
+        if self._waits:
+            values.append(self._place.name)
         try:
-            return self._take(_TAKE_ALL.format(take=statement, many=self._many))
+            self._cursor.execute(self._dialect.sql_of_take(self._many, self._waits), values)
         except DataError as error:
             if sqlstate(error) != _DIVISION_BY_ZERO:
                 raise
             return []
+        rows: Sequence[Any] = self._cursor.fetchall()
+        return rows
 
-    def _take_in_transaction(self, statement: str) -> Sequence[Any]:
+    def _take_in_transaction(self) -> Sequence[Any]:
         self._cursor.execute(self._dialect.begin)
         has_all = False
         try:
-            taken = self._take(statement)
+            taken = self._take()
             has_all = len(taken) == self._many
         finally:
             self._cursor.execute("COMMIT" if has_all else "ROLLBACK")
         return taken if has_all else []
+
+    @property
+    def _rows(self) -> list[Any]:
+        """The values of the rows to take."""
+        resources, token_hash, holder, ttl = self._wanted
+        values: list[Any] = []
+        for resource in sorted(resources):  # the same order for all clients: few deadlocks
+            values += [resource, token_hash, holder, round(ttl * SECOND)]
+        return values
 
 
 def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
@@ -213,17 +228,16 @@ def release(
 
 
 def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
-    """Join the queues of these resources, and forget waiters that died; return the place."""
+    """Join the queues of these resources, and return the place."""
     dialect = dialect_of(cursor)
-    cursor.execute(dialect.sql("DELETE FROM {waiters} WHERE alive_until < {now} - 60000000"))
-    cursor.execute(dialect.sql("SELECT {now}"))
-    (now,) = cursor.fetchone()
-    rows = ", ".join(["(%s, %s, %s, %s)"] * len(resources))
+    rows = dialect.sql(", ".join(["(%s, %s, {began}, {began} + %s)"] * len(resources)))
     values: list[Any] = []
     for resource in sorted(resources):
-        values += [name, resource, now, now + round(ALIVE * SECOND)]
+        values += [name, resource, round(ALIVE * SECOND)]
     cursor.execute(dialect.sql(dialect.join, rows=rows), values)
-    return Place(int(now), name)
+    if dialect.joined:
+        cursor.execute(dialect.sql(dialect.joined), [name])
+    return Place(int(cursor.fetchall()[0][0]), name)
 
 
 def stay(cursor: CursorWrapper, name: str) -> bool:
@@ -236,3 +250,9 @@ def stay(cursor: CursorWrapper, name: str) -> bool:
 def leave(cursor: CursorWrapper, name: str) -> None:
     """Leave all queues."""
     cursor.execute(dialect_of(cursor).sql("DELETE FROM {waiters} WHERE name = %s"), [name])
+
+
+def forget_dead(cursor: CursorWrapper) -> None:
+    """Delete the places of waiters that died, at least a minute ago."""
+    statement = "DELETE FROM {waiters} WHERE alive_until < {now} - 60000000"
+    cursor.execute(dialect_of(cursor).sql(statement))

@@ -1,0 +1,125 @@
+"""How many statements the database store sends: each is a round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.settings import DatabaseSettings
+from redlock_django.exceptions import ResourceLocked
+from redlock_django.locking.services import locks
+from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from pytest_django import Settings
+
+KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
+
+
+@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+def backend(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DatabaseBackend]:
+    """Return a store on one connection."""
+    request.param(request, settings)
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1, "POLL": 0.5}}
+    found = locks["default"].backend
+    assert isinstance(found, DatabaseBackend)
+    yield found
+    locks.close()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of the statements that are sent from now on."""
+    statements: list[str] = []
+    connect = DatabaseSettings.connect
+
+    def count(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
+        statements.append(sql.split()[0])
+        return execute(sql, *arguments)
+
+    def counting(self: DatabaseSettings) -> BaseDatabaseWrapper:
+        connection = connect(self)
+        connection.execute_wrappers.append(count)
+        return connection
+
+    monkeypatch.setattr(DatabaseSettings, "connect", counting)
+    return statements
+
+
+def test_a_pair(sent: list[str], backend: DatabaseBackend) -> None:
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+    sent.clear()
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+    backend.release(backend.acquire(("order:2",), 30, 20, HOLDER))
+    extra = ["SELECT"] if backend.settings.dialect.taken else []
+    assert sent == ["INSERT", *extra, "UPDATE"] * 2
+
+
+def test_a_refusal(sent: list[str], backend: DatabaseBackend) -> None:
+    backend.acquire(("order:1",), 30, 0, HOLDER)
+    sent.clear()
+    with pytest.raises(ResourceLocked):
+        backend.acquire(("order:1",), 30, 0, HOLDER)
+    assert len(sent) == (3 if backend.settings.dialect.taken else 2)
+
+
+def test_several_locks_are_acquired_without_a_look(
+    sent: list[str], backend: DatabaseBackend
+) -> None:
+    names = ("a:1", "b:2", "c:3")
+    backend.release(backend.acquire(names, 30, 0, HOLDER))
+    sent.clear()
+    backend.release(backend.acquire(names, 30, 0, HOLDER))
+    dialect = backend.settings.dialect
+    if dialect.take_all:
+        assert sent == ["WITH", "UPDATE"]
+    else:
+        extra = ["SELECT"] if dialect.taken else []
+        assert sent == [dialect.begin.split()[0], "INSERT", *extra, "COMMIT", "UPDATE"]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("backend", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("names", [("order:1",), ("a:1", "b:2")], ids=["one", "several"])
+def test_a_wait_takes_five_statements(
+    sent: list[str],
+    backend: DatabaseBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # else a waiter looks again soon
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    held = backend.acquire(names, 30, 0, HOLDER)
+    sent.clear()
+    waiter = Started(lambda: backend.acquire(names, 30, 20, HOLDER))
+    until(lambda: len(sent) == 3, what="it has asked, joined and looked")
+    backend.release(held)
+    waiter.lease()
+    sent.remove("UPDATE")
+    backend.release(waiter.lease())
+    assert sent == ["INSERT" if len(names) == 1 else "WITH", "INSERT", "SELECT", "WITH", "UPDATE"]
+
+
+def test_a_waiter_that_looks_takes_few_statements(
+    sent: list[str], backend: DatabaseBackend
+) -> None:
+    """Without notifications there is a look before the statement that takes the lock."""
+    backend.listener = None
+    held = backend.acquire(("order:1",), 30, 0, HOLDER)
+    sent.clear()
+    waiter = Started(lambda: backend.acquire(("order:1",), 30, 20, HOLDER))
+    until(lambda: "SELECT" in sent, what="it has joined and looked")
+    backend.release(held)
+    sent.remove("UPDATE")
+    backend.release(waiter.lease())
+    assert len(sent) - sent.count("SELECT") <= 5
