@@ -10,7 +10,7 @@ import pytest
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.exceptions import ResourceLocked
+from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started
 from tests.waiting import until
@@ -84,6 +84,24 @@ def test_several_locks_are_acquired_without_a_look(
     else:
         extra = ["SELECT"] if dialect.taken else []
         assert sent == [dialect.begin.split()[0], "INSERT", *extra, "COMMIT", "UPDATE"]
+
+
+def test_a_slot_takes_one_statement_if_the_guess_is_right_and_three_if_not(
+    sent: list[str], backend: DatabaseBackend
+) -> None:
+    extra = ["SELECT"] if backend.settings.dialect.taken else []
+    backend.connections.run(lambda cursor: None)
+    sent.clear()
+    held = [backend.acquire(("export",), 30, 0, HOLDER, 2)]
+    assert sent == ["INSERT", *extra]
+    while len(held) < 9:
+        sent.clear()
+        held.append(backend.acquire(("export",), 30, 0, HOLDER, 9))
+        assert sent in (["INSERT", *extra], ["INSERT", *extra, "SELECT", "INSERT", *extra])
+    sent.clear()
+    with pytest.raises(LimitReached):
+        backend.acquire(("export",), 30, 0, HOLDER, 9)
+    assert sent == ["INSERT", *extra, "SELECT"]
 
 
 @pytest.mark.postgres

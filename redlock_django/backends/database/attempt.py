@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.listener import Listener
+from redlock_django.backends.database.slots import SlotStatements
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
 
 if TYPE_CHECKING:
@@ -29,6 +31,13 @@ class DatabaseLease(Lease):
     @property
     def fingerprint(self) -> str:
         return fingerprint_of(self.token_hash.encode())
+
+
+def slots_of(resources: tuple[str, ...], limit: int) -> tuple[str, ...]:
+    """Return the resources of all slots of a name; `resources` themselves without a limit."""
+    if limit == 1:
+        return resources
+    return tuple(slot_resource(resources[0], slot) for slot in range(limit))
 
 
 def hash_of(token: str) -> str:
@@ -122,46 +131,55 @@ class DatabaseAttempt:
         resources: tuple[str, ...],
         ttl: float,
         holder: str,
+        limit: int,
         queue: Queue | None,
         is_called: bool = False,
     ) -> None:
         self._access = access
+        self._limit = limit
         self._queue = queue
         self._is_called = is_called
         self._token = secrets.token_hex(16)
+        resources = slots_of(resources, limit)
         self._wanted = sql.LockRequest(resources, hash_of(self._token), holder, ttl)
         self._started = access.clock()
-        self.job: Job[tuple[int, ...] | sql.DatabaseRefusal] = Job(self._take)
+        self.job: Job[sql.Taken | sql.DatabaseRefusal] = Job(self._take)
 
-    def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.DatabaseRefusal:
+    def _take(self, cursor: CursorWrapper) -> sql.Taken | sql.DatabaseRefusal:
         self._access.connections.refuse_untrusted()
-        queue, wanted, turn = self._queue, self._wanted, self._access.turn
-        if queue is None or not queue.has_joined:
-            statements = sql.TakeStatements(cursor, wanted, sql.NOT_WAITING, turn)
-            if queue is None:
-                return statements.take()
-            if fences := statements.fences():
-                return fences
-        place = queue.place(cursor)
-        statements = sql.TakeStatements(cursor, wanted, place, turn)
+        if self.job.repeated and self._limit > 1:  # the first run may have taken another slot
+            sql.release(cursor, self._wanted.resources, self._wanted.token_hash)
+        queue = self._queue
+        if queue is None:
+            return self._statements(cursor, sql.NOT_WAITING).take()
+        if not queue.has_joined and (fences := self._statements(cursor, sql.NOT_WAITING).fences()):
+            return fences
+        statements = self._statements(cursor, queue.place(cursor))
         return statements.take(looks_first=not self._is_called)
 
-    def lease(self, fences: tuple[int, ...], waited: float) -> DatabaseLease:
+    def _statements(
+        self, cursor: CursorWrapper, place: sql.Place
+    ) -> sql.TakeStatements | SlotStatements:
+        kind = sql.TakeStatements if self._limit == 1 else SlotStatements
+        return kind(cursor, self._wanted, place, self._access.turn)
+
+    def lease(self, fences: sql.Taken, waited: float) -> DatabaseLease:
         """Return the lease; raise StoreUnavailable if it is over already."""
-        resources, _, holder, ttl = self._wanted
+        _, _, holder, ttl = self._wanted
         until = valid_until(ttl, self._started)
         if self._access.clock() >= until:
             raise self._access.connections.too_slow()
         return DatabaseLease(
-            resources=resources,
+            resources=tuple(fences),
             token=self._token,
             holder=holder,
             ttl=ttl,
             started=self._started,
             until=until,
-            fences=fences,
+            fences=tuple(fences.values()),
             waited=waited,
             home=self._access.connections,
+            limit=self._limit,
         )
 
     def undo(self) -> None:

@@ -13,7 +13,13 @@ from typing import Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database import sql as sql
-from redlock_django.backends.database.attempt import Access, DatabaseAttempt, DatabaseLease, Queue
+from redlock_django.backends.database.attempt import (
+    Access,
+    DatabaseAttempt,
+    DatabaseLease,
+    Queue,
+    slots_of,
+)
 from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.dialects import POSTGRESQL
 from redlock_django.backends.database.inspection import DatabaseInspection
@@ -22,7 +28,7 @@ from redlock_django.backends.database.settings import DatabaseSettings, is_psyco
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
-from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import LimitReached, ResourceLocked, StoreUnavailable
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 DatabaseStep = Job[Any] | Pause
@@ -34,6 +40,7 @@ class DatabaseBackend(BaseBackend):
     settings_class = DatabaseSettings
     is_fair = True
     keeps_min_hold = True
+    has_permits = True
     survives_restart = True
     settings: DatabaseSettings
 
@@ -80,7 +87,7 @@ class DatabaseBackend(BaseBackend):
             else:
                 wakeup.wait(step.seconds)
 
-        return drive(self._acquire(resources, ttl, wait, holder, wakeup.wake), perform)
+        return drive(self._acquire(resources, ttl, wait, holder, limit, wakeup.wake), perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
@@ -93,7 +100,8 @@ class DatabaseBackend(BaseBackend):
             else:
                 await wakeup.wait(step.seconds)
 
-        return await adrive(self._acquire(resources, ttl, wait, holder, wakeup.wake), perform)
+        steps = self._acquire(resources, ttl, wait, holder, limit, wakeup.wake)
+        return await adrive(steps, perform)
 
     def _acquire(
         self,
@@ -101,6 +109,7 @@ class DatabaseBackend(BaseBackend):
         ttl: float,
         wait: float,
         holder: str,
+        limit: int,
         wake: Callable[[], object],
     ) -> Generator[DatabaseStep, None, Lease]:
         """Yield the steps until all resources are taken, and return the lease.
@@ -114,7 +123,9 @@ class DatabaseBackend(BaseBackend):
         attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                attempt = DatabaseAttempt(self.access, resources, ttl, holder, queue, is_called)
+                attempt = DatabaseAttempt(
+                    self.access, resources, ttl, holder, limit, queue, is_called
+                )
                 yield attempt.job
                 taken = attempt.job.result()
                 if not isinstance(taken, sql.DatabaseRefusal):
@@ -124,14 +135,14 @@ class DatabaseBackend(BaseBackend):
                 attempt = None
                 now = self.clock()
                 if queue is None or now >= asked + wait:
-                    raise _refused(taken, waited)
+                    raise _refused(taken, waited, limit)
                 yield Pause(self._pause(taken, asked + wait - now))
                 called = queue.take_call()
                 if called:  # it is the turn of the waiter before
                     left = asked + wait - self.clock()
                     yield Pause(max(0.0, min(self.access.turn, left)))
                     called = queue.take_call()
-                is_called = called == 0
+                is_called = called == 0 and limit == 1  # which slot is free must be looked for
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
@@ -209,7 +220,12 @@ class DatabaseBackend(BaseBackend):
         assert isinstance(lease, DatabaseLease)
         resources, token_hash = lease.resources, lease.token_hash
         held_for = with_drift(left) if (left := lease.held_for(self.clock)) else 0.0
-        return Job(lambda cursor: sql.release(cursor, resources, token_hash, held_for))
+        if lease.limit == 1:
+            return Job(lambda cursor: sql.release(cursor, resources, token_hash, held_for))
+        siblings, turn = slots_of(lease.names, lease.limit), self.access.turn
+        return Job(
+            lambda cursor: sql.release(cursor, resources, token_hash, held_for, siblings, turn)
+        )
 
     # Connections.
 
@@ -243,11 +259,13 @@ def _released(job: Job[bool]) -> bool | None:
     return None if job.repeated and not job.result() else job.result()
 
 
-def _refused(refusal: sql.DatabaseRefusal, waited: float) -> ResourceLocked:
+def _refused(refusal: sql.DatabaseRefusal, waited: float, limit: int) -> ResourceLocked:
     names = ", ".join(refusal.left)
     held = max(refusal.left.values())
     why = "held by another client" if held > 0 else "reserved for a waiter"
-    return ResourceLocked(
+    if limit > 1:
+        why = f"its {limit} slots are held" if held > 0 else "a slot is reserved for a waiter"
+    return (ResourceLocked if limit == 1 else LimitReached)(
         f"{names}: {why}",
         resource=names,
         retry_after=held if held > 0 else refusal.free_in,

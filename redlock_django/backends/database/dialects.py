@@ -35,6 +35,9 @@ class Dialect:
     greatest: str = "GREATEST"
     least: str = "LEAST"
     contains: str
+    name: str
+    """The name of which a row of {locks} is a slot: all before the first bracket."""
+
     take: str
     """The statement that takes the `rows`; a lock is free for its own token, so that the statement
     can be repeated where its answer was lost. A released lock that ends in the future was released
@@ -80,8 +83,14 @@ class Dialect:
     """The statement that begins a transaction."""
 
     @cache  # noqa: B019 - there are three dialects
-    def sql(self, statement: str, resources: int = 0, rows: str = "") -> str:
-        """Return a statement of this dialect, for a number of resources or of `rows`."""
+    def sql(self, statement: str, resources: int = 0, rows: str = "", siblings: int = 0) -> str:
+        """Return a statement of this dialect, for a number of resources or of `rows`.
+
+        One that releases a slot is for a number of `siblings`, all slots of its name.
+        """
+        others = ", ".join(["%s"] * siblings)
+        notified = self.notified.replace("{called}", f"({_CALLED})" if siblings else "0")
+        notified = notified.replace("{siblings}", others).format(name=self.name, now=self.now)
         return statement.format(
             locks=LOCKS,
             waiters=WAITERS,
@@ -92,13 +101,14 @@ class Dialect:
             greatest=self.greatest,
             least=self.least,
             kept=f"RETURNING {self.kept}" if self.kept else "",
-            notified=f"RETURNING {self.notified}" if self.notified else "",
+            notified=f"RETURNING {notified}" if notified else "",
+            name=self.name,
             contains=self.contains,
             resources=", ".join(["%s"] * resources),
             # The number of living waiters that came before, of which at most some count.
             ahead=(
                 f"{self.least}(%s, (SELECT count(*) FROM {WAITERS} AS ahead WHERE "
-                f"ahead.resource = {LOCKS}.resource AND ahead.alive_until > {self.now} AND "
+                f"ahead.resource = {self.name} AND ahead.alive_until > {self.now} AND "
                 "(ahead.arrived_at, ahead.name) < (%s, %s)))"
             ),
             rows=rows,
@@ -133,6 +143,8 @@ ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = 
     fence = {{greatest}}({{locks}}.fence + 1, excluded.fence), expires_at = excluded.expires_at
 WHERE {{locks}}.token_hash = excluded.token_hash OR {_FREE}
 RETURNING resource, fence"""
+_CALLED = f"""SELECT count(*) FROM {LOCKS} AS sibling WHERE resource IN ({{siblings}})
+    AND expires_at <= {{now}} AND expires_at > {{now}} - %s"""
 _LEFT = ", gone AS (DELETE FROM {waiters} WHERE name = %s AND EXISTS (SELECT FROM taken))"
 
 _JOIN = """
@@ -158,6 +170,7 @@ _POSTGRESQL_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 POSTGRESQL = Dialect(
     now=_POSTGRESQL_NOW,
     contains="strpos(resource, %s) > 0",
+    name=f"split_part({LOCKS}.resource, '[', 1)",
     take=f"{_ROWS} VALUES {{rows}} {_TAKEN}, {_POSTGRESQL_KEPT}",
     # A statement that fails changes nothing: it divides by 0 if it could not take all locks. It
     # begins with a look, so that this is rare.
@@ -189,8 +202,8 @@ SELECT resource, fence, 1 / (count(*) OVER () / {{many}}) FROM taken""",
     notified=(
         f"(SELECT pg_notify('{CHANNEL}', string_agg(name, ' ' ORDER BY arrived_at, name)) FROM "
         f"(SELECT name, arrived_at FROM {WAITERS} AS waiter WHERE waiter.resource = "
-        f"{LOCKS}.resource AND waiter.alive_until > {_POSTGRESQL_NOW} "
-        "ORDER BY arrived_at, name LIMIT 2) AS called HAVING count(*) > 0)"
+        "{name} AND waiter.alive_until > {now} ORDER BY arrived_at, name LIMIT 2 "
+        "OFFSET {called}) AS called HAVING count(*) > 0)"
     ),
 )
 SQLITE = Dialect(
@@ -198,6 +211,7 @@ SQLITE = Dialect(
     greatest="max",
     least="min",
     contains="instr(resource, %s) > 0",
+    name=f"substr({LOCKS}.resource, 1, instr({LOCKS}.resource || '[', '[') - 1)",
     take=f"{_ROWS} VALUES {{rows}} {_TAKEN}",
     join=_JOIN,
     recognize=_RECOGNIZE,
@@ -207,6 +221,7 @@ MYSQL = Dialect(
     # Not of the time zone of the session, which may have hours that occur twice.
     now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
     contains="LOCATE(%s, resource) > 0",
+    name=f"SUBSTRING_INDEX({LOCKS}.resource, '[', 1)",
     # Assignments are made in this order: the ones that follow the first see its result.
     take="""
 INSERT INTO {locks} (resource, token_hash, holder, fence, expires_at) VALUES {rows}

@@ -29,7 +29,7 @@ _COUNT = f"SELECT {{now}}, (SELECT count(*) {_HELD})"
 _READ = f"""
 SELECT resource, token_hash, holder, expires_at - {{now}},
     (SELECT count(*) FROM {{waiters}} AS waiter
-     WHERE waiter.resource = {{locks}}.resource AND waiter.alive_until > {{now}})
+     WHERE waiter.resource = {{name}} AND waiter.alive_until > {{now}})
 {_HELD} AND resource IN ({{resources}})"""
 
 

@@ -66,6 +66,10 @@ class Unrecognized(OperationalError):
 NOT_WAITING = Place(LAST, "")
 
 
+Taken = dict[str, int]
+"""The fence of each resource that was taken, in the order in which they were asked for."""
+
+
 class DatabaseRefusal(NamedTuple):
     """Why the locks were not taken: the resources at fault, each with the seconds it is held.
 
@@ -104,8 +108,8 @@ class TakeStatements:
         self._waits = place is not NOT_WAITING
         self._queue = [round(turn * SECOND), 1000 if self._waits else 1, *place]
 
-    def take(self, looks_first: bool = False) -> tuple[int, ...] | DatabaseRefusal:
-        """Take all locks, or none; return their fences, or why they were not taken.
+    def take(self, looks_first: bool = False) -> Taken | DatabaseRefusal:
+        """Take all locks, or none; return the fences, or why they were not taken.
 
         A refusal that only reads (`looks_first`) costs the server less than one that locks the row.
         """
@@ -132,8 +136,8 @@ class TakeStatements:
             max(free_in for _, free_in in blocked.values()) / SECOND,
         )
 
-    def fences(self) -> tuple[int, ...]:
-        """Take all locks and return their fences, or () if one of them is not free.
+    def fences(self) -> Taken:
+        """Take all locks, and return {} if one of them is not free.
 
         A waiter leaves the queues before this returns: otherwise the holder could release the lock
         first, which would then be reserved for a waiter that has already been served.
@@ -152,11 +156,11 @@ class TakeStatements:
                 raise
             raise Unrecognized("the server has changed or was promoted") from error
         if not taken:
-            return ()
+            return {}
         if self._waits and not self._dialect.take_all:
             leave(self._cursor, self._place.name)
         fences = {text(resource): int(fence) for resource, fence, *_ in taken}
-        return tuple(fences[resource] for resource in self._wanted.resources)
+        return {resource: fences[resource] for resource in self._wanted.resources}
 
     def _take(self) -> Sequence[Any]:
         """Take those of the locks that are free, and return their rows."""
@@ -214,16 +218,23 @@ def release(
     resources: Sequence[str],
     token_hash: str,
     held_for: float = 0.0,
+    siblings: Sequence[str] = (),
+    turn: float = 0.0,
 ) -> bool:
     """Release those of the locks that this token holds; return whether it held all.
 
-    They stay held for `held_for` seconds, or until they would have expired.
+    They stay held for `held_for` seconds, or until they would have expired. A slot of a name has
+    `siblings`, all slots of that name; other waiters were called for those that were released
+    within the last `turn` seconds.
     """
+    dialect = dialect_of(cursor)
     values: list[Any] = [*resources, token_hash]
     if held_for > 0:
         values = [round(held_for * SECOND), *values]
     statement = _SHORTEN if held_for > 0 else _RELEASE
-    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), values)
+    if siblings and dialect.notified:
+        values += [*siblings, round(turn * SECOND)]
+    cursor.execute(dialect.sql(statement, len(resources), siblings=len(siblings)), values)
     return bool(cursor.rowcount == len(resources))
 
 

@@ -1,0 +1,188 @@
+"""Permits in a database: what they send, waiters that are called or died, faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError
+
+from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import WAITERS
+from redlock_django.backends.database.slots import Slots, SlotStatements
+from redlock_django.exceptions import LimitReached
+from redlock_django.locking.services import locks
+from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started, Store
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.backends.database.sql import Taken
+    from redlock_django.engine.validity import Lease
+
+NAME = "export"
+KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
+
+
+@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+def store(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Store]:
+    kind: type[Store] = request.param
+    yield kind(request, settings)
+    locks.close()
+
+
+@pytest.fixture
+def backend(store: Store) -> DatabaseBackend:
+    found = store.backend
+    assert isinstance(found, DatabaseBackend)
+    return found
+
+
+def acquired(backend: DatabaseBackend, limit: int, wait: float = 0) -> Lease:
+    """Acquire a slot of the name."""
+    return backend.acquire((NAME,), 30, wait, HOLDER, limit)
+
+
+def test_a_client_is_never_refused_while_a_slot_is_free(backend: DatabaseBackend) -> None:
+    refused: list[LimitReached] = []
+
+    def work() -> None:
+        for _ in range(25):
+            try:
+                lease = acquired(backend, limit=3)
+            except LimitReached as error:
+                refused.append(error)
+            else:
+                backend.release(lease)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refused == []
+
+
+def test_slots_of_the_longest_name_have_rows(backend: DatabaseBackend) -> None:
+    leases = [backend.acquire(("x" * 507,), 30, 0, HOLDER, 1000) for _ in range(5)]
+    assert len({lease.slot for lease in leases}) == 5
+    assert all(backend.release(lease) is True for lease in leases)
+
+
+def test_a_waiter_that_died_keeps_one_slot_for_one_turn(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit=2) for _ in range(2)]
+
+    def add_dead(cursor: Any) -> None:
+        cursor.execute(
+            f"INSERT INTO {WAITERS} (name, resource, arrived_at, alive_until) "
+            f"VALUES ('dead', '{NAME}', 0, 9000000000000000)"
+        )
+
+    backend.connections.run(add_dead)
+    backend.release(held[0])
+    with pytest.raises(LimitReached, match="a slot is reserved for a waiter") as refused:
+        acquired(backend, limit=2)
+    assert refused.value.retry_after is not None
+    assert 0 < refused.value.retry_after <= 10
+    backend.release(held[1])
+    assert acquired(backend, limit=2).slot in {0, 1}, "one waiter needs one of two slots only"
+    with pytest.raises(LimitReached):
+        acquired(backend, limit=2)
+    store.pass_time(10)
+    assert acquired(backend, limit=2).slot in {0, 1}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+def test_each_released_slot_calls_another_waiter(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit=3) for _ in range(3)]
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    waiters = []
+    for number in range(3):
+        waiters.append(Started(lambda: acquired(backend, limit=3, wait=100)))
+        until(partial(_waits, backend, number + 1), what="it waits")
+    for lease in held:
+        backend.release(lease)
+    leases = [waiter.lease() for waiter in waiters]
+    assert {lease.slot for lease in leases} == {0, 1, 2}
+    assert max(lease.waited for lease in leases) < 9
+
+
+def _waits(backend: DatabaseBackend, many: int) -> bool:
+    def count(cursor: Any) -> bool:
+        cursor.execute(f"SELECT count(*) FROM {WAITERS}")
+        return bool(cursor.fetchone()[0] == many)
+
+    return backend.connections.run(count)
+
+
+def test_an_attempt_that_is_repeated_holds_one_slot(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the first run is lost, and the second one takes another slot."""
+    backend.connections.run(lambda cursor: None)  # a connection that breaks, once it was used
+    taken: list[str] = []
+
+    def guess(self: SlotStatements) -> Taken:
+        fences = self._take(self._wanted.resources[len(taken)], 0.0)
+        taken.extend(fences)
+        if len(taken) == 1:
+            raise OperationalError("the connection was closed")
+        return fences
+
+    monkeypatch.setattr(SlotStatements, "_guess", guess)
+    lease = acquired(backend, limit=2)
+    assert taken == [NAME, f"{NAME}[1]"]
+    assert [held.resource for held in backend.page().locks] == [f"{NAME}[1]"]
+    assert backend.release(lease) is True
+
+
+def test_an_attempt_that_is_given_up_holds_no_slot(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: SlotStatements) -> Taken:
+        assert self._take(self._wanted.resources[2], 0.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SlotStatements, "_guess", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        acquired(backend, limit=3)
+    until(lambda: not backend.page().locks, what="no slot is held")
+
+
+@pytest.mark.parametrize(
+    ("left", "ahead", "waits", "open_slots", "free_in"),
+    [
+        ([5, 3], 0, False, 0, 3),
+        ([5, -1], 0, False, 1, 0),
+        ([5, -1], 1, True, 0, 9),  # the waiter before has its turn
+        ([5, -12], 1, True, 1, 0),  # and had it
+        ([5, -12], 2, True, 0, 8),
+        ([5, -12], 2, False, 1, 0),  # a caller that does not wait leaves one turn
+        ([-1, -1], 1, True, 2, 0),
+        ([-1, -2], 2, True, 0, 8),
+        ([-1, -12], 2, True, 2, 0),
+        ([5, None], 9, True, 1, 0),  # a slot that nobody has held
+    ],
+)
+def test_as_many_waiters_as_slots_are_free_have_a_turn(
+    left: list[float | None], ahead: int, waits: bool, open_slots: int, free_in: float
+) -> None:
+    names = (NAME, f"{NAME}[1]")
+    known = {name: one for name, one in zip(names, left, strict=True) if one is not None}
+    slots = Slots.of(names, known, ahead, 10, waits)
+    assert (len(slots.open), slots.free_in) == (open_slots, free_in)
