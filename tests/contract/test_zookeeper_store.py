@@ -29,9 +29,11 @@ from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
     InvalidRedlock,
+    LimitReached,
     LockLost,
     ResourceLocked,
     StoreUnavailable,
@@ -566,6 +568,228 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
             until(lambda: not inspection.page().total, what=f"nothing is held after {place}")
 
 
+# Slots of a name with a limit.
+
+
+def hold_slots(many: int, limit: int) -> list[Lease]:
+    """Acquire slots of "order:1"."""
+    return [backend_of().acquire(("order:1",), 60, 0, HOLDER, limit) for _ in range(many)]
+
+
+def slot_queues(limit: int) -> list[str]:
+    """Return the paths of the queues of all slots of "order:1"."""
+    return [backend_of().tree.queue(slot_resource("order:1", slot)) for slot in range(limit)]
+
+
+def nodes_in(client: KazooClient, *queues: str) -> list[str]:
+    """Return the names of all nodes in these queues."""
+    return [name for queue in queues if client.exists(queue) for name in client.get_children(queue)]
+
+
+def choose_first(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[], object] = lambda: None
+) -> None:
+    """Make clients choose the first of the slots that they see free, after a call of `before`."""
+
+    def choice(free: list[Any]) -> Any:
+        before()
+        return free[0]
+
+    monkeypatch.setattr("redlock_django.backends.zookeeper.slots.random.choice", choice)
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+def test_only_the_first_waiter_watches_the_slots(
+    store: Store, client: KazooClient, limit: int
+) -> None:
+    caller, backend = SyncCaller(store), backend_of()
+    held = hold_slots(limit, limit)
+    waiters = []
+    for number in range(3):
+        waiters.append(caller.start("order:1", wait=20, limit=limit))
+        until(partial(_waits, number + 1), what="it waits")
+    turns = in_order(client.get_children(backend.tree.turns("order:1")))
+    ahead = {node.name for node in turns[:-1]}
+    until(lambda: _watched(backend) >= ahead, what="each waiter watches the one before it")
+    assert _watched(backend) == ahead
+    for lease, waiter in zip(held, waiters, strict=False):
+        until(lambda: _slots_watched(backend) == set(slot_queues(limit)), what="all are watched")
+        caller.release(lease)
+        assert waiter.lease().slot == lease.slot
+    callbacks = kazoo_of(backend)._child_watchers.values()
+    assert all(len(one) <= 1 for one in callbacks), "those of former waiters are not kept"
+
+
+def test_a_client_that_finds_no_slot_writes_nothing(store: Store, client: KazooClient) -> None:
+    hold_slots(2, 2)
+    queues = slot_queues(2)
+    before = [(stat.version, stat.cversion) for stat in map(client.exists, queues)]
+    with pytest.raises(LimitReached) as refused:
+        hold_slots(1, 2)
+    assert [(stat.version, stat.cversion) for stat in map(client.exists, queues)] == before
+    assert client.exists(backend_of().tree.turns("order:1")) is None
+    assert refused.value.retry_after == pytest.approx(60, abs=5)
+
+
+def test_clients_that_choose_the_same_slot_find_another(
+    store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_first(monkeypatch)
+    caller = SyncCaller(store)
+    for _ in range(5):
+        calls = [caller.start("order:1", wait=0, limit=3) for _ in range(3)]
+        leases = [call.lease() for call in calls]
+        assert {lease.slot for lease in leases} == {0, 1, 2}
+        for lease in leases:
+            caller.release(lease)
+    turns = backend_of().tree.turns("order:1")
+    until(lambda: not nodes_in(client, turns), what="no client is left in the queue of turns")
+
+
+def test_a_client_without_a_limit_is_faster(
+    store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain: list[Lease] = []
+
+    def take_slot_0() -> None:
+        if not plain:
+            plain.append(backend_of().acquire(("order:1",), 60, 0, HOLDER))
+
+    choose_first(monkeypatch, take_slot_0)
+    (lease,) = hold_slots(1, 2)
+    assert lease.slot == 1
+    until(lambda: len(nodes_in(client, *slot_queues(2))) == 2, what="no third node is left")
+    assert backend_of().release(plain[0]) is True
+
+
+def test_a_slot_that_was_taken_without_an_answer_is_left(
+    proxy: FaultProxy, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend_of().release(hold_slots(1, 2)[0])
+
+    def lose_the_next_answer() -> None:
+        proxy.lose_replies = not proxy.lost.is_set()
+
+    choose_first(monkeypatch, lose_the_next_answer)
+    acquired = Started(lambda: backend_of().acquire(("order:1",), 30, 30, HOLDER, 2))
+    assert proxy.lost.wait(60)
+    proxy.lose_replies = False
+    lease = acquired.lease()
+    until(lambda: len(nodes_in(client, *slot_queues(2))) == 1, what="one slot is held")
+    assert backend_of().release(lease) is True
+    assert not nodes_in(client, *slot_queues(2))
+
+
+PERMIT = WAITER.replace("wait=60", "wait=60, limit=2").replace(
+    ".acquire()", ".acquire(); import time; time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("killed", ["holder", "waiter"])
+def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
+    store: Store, settings: Settings, client: KazooClient, killed: str
+) -> None:
+    held = hold_slots(1 if killed == "holder" else 2, 2)
+    queues = [*slot_queues(2), backend_of().tree.turns("order:1")]
+    source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 4})
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, "-c", source], env=environment) as child:
+        try:
+            until(lambda: len(nodes_in(client, *queues)) == len(held) + 1, what="it has joined")
+            waiter = SyncCaller(store).start("order:1", wait=25, limit=2)
+            until(lambda: len(nodes_in(client, *queues)) == len(held) + 2, what="one waits")
+        finally:
+            child.kill()
+    if killed == "waiter":
+        backend_of().release(held.pop())
+    assert waiter.lease().waited > 0
+    until(lambda: len(nodes_in(client, *queues)) == 2, what="two slots are held")
+
+
+def test_slots_and_turns_outlive_a_restart_of_the_server(
+    store: Store, client: KazooClient, zookeeper: ZooKeeperServer
+) -> None:
+    held = hold_slots(3, 3)
+    served: list[int] = []
+
+    def serve(number: int) -> Lease:
+        lease = backend_of().acquire(("order:1",), 60, 60, HOLDER, 3)
+        served.append(number)
+        backend_of().release(lease)
+        return lease
+
+    waiters = []
+    for number in range(2):
+        waiters.append(Started(partial(serve, number)))
+        until(partial(_waits, number + 1), what="it waits")
+    zookeeper.kill()
+    zookeeper.start()
+    zookeeper.wait()
+    until(lambda: backend_of().extend(held[0], 60)[0] is LeaseState.RENEWED, what="it is held")
+    with pytest.raises(LimitReached):
+        hold_slots(1, 3)
+    backend_of().release(held[1])
+    assert [waiter.lease().slot for waiter in waiters] == [held[1].slot] * 2
+    assert served == [0, 1]
+
+
+def test_a_slots_minimum_hold_is_ended_by_a_waiter(store: Store, settings: Settings) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    hold_slots(1, 2)
+    held = lock("order:1", limit=2, min_hold=1.0, using="other")
+    held.acquire()
+    slot = held.slot
+    held.release()
+    backend_of("other").close()  # so that it does not end the minimum hold itself
+    with pytest.raises(LimitReached):
+        hold_slots(1, 2)
+    lease = backend_of().acquire(("order:1",), 60, 20, HOLDER, 2)
+    assert lease.slot == slot
+    assert lease.waited > 0
+
+
+def test_waiters_for_slots_are_counted_and_their_queue_is_no_lock(store: Store) -> None:
+    caller = SyncCaller(store)
+    first, second = hold_slots(2, 2)
+    waiter = caller.start("order:1", wait=20, limit=2)
+    until(partial(_waits, 1), what="it waits")
+    page = backend_of().page()
+    assert {one.resource for one in page.locks} == {*first.resources, *second.resources}
+    assert {one.waiters for one in page.locks} == {1}
+    assert page.total == 2
+    caller.release(first)
+    caller.release(waiter.lease())
+
+
+@pytest.mark.parametrize(("held", "limit"), [(0, 2), (2, 2), (1, 1)])
+def test_an_interrupted_client_leaves_no_node_whether_it_waits_or_not(
+    store: Store, client: KazooClient, held: int, limit: int
+) -> None:
+    hold_slots(held, limit)
+    turns, lines = backend_of().tree.turns("order:1"), Lines()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        order = lock("order:1", limit=limit, wait=0.05 if held else 0.0)
+        try:
+            lines.run(order.acquire, wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        except ResourceLocked:
+            assert held
+        order.release()
+
+    strike()
+    places = [(place, n) for place, last in lines.seen.items() for n in sorted({1, last})]
+    ours = [one for one in places if "/backends/zookeeper" in one[0][0]]
+    assert any("/slots.py" in file for (file, _), _ in ours) is (limit > 1)
+    for place in ours:
+        strike(place)
+        until(
+            lambda: len(nodes_in(client, turns, *slot_queues(2))) == held,
+            what=f"no node is left after {place}",
+        )
+
+
 # Fences.
 
 
@@ -833,6 +1057,11 @@ def test_the_majority_of_the_servers_fails(
 def _watched(backend: ZooKeeperBackend) -> set[str]:
     """Return the names of the nodes that the client watches."""
     return {path.rpartition("/")[2] for path in list(kazoo_of(backend)._data_watchers)}
+
+
+def _slots_watched(backend: ZooKeeperBackend) -> set[str]:
+    """Return the paths of the queues that the client watches."""
+    return set(kazoo_of(backend)._child_watchers)
 
 
 def _waits(many: int) -> bool:

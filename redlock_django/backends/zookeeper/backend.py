@@ -99,6 +99,7 @@ class ZooKeeperBackend(BaseBackend):
                 taken = yield from attempt.take()
                 if not isinstance(taken, ZooKeeperRefusal):
                     return taken
+                attempt.undo()  # here: if a signal interrupts it, it is done again
                 kind = ResourceLocked if limit == 1 else LimitReached
                 raise kind(
                     f"{taken.resource}: {taken.why}",

@@ -104,6 +104,7 @@ class OwnNodes:
         for queue in [queue for queue, path in self.paths.items() if not path]:
             listing = RequestBatch(partial(_list, queue), then=partial(self._delete_listed, queue))
             self._session.post(listing)
+        self.paths.clear()  # last: an attempt that is interrupted here leaves them again
 
     def _delete_listed(self, queue: str, listing: RequestBatch) -> None:
         names = listing.results[1]
