@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from redlock_django.engine.inspection.printable import printable as printable
+from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of, slot_of, slot_resource
 from redlock_django.exceptions import BadResource
 
 MAX_BYTES = 512
@@ -82,10 +83,17 @@ def check_resource(name: object) -> str:
     return name
 
 
-def is_resource(name: str) -> bool:
-    """Return whether a string is a resource name as it is, without normalization."""
+def check_slot(resource: object) -> str:
+    """Check as `check_resource` does; the resource may be a slot of a name, such as `export[1]`."""
+    if isinstance(resource, str) and 0 < (slot := slot_of(resource)) < MOST_SLOTS:
+        return slot_resource(check_resource(name_of(resource)), slot)
+    return check_resource(resource)
+
+
+def is_resource(resource: str) -> bool:
+    """Return whether a string is a name, or a slot of one, as it is, without normalization."""
     try:
-        return check_resource(name) == name
+        return check_slot(resource) == resource
     except BadResource:
         return False
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
+from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of
 from redlock_django.exceptions import AlreadyHeld, LockLost, ResourceLocked
 from redlock_django.locking.event_loops import (
     finish_despite_cancellation,
@@ -77,6 +78,8 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     # An interrupt may strike between any two lines, and is followed by `unregister`.
     held_lease.reference = reference
     backend = held_lease.backend
+    if held_lease.lease.limit > 1:
+        resources = (*resources, _slot_key(held_lease.lease.names[0], held_lease.lease.slot))
     for resource in resources:
         key = backend, resource
         block[key] = reference
@@ -176,14 +179,24 @@ def confirm(backend: BaseBackend, resources: Iterable[str]) -> None:
 
 def doubt(backend: BaseBackend, resource: str) -> None:
     """Note that a resource was freed by force: ask the servers about it from now on."""
-    if (held_lease := _find(backend, resource)) is not None:
+    if (held_lease := _find(backend, name_of(resource))) is not None:
         held_lease.confirmed_at = -math.inf
 
 
 def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
-    """Return the leases of a resource that this process holds, in any thread or task."""
-    held_lease = _find(locks[using].backend, resource)
-    return [held_lease] if held_lease is not None and held_lease.seconds_left() else []
+    """Return the leases of a resource that this process holds, in any thread or task.
+
+    Those of a name with a limit are its slots.
+    """
+    backend = locks[using].backend
+    keys = [resource, *(_slot_key(resource, slot) for slot in range(MOST_SLOTS))]
+    found = dict.fromkeys(_find(backend, key) for key in keys)
+    return [held_lease for held_lease in found if held_lease and held_lease.seconds_left()]
+
+
+def _slot_key(name: str, slot: int) -> str:
+    """Return the key of a slot: the name itself is the key of the last of them to be acquired."""
+    return f"{name}[{slot}]"
 
 
 def _find(backend: BaseBackend, resource: str) -> HeldLease | None:

@@ -150,7 +150,9 @@ def holder_summary(holder: Mapping[str, str | int | float]) -> str:
 def lock_document(holding: Holding) -> dict[str, Any]:
     """Return a lock in the form of the JSON documents."""
     return {
-        "resource": holding.resource,
+        "resource": holding.name,
+        "slot": holding.slot,
+        "limit": holding.limit,
         "state": holding.state.value,
         "fingerprint": holding.fingerprint,
         "ttl": None if holding.ttl is None else round(holding.ttl, 3),

@@ -12,7 +12,7 @@ from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
 from redlock_django.locking import registry
 from redlock_django.locking.counters import counters
-from redlock_django.locking.names import check_resource, printable
+from redlock_django.locking.names import check_slot, printable
 from redlock_django.locking.services import locks
 from redlock_django.models import ForcedRelease
 from redlock_django.operate.inspection import inspection_of
@@ -42,9 +42,10 @@ def force_release(
     record. Pass an open `inspection` to free several locks with one timeout for a server that
     hangs.
 
-    Raises InvalidRedlock, or BadResource for a string that cannot be a name.
+    The resource may be a slot of a name with a limit (`engine.protocol.slots`): its waiters then
+    get their turn. Raises InvalidRedlock, or BadResource for a string that cannot be a name.
     """
-    resource = check_resource(resource)
+    resource = check_slot(resource)
     with inspection_of(using, inspection) as inspection:
         freed = inspection.free(resource, fingerprint)
     registry.doubt(locks[freed.using].backend, resource)
@@ -59,19 +60,19 @@ def _record(freed: Freed, by: str) -> None:
     counters.count(freed.using, "forced", freed.outcome is ReleaseOutcome.RELEASED)
     logger.warning(
         "redlock %s: lock %s of %r was released by force by %s: %s (%s)",
-        freed.resource,
+        freed.label,
         freed.fingerprint,
         dict(freed.holder),
         by,
         freed.outcome.value,
         ", ".join(f"{name}: {word}" for name, word in freed.masters.items()),
-        extra={"resource": freed.resource, "using": freed.using, "by": by},
+        extra={"resource": freed.name, "using": freed.using, "by": by},
     )
     send(
         lock_force_released,
         sender=force_release,
         using=freed.using,
-        resource=freed.resource,
+        resource=freed.name,
         by=by,
         freed=freed,
     )
@@ -96,7 +97,7 @@ def _store(freed: Freed, by: str) -> None:
         # database may quote in many lines what a holder wrote.
         logger.error(
             "redlock %s: the forced release was not recorded: %s",
-            freed.resource,
+            freed.label,
             printable(str(error)),
-            extra={"resource": freed.resource, "using": freed.using},
+            extra={"resource": freed.name, "using": freed.using},
         )

@@ -15,7 +15,8 @@ from django.utils.asyncio import async_unsafe
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED, ORDERS, PageQuery
 from redlock_django.backends.inspection.results import HeldLocks
-from redlock_django.locking.names import check_resource
+from redlock_django.engine.protocol.slots import MOST_SLOTS, slot_resource
+from redlock_django.locking.names import check_resource, check_slot
 from redlock_django.locking.services import locks
 
 __all__ = [
@@ -49,20 +50,29 @@ def held_locks(
 
 @async_unsafe
 def who_holds(
-    *resources: str, using: str = "default", inspection: Inspection | None = None
+    *resources: str,
+    using: str = "default",
+    slots: bool = False,
+    inspection: Inspection | None = None,
 ) -> HeldLocks:
     """Return what is known of these resources, as far as they are held.
 
+    With `slots`, they are names, and the answer has every slot of those that have a limit.
+
     Raises InvalidRedlock, or BadResource for a string that cannot be a name.
     """
-    names = [check_resource(resource) for resource in resources]
+    if slots:
+        names = [check_resource(resource) for resource in resources]
+        wanted = [slot_resource(name, slot) for name in names for slot in range(MOST_SLOTS)]
+    else:
+        wanted = [check_slot(resource) for resource in resources]
     with inspection_of(using, inspection) as inspection:
-        return inspection.look(names)
+        return inspection.look(wanted)
 
 
 def nearest_held(resource: str, using: str = "default") -> list[str]:
-    """Return up to three held resources whose names are most like this one."""
-    known = [holding.resource for holding in held_locks(using, limit=1000).locks]
+    """Return up to three names that are held and most like this one."""
+    known = {holding.name for holding in held_locks(using, limit=1000).locks}
     return get_close_matches(resource, known, n=3, cutoff=0.5)
 
 

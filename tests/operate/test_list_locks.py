@@ -66,6 +66,8 @@ def test_the_json_document_has_all_fields(site: Site) -> None:
     holder = found.pop("holder")
     assert found == {
         "resource": "order:1",
+        "slot": None,
+        "limit": None,
         "state": "held",
         "fingerprint": fingerprint,
         "masters": names,

@@ -106,8 +106,8 @@ def test_a_lock_acquired_during_the_question_is_kept(
 def test_a_lock_acquired_after_the_query_is_kept(
     site: Site, person: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look_and_miss(*keys: str, using: str) -> object:
-        page = who_holds(*keys, using=using)
+    def look_and_miss(*keys: str, using: str, slots: bool) -> object:
+        page = who_holds(*keys, using=using, slots=slots)
         site.put(R, token="b", holder={})
         return page
 

@@ -7,8 +7,9 @@ built on this. Nothing here names a script, a key or the place of a server: serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from redlock_django.backends.inspection import page as bounds
@@ -19,8 +20,10 @@ from redlock_django.backends.inspection.results import (
     Listing,
     ReleaseOutcome,
     ServerHealth,
+    SlotsHeld,
 )
 from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.protocol.slots import slot_resource
 
 
 class Inspection(ABC):
@@ -180,9 +183,33 @@ class Inspection(ABC):
     def _held_locks(self, locks: Sequence[Holding], **numbers: Any) -> HeldLocks:
         return HeldLocks(
             using=self.using,
-            locks=tuple(locks),
+            locks=tuple(_with_waiters_once(locks)),
+            slots=self._slots(locks),
             servers=self.servers,
             silent=self.silent,
             complete=self.has_quorum(),
             **numbers,
         )
+
+    def _slots(self, locks: Sequence[Holding]) -> dict[str, SlotsHeld]:
+        """Return the numbers of the names with a limit, of as many as may be read."""
+        limits: dict[str, int] = {}
+        for one in locks:
+            if one.slot is not None:
+                limits[one.name] = max(limits.get(one.name, 0), one.limit or 0, one.slot + 1)
+        wanted: list[str] = []
+        for name, limit in limits.items():
+            if len(wanted) + limit <= bounds.MAX_READ:
+                wanted += [slot_resource(name, slot) for slot in range(limit)]
+        found: dict[str, list[Holding]] = defaultdict(list)
+        for one in self.holdings(wanted):
+            found[one.name].append(one)
+        return {name: SlotsHeld.of(slots) for name, slots in found.items()}
+
+
+def _with_waiters_once(locks: Sequence[Holding]) -> Iterator[Holding]:
+    """Yield the locks; of the slots of a name, which have one queue, the first has the waiters."""
+    seen: set[str] = set()
+    for one in locks:
+        yield replace(one, waiters=0) if one.name in seen else one
+        seen.add(one.name)

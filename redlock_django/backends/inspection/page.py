@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from redlock_django.engine.inspection.holders import Holding, HoldingState
+from redlock_django.engine.protocol.slots import name_of, slot_of
 
 MAX_LISTED = 10_000
 """The most locks that can be paged through, and that are sorted by resource."""
@@ -74,8 +75,9 @@ class PageQuery:
 
     def sorted_names(self, left: Mapping[str, float]) -> list[str]:
         """Return names in order; those to be sorted by their values begin with the least TTL."""
-        by_name = self.order.endswith("resource")
-        names = sorted(left, key=(lambda n: n) if by_name else (lambda n: (left[n], n)))
+        names = sorted(left, key=lambda name: (name_of(name), slot_of(name)))
+        if not self.order.endswith("resource"):
+            names.sort(key=lambda name: left[name])
         if self.order in ("-resource", "-ttl"):
             names.reverse()
         return names

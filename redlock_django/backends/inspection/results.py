@@ -8,11 +8,33 @@ from enum import Enum
 from typing import NamedTuple
 
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.holders import Holding, HoldingState
+from redlock_django.engine.inspection.holders import Holding, HoldingState, label_of, slot_in
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.quorum import quorum
 
 HARMLESS = frozenset({"policy", "cache", "waiting"})
 """Codes of faults that are reported, and with which a server is counted all the same."""
+
+
+class SlotsHeld(NamedTuple):
+    """How many slots of a name are held, and the limits that their holders state, in order.
+
+    A client without a limit states 1. There are several limits while a new one is deployed, or
+    where two places of the code disagree.
+    """
+
+    held: int
+    limits: tuple[int, ...]
+
+    @classmethod
+    def of(cls, slots: Sequence[Holding]) -> SlotsHeld:
+        """Return the numbers of these slots of one name."""
+        held = [one for one in slots if one.has_quorum]
+        limits = {one.limit or 1 for one in held if one.holder}  # a foreign holder states none
+        return cls(len(held), tuple(sorted(limits)))
+
+    def __str__(self) -> str:
+        return f"{self.held}/{max(self.limits, default='?')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +47,9 @@ class HeldLocks:
     those that could not be asked to the reason. `complete` is whether a quorum answered (in every
     shard), so that no held lock can be missing. `undecided` are the resources that were asked for
     by name and about which no quorum answered. `states` counts the locks in each state before any
-    filter by state, of all locks if `counted` is None, else of the first so many.
+    filter by state, of all locks if `counted` is None, else of the first so many. `slots` has the
+    numbers of each name with a limit, also of slots that are not among `locks`. All slots of a name
+    have the same waiters, which only the first of them here has.
     """
 
     using: str
@@ -39,6 +63,7 @@ class HeldLocks:
     undecided: frozenset[str] = frozenset()
     states: Mapping[HoldingState, int] = field(default_factory=dict)
     counted: int | None = None
+    slots: Mapping[str, SlotsHeld] = field(default_factory=dict)
 
 
 class ReleaseOutcome(Enum):
@@ -67,6 +92,21 @@ class Freed:
     holder: Mapping[str, str | int | float] = field(default_factory=dict)
     now: str = ""
     masters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name that was to be freed, of which `slot` is one slot if it has a limit."""
+        return name_of(self.resource)
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the slot that was to be freed; None for a lock."""
+        return slot_in(self.resource, self.holder)
+
+    @property
+    def label(self) -> str:
+        """The name for people: "export, slot 1" for a slot."""
+        return label_of(self.resource, self.holder)
 
 
 @dataclass(frozen=True, kw_only=True)

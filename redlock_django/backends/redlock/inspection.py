@@ -36,7 +36,7 @@ MAX_SEARCHED = 100_000
 
 SEARCH_TIME = 1.0  # seconds
 READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
-BATCH = 500  # locks read in one query
+BATCH = 1000  # locks read in one query: all slots of a name
 STEP = 1000  # names examined by one query; a master runs nothing else meanwhile
 
 

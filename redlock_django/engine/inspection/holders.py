@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from redlock_django.engine.inspection.printable import printable
+from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of, slot_of
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import fingerprint_of
 
@@ -80,6 +81,26 @@ class Holding:
     leading: tuple[Sighting, ...]
     rivals: tuple[Sighting, ...]
     waiters: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name that is held, which has several slots if it has a limit."""
+        return name_of(self.resource)
+
+    @property
+    def slot(self) -> int | None:
+        """The number of the slot of its name that this is; None for a lock."""
+        return slot_in(self.resource, self.holder)
+
+    @property
+    def limit(self) -> int | None:
+        """How many clients may hold the name at once, as its holder states; None for a lock."""
+        return limit_of(self.holder)
+
+    @property
+    def label(self) -> str:
+        """The name for people: "export, slot 1" for a slot."""
+        return label_of(self.resource, self.holder)
 
     @property
     def value(self) -> bytes:
@@ -176,6 +197,24 @@ def holder_of(value: bytes) -> Mapping[str, str | int | float]:
         for name, said in about.items()
         if isinstance(said, str) or _is_plain_number(said)
     }
+
+
+def limit_of(holder: Mapping[str, object]) -> int | None:
+    """Return the limit that a holder states, None if it holds a lock."""
+    limit = holder.get("limit")
+    return limit if isinstance(limit, int) and 1 < limit <= MOST_SLOTS else None
+
+
+def slot_in(resource: str, holder: Mapping[str, object]) -> int | None:
+    """Return which slot of its name a holder holds, None if it holds a lock."""
+    slot = slot_of(resource)
+    return slot if slot or limit_of(holder) else None
+
+
+def label_of(resource: str, holder: Mapping[str, object]) -> str:
+    """Return the name of what a holder holds, for people: "export, slot 1" for a slot."""
+    slot = slot_in(resource, holder)
+    return resource if slot is None else f"{name_of(resource)}, slot {slot}"
 
 
 def _is_plain_number(said: object) -> bool:

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from redlock_django.engine.inspection.holders import is_ours
+from redlock_django.engine.inspection.holders import holder_of, is_ours, limit_of
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.query import Query
+from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import Vote
 
 
@@ -189,6 +190,7 @@ class ForceRelease(Query[Vote]):
             resources=(self.resource,),
             value=self.value[:32].decode() if ours else "-",
             bury=ours,
+            limit=max(limit_of(holder_of(self.value)) or 1, slot_of(self.resource) + 1),
         )
 
 

@@ -136,10 +136,11 @@ class Command(OperatorCommand):
         else:
             if watched:
                 self._head(page)
+            has_slots = any(holding.slot is not None for holding in page.locks)
             self.write_table(
-                _heads(page.using),
-                map(_row, page.locks),
-                flexible=(0, 7),
+                _heads(page.using, has_slots),
+                [_row(holding, page, has_slots) for holding in page.locks],
+                flexible=(0, 7 + has_slots),
             )
         self._notes(page, every=options["every"])
         return page
@@ -151,6 +152,10 @@ class Command(OperatorCommand):
 
     def _notes(self, page: HeldLocks, *, every: bool) -> None:
         self.warn_of_silent(page.silent)
+        for name, held in page.slots.items():
+            if len(held.limits) > 1:
+                limits = ", ".join(map(str, held.limits))
+                self.warn(f"The holders of {name} have different limits: {limits} (1: a lock).")
         if page.stopped_at is not None:
             self.warn(f"The list stopped at {page.stopped_at}. There may be more locks.")
         elif page.total > len(page.locks):
@@ -173,9 +178,11 @@ def _document(page: HeldLocks) -> dict[str, Any]:
     }
 
 
-def _row(holding: Holding) -> tuple[str, ...]:
+def _row(holding: Holding, page: HeldLocks, has_slots: bool) -> tuple[str, ...]:
+    slot = (_slot(holding, page),) if has_slots else ()
     return (
-        holding.resource,
+        holding.name,
+        *slot,
         _state(holding),
         f"{len(holding.leading)}/{len(holding.servers)}",
         "no expiry" if holding.ttl is None else f"{holding.ttl:.1f} s",
@@ -184,6 +191,14 @@ def _row(holding: Holding) -> tuple[str, ...]:
         holding.fingerprint,
         holder_summary(holding.holder),
     )
+
+
+def _slot(holding: Holding, page: HeldLocks) -> str:
+    """Return the slot, and how many of its name are held: "1 (2/3 held)"; "" for a lock."""
+    if holding.slot is None:
+        return ""
+    held = page.slots.get(holding.name)
+    return f"{holding.slot} ({held} held)" if held else str(holding.slot)
 
 
 def _state(holding: Holding) -> str:
@@ -197,9 +212,10 @@ def _moment(seconds: float | None) -> str:
     return (iso(seconds) or "?").partition(".")[0].replace("T", " ")
 
 
-def _heads(using: str) -> tuple[str, ...]:
+def _heads(using: str, has_slots: bool) -> tuple[str, ...]:
     servers = f"{server_word(using)}s".upper()
-    return ("RESOURCE", "STATE", servers, "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER")
+    slot = ("SLOT",) if has_slots else ()
+    return ("RESOURCE", *slot, "STATE", servers, "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER")
 
 
 def _too_few(page: HeldLocks) -> str:

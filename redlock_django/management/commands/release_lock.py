@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.inspection.holders import Holding, limit_of
+from redlock_django.engine.protocol.slots import MOST_SLOTS, slot_of, slot_resource
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.management.operator_command import (
     OperatorCommand,
     holder_summary,
     iso,
     operator_name,
+    whole_number,
 )
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
@@ -43,7 +45,7 @@ RISK = (
 
 
 class ReleaseResult(NamedTuple):
-    """The outcome for one key (one of STATUSES), and the lock."""
+    """The outcome for one lock (one of STATUSES), and the lock."""
 
     outcome: str
     freed: Freed
@@ -74,6 +76,14 @@ class Command(OperatorCommand):
         which.add_argument(
             "--force", action="store_true", help="release the locks of all holders of KEY"
         )
+        slots = parser.add_mutually_exclusive_group()
+        slots.add_argument(
+            "--slot",
+            type=whole_number(0, MOST_SLOTS - 1, of="slots"),
+            metavar="N",
+            help="release one slot of a KEY that several clients hold (SLOT in list_locks)",
+        )
+        slots.add_argument("--all-slots", action="store_true", help="release every slot of KEY")
         add("--dry-run", action="store_true", help="show what would be released")
         self.add_confirmation(
             parser, requires="; requires --holder or --force", by="the log and the record"
@@ -85,13 +95,14 @@ class Command(OperatorCommand):
         is_named = options["holder"] or options["force"]
         if not (options["dry_run"] or options["interactive"] or is_named):
             raise UsageError(f"--noinput requires {_NAMED}.")
-        page = who_holds(*keys, using=options["using"])
+        page = who_holds(*keys, using=options["using"], slots=True)
         self.warn_of_silent(page.silent)
         held = {holding.resource: holding for holding in page.locks}
+        chosen = [resource for key in keys for resource in _chosen(key, page, options)]
         if held and options["interactive"] and not options["dry_run"]:
             self.require_terminal("--noinput" if is_named else f"--noinput and {_NAMED}")
         by = operator_name(options["by"])
-        results = [self._result(key, held.get(key), page, by, options) for key in keys]
+        results = [self._result(one, held.get(one), page, by, options) for one in chosen]
         if self.as_json:
             self.write_json(_document(results, by, options))
         else:
@@ -106,7 +117,7 @@ class Command(OperatorCommand):
 
     def _result(
         self,
-        key: str,
+        resource: str,
         holding: Holding | None,
         page: HeldLocks,
         by: str,
@@ -117,9 +128,9 @@ class Command(OperatorCommand):
         if not options["force"]:
             wanted = wanted[:1]
         if not wanted:
-            return _not_released(key, page, held)
+            return _not_released(resource, page, held)
         shown = Freed(
-            resource=key,
+            resource=resource,
             using=page.using,
             outcome=ReleaseOutcome.NOT_HELD,
             fingerprint=wanted[0].fingerprint,
@@ -130,7 +141,7 @@ class Command(OperatorCommand):
         if options["interactive"] and not self._is_confirmed(wanted, page.using):
             return ReleaseResult(DECLINED, shown)
         fingerprint = None if options["force"] else shown.fingerprint
-        freed = force_release(key, by=by, fingerprint=fingerprint, using=page.using)
+        freed = force_release(resource, by=by, fingerprint=fingerprint, using=page.using)
         return ReleaseResult(freed.outcome.value, freed)
 
     def _is_confirmed(self, wanted: list[Holding], using: str) -> bool:
@@ -138,7 +149,7 @@ class Command(OperatorCommand):
         word = server_word(using)
         for one in wanted:
             left = "no expiry" if one.ttl is None else f"{one.ttl:.1f} s left"
-            self.warn(f"{one.resource} is held by {holder_summary(one.holder)}")
+            self.warn(f"{one.label} is held by {holder_summary(one.holder)}")
             self.warn(
                 f"  lock {one.fingerprint} ({one.state.value}), since {iso(one.since) or '?'}, "
                 f"{left}, on {len(one.leading)} of {len(one.servers)} {word}s"
@@ -149,16 +160,41 @@ class Command(OperatorCommand):
 _NAMED = "--holder FINGERPRINT (list_locks shows it as LOCK) or --force"
 
 
-def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> ReleaseResult:
-    """Return the result for a key that has no lock to release."""
+def _chosen(key: str, page: HeldLocks, options: Mapping[str, Any]) -> list[str]:
+    """Return the resources to release: the key, or slots of it; raise UsageError if unclear."""
+    if options["slot"] is not None:
+        return [slot_resource(key, options["slot"])]
+    held = [one for one in page.locks if one.name == key]
+    if fingerprint := options["holder"]:
+        seen = [one for one in held if fingerprint in {by.fingerprint for by in one.by_holder()}]
+        held = seen or held[:1]
+    elif len(held) > 1 and not options["all_slots"]:
+        raise UsageError(_which_slot(key, held, page))
+    return [one.resource for one in held] or [key]
+
+
+def _which_slot(key: str, held: list[Holding], page: HeldLocks) -> str:
+    """Return the error that names the holders, of whom the operator must choose."""
+    lines = [f"{key} has several holders: {page.slots[key]} slots are held."]
+    for one in held:
+        holder = f"lock {one.fingerprint} of {holder_summary(one.holder)}"
+        lines.append(f"  slot {slot_of(one.resource)}: {holder}")
+    example = f"--slot {slot_of(held[0].resource)}"
+    return "\n".join([*lines, f"Add {example} (or another of them), or --all-slots."])
+
+
+def _not_released(resource: str, page: HeldLocks, held: list[Holding]) -> ReleaseResult:
+    """Return the result for a resource that has no lock to release."""
     if held:
         outcome = ReleaseOutcome.CHANGED
-    elif key in page.undecided:
+    elif resource in page.undecided:
         outcome = ReleaseOutcome.NO_QUORUM
     else:
         outcome = ReleaseOutcome.NOT_HELD
     now = held[0].fingerprint if held else ""
-    freed = Freed(resource=key, using=page.using, outcome=outcome, now=now, masters=page.silent)
+    freed = Freed(
+        resource=resource, using=page.using, outcome=outcome, now=now, masters=page.silent
+    )
     return ReleaseResult(outcome.value, freed)
 
 
@@ -168,24 +204,24 @@ def _problem(result: ReleaseResult) -> str:
         case ReleaseOutcome.NOT_HELD.value:
             nearest = ", ".join(map(printable, _nearest(result)))
             similar = f" Similar resources that are held: {nearest}" if nearest else ""
-            return f"{freed.resource} is not held.{similar}"
+            return f"{freed.label} is not held.{similar}"
         case ReleaseOutcome.CHANGED.value:
-            return f"{freed.resource} was not released: it is now held as lock {freed.now}."
+            return f"{freed.label} was not released: it is now held as lock {freed.now}."
         case ReleaseOutcome.NO_QUORUM.value:
             servers = f"{server_word(freed.using)}s"
-            return f"Too few {servers} answered: {freed.resource} may still be held."
-    return f"{freed.resource} was not released."
+            return f"Too few {servers} answered: {freed.label} may still be held."
+    return f"{freed.label} was not released."
 
 
 def _nearest(result: ReleaseResult) -> list[str]:
     wanted = result.outcome == ReleaseOutcome.NOT_HELD.value
-    return nearest_held(result.freed.resource, result.freed.using) if wanted else []
+    return nearest_held(result.freed.name, result.freed.using) if wanted else []
 
 
 def _rows(result: ReleaseResult) -> Iterator[tuple[str, ...]]:
     freed = result.freed
     for name, answer in freed.masters.items() or [("", "")]:
-        yield freed.resource, freed.fingerprint, result.outcome, name, answer
+        yield freed.label, freed.fingerprint, result.outcome, name, answer
 
 
 def _document(results: list[ReleaseResult], by: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,7 +232,9 @@ def _document(results: list[ReleaseResult], by: str, options: Mapping[str, Any])
         "dry_run": options["dry_run"],
         "results": [
             {
-                "resource": result.freed.resource,
+                "resource": result.freed.name,
+                "slot": result.freed.slot,
+                "limit": limit_of(result.freed.holder),
                 "outcome": result.outcome,
                 "fingerprint": result.freed.fingerprint,
                 "holder": dict(result.freed.holder),
