@@ -11,7 +11,13 @@ import pytest
 from django.test import override_settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import BadResource, LockLost, QuorumUnreachable, ResourceLocked
+from redlock_django.exceptions import (
+    BadResource,
+    LimitReached,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
 from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
@@ -198,6 +204,72 @@ class TestHolders:
     def test_lose_lock_needs_a_holder_in_this_process(self) -> None:
         with held_elsewhere(R), pytest.raises(AssertionError, match="is not held in this process"):
             lose_lock(R)
+
+    def test_other_clients_hold_every_slot_of_a_name(self) -> None:
+        with held_elsewhere("export", limit=3):
+            assert_locked("export", slots=3)
+            with pytest.raises(LimitReached):
+                lock("export", limit=3).acquire()
+            with pytest.raises(AssertionError, match="export: 3 slots are held, not 2"):
+                assert_locked("export", slots=2)
+        assert_not_locked("export")
+
+    def test_other_clients_hold_some_slots_of_a_name(self) -> None:
+        with held_elsewhere("export", limit=3, slots=2):
+            with lock("export", limit=3):
+                assert_locked("export", slots=3)
+            assert_locked("export", slots=2)
+            with pytest.raises(AssertionError, match=r"export, slot \d by .*held_elsewhere"):
+                assert_not_locked("export")
+
+    async def test_other_clients_hold_slots_in_a_loop(self) -> None:
+        async with held_elsewhere("export", limit=2):
+            with pytest.raises(LimitReached):
+                await lock("export", limit=2).aacquire()
+        assert_not_locked("export")
+
+    def test_too_few_free_slots_leave_nothing_behind(self) -> None:
+        with held_elsewhere("export", limit=3, slots=2):
+            with pytest.raises(LimitReached), held_elsewhere("export", limit=3):
+                pass
+            assert_locked("export", slots=2)
+
+    def test_any_held_slot_is_locked(self) -> None:
+        with lock("export", limit=9) as held:
+            assert_locked("export")
+            held.disown()
+            others = [lock("export", limit=9).acquire() for _ in range(1)]
+        for one in others:
+            assert_locked("export", slots=1)
+            one.release()
+        with pytest.raises(AssertionError, match="not locked: export"):
+            assert_locked("export", slots=1)
+
+    def test_a_name_whose_beginning_is_another_name_is_not_locked(self) -> None:
+        with held_elsewhere("my:export", limit=2):
+            assert_not_locked("export")
+
+    def test_lose_lock_loses_every_slot_of_this_process(self) -> None:
+        held = [lock("export", limit=3) for _ in range(3)]
+        for one in held:
+            one.acquire().disown()
+        lose_lock("export")
+        assert not any(one.locked for one in held)
+
+    @pytest.mark.parametrize(
+        ("resources", "options", "problem"),
+        [
+            (("a", "b"), {"limit": 2}, "limit=2 needs one name, got 2"),
+            (("a",), {"limit": 2, "slots": 3}, "a name with limit=2 has no 3 slots"),
+            (("a",), {"slots": 2}, "a name with limit=1 has no 2 slots"),
+            (("a",), {"limit": 0}, "limit must be a whole number from 1 to 1,000"),
+        ],
+    )
+    def test_slots_that_cannot_be_held(
+        self, resources: tuple[str, ...], options: dict[str, Any], problem: str
+    ) -> None:
+        with pytest.raises(ValueError, match=problem):
+            held_elsewhere(*resources, **options)
 
 
 # On real servers.
