@@ -33,10 +33,10 @@ def check_views(**_: Any) -> list[CheckMessage]:
     E012: locked before django-ninja authenticates the user, or `<user.pk>` or the body read before
     REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
-    locked in the store and in a transaction.
+    locked in the store and in a transaction. W049: a template that is locked with two limits.
     """
     errors = partial(_route_errors, planned=_planned())
-    return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways()]
+    return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
 
 
 def check_isolation(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -71,26 +71,56 @@ def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage
 
 def _locked_in_two_ways() -> Iterator[CheckMessage]:
     """Yield E018 for a template that one view locks in a transaction and another one does not."""
-    planned, first = _planned(), dict[str, tuple[str, str]]()
+    first: dict[str, tuple[str, str]] = {}
+    for name, template, options in _locked_templates():
+        database = options.in_transaction
+        where = "in the store" if database is None else f"in transactions of {database!r}"
+        other, elsewhere = first.setdefault(template, (name, where))
+        if elsewhere != where:
+            yield Error(
+                f"{name} locks {template!r} {where}, and {other} locks it {elsewhere}. They do not "
+                "exclude each other.",
+                hint="Lock one template in one way: with in_transaction= everywhere, or nowhere.",
+                id="redlock_django.E018",
+            )
+
+
+def _two_limits() -> Iterator[CheckMessage]:
+    """Yield W049 for a template that two views lock with different limits."""
+    first: dict[tuple[str, str], tuple[str, int]] = {}
+    for name, template, options in _locked_templates():
+        if options.in_transaction is None:
+            limit = options.limit or 1
+            other, others = first.setdefault((options.using, template), (name, limit))
+            if limit != others:
+                yield checks.Warning(
+                    f"{name} locks {template!r} {_with_limit(limit)}, and {other} locks it "
+                    f"{_with_limit(others)}. So {max(limit, others)} clients may hold it at once.",
+                    hint="Lock one template with one limit everywhere.",
+                    id="redlock_django.W049",
+                )
+
+
+def _with_limit(limit: int) -> str:
+    return "without a limit" if limit == 1 else f"with limit={limit}"
+
+
+def _locked_templates() -> Iterator[tuple[str, str, LockOptions]]:
+    """Yield each template that a view locks: the name of the view, the template, the options."""
+    planned = _planned()
     if not getattr(settings, "ROOT_URLCONF", None):
         return
+    seen: set[Any] = set()  # a view may be at several URLs
     for route in routes():
         view: Any = route.pattern.callback
         locked = planned.get(route.pattern, view)
         for name, function in [(view_name(view), locked), *handlers_of(view)]:
             options: LockOptions | None = getattr(function, "lock_options", None)
-            for template in options.templates if options is not None else ():
-                database = options.in_transaction if options is not None else None
-                where = "in the store" if database is None else f"in transactions of {database!r}"
-                other, elsewhere = first.setdefault(template.text, (name, where))
-                if elsewhere != where:
-                    yield Error(
-                        f"{name} locks {template.text!r} {where}, and {other} locks it "
-                        f"{elsewhere}. They do not exclude each other.",
-                        hint="Lock one template in one way: with in_transaction= everywhere, or "
-                        "nowhere.",
-                        id="redlock_django.E018",
-                    )
+            if options is None or (name, id(options)) in seen:
+                continue
+            seen.add((name, id(options)))
+            for template in options.templates:
+                yield name, template.text, options
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:

@@ -360,3 +360,68 @@ def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
         "default": {**settings.REDLOCK["default"], "RULES": [{"view": "x", "key": 5}]}
     }
     assert "'key' must be a template" in found()["E002"]
+
+
+@lock_resource("report:<int:pk>", limit=3)
+def three_at_once(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+@lock_resource("report:<int:pk>", limit=2)
+def two_at_once(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+class TwoAtOnce(LockResourceMixin, View):
+    lock_key = "report:<int:pk>"
+    lock_limit = 2
+
+
+class MethodTwoAtOnce(View):
+    @method_decorator(lock_resource("report:<int:pk>", limit=2))
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+@lock_resource("report:<int:pk>")
+def one_at_once(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+@pytest.mark.parametrize("other", [two_at_once, TwoAtOnce.as_view(), MethodTwoAtOnce.as_view()])
+def test_two_limits_of_a_template_are_reported(other: Any, urls: Urls) -> None:
+    urls(
+        path("a/<int:pk>/", three_at_once),
+        path("again/<int:pk>/", three_at_once),
+        path("b/<int:pk>/", other),
+        path("c/<int:pk>/", other),
+    )
+    [message] = found()["W049"].splitlines()
+    assert "locks 'report:<int:pk>' with limit=2, and " in message
+    assert "three_at_once locks it with limit=3. So 3 clients may hold it at once" in message
+    assert "Lock one template with one limit everywhere" in message
+
+
+def test_a_template_with_and_without_a_limit_is_reported(urls: Urls) -> None:
+    urls(path("a/<int:pk>/", three_at_once), path("b/<int:pk>/", one_at_once))
+    assert "one_at_once locks 'report:<int:pk>' without a limit, and" in found()["W049"]
+
+
+def test_two_limits_of_rules_are_reported(urls: Urls, settings: Settings) -> None:
+    rule = {"key": "report:<int:pk>", "path": "rule/<int:pk>/"}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [{**rule, "limit": 2}]}}
+    urls(path("a/<int:pk>/", three_at_once), path("rule/<int:pk>/", csrf_exempt(plain)))
+    assert "with limit=2, and" in found()["W049"]
+
+
+def plain(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+def test_one_limit_of_a_template_everywhere_is_in_order(urls: Urls, settings: Settings) -> None:
+    urls(path("a/<int:pk>/", two_at_once), path("b/<int:pk>/", TwoAtOnce.as_view()))
+    assert "W049" not in found()
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    elsewhere = lock_resource("report:<int:pk>", limit=9, using="other")(plain)
+    urls(path("a/<int:pk>/", two_at_once), path("b/<int:pk>/", elsewhere))
+    assert "W049" not in found()
