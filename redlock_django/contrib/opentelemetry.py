@@ -197,10 +197,12 @@ def _ns(seconds: float) -> int:
 
 def _about_lease(held_lease: events.ReportedLease) -> dict[str, Any]:
     lease = held_lease.lease
+    slot = {"redlock.slot": lease.slot} if lease.limit > 1 else {}
     return {
         "redlock.using": held_lease.backend.alias,
         "redlock.resources": lease.names,
         "redlock.fingerprint": lease.fingerprint,
+        **slot,
     }
 
 

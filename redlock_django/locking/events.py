@@ -93,7 +93,7 @@ def acquired(held_lease: ReportedLease) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: acquired by %s after %.3f s",
-            ", ".join(held_lease.lease.resources),
+            ", ".join(held_lease.lease.names),
             held_lease.lease.fingerprint,
             waited,
             extra={**_log_fields(held_lease), "waited": waited},
@@ -155,7 +155,7 @@ def released(held_lease: ReportedLease, freed: bool | None, send: Callable[..., 
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: released by %s after %.3f s%s",
-            ", ".join(held_lease.lease.resources),
+            ", ".join(held_lease.lease.names),
             held_lease.lease.fingerprint,
             held,
             "" if freed else ", not confirmed",
@@ -185,7 +185,7 @@ def lost(held_lease: ReportedLease, reason: str) -> None:
     counters.count_end(held_lease.backend.alias, "lost", held)
     logger.warning(
         "redlock %s: the lock was lost: %s",
-        ", ".join(held_lease.lease.resources),
+        ", ".join(held_lease.lease.names),
         reason,
         extra={**_log_fields(held_lease), "held": held, "reason": reason},
     )

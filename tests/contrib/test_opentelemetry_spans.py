@@ -144,6 +144,28 @@ def test_a_refusal_is_no_error(traced: Traced) -> None:
     assert "secret" not in span.to_json()
 
 
+def test_the_spans_of_a_slot_name_the_name_and_the_slot(traced: Traced) -> None:
+    with held_elsewhere("export", limit=3, slots=2), lock("export", limit=3) as held:
+        slot = held.slot
+        held.disown()
+        with pytest.raises(ResourceLocked):
+            lock("export", limit=3).acquire()
+    acquired, refused, *rest = [about(span) for span in traced.spans() if "acq" in span.name]
+    assert (acquired["resources"], acquired["slot"]) == (("export",), slot)
+    assert (refused["resources"], refused["outcome"]) == (("export",), "refused")
+    assert "slot" not in refused
+    assert not rest
+    for name in ("redlock hold", "redlock release"):
+        facts = about(traced.named(name))
+        assert (facts["resources"], facts["slot"]) == (("export",), slot)
+
+
+def test_a_lock_has_no_slot(traced: Traced) -> None:
+    with lock("export"):
+        pass
+    assert all("slot" not in about(span) for span in traced.spans())
+
+
 def test_no_quorum_is_an_error(traced: Traced, masters: MemoryBackend) -> None:
     masters.refuse(0)
     masters.refuse(1)

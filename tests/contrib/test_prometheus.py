@@ -62,6 +62,23 @@ def test_a_scrape_returns_all_counters() -> None:
     assert seen["redlock_master_up", "default", "c:6379"] == 1
 
 
+def test_each_holder_of_a_name_with_a_limit_is_counted_once() -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(RedlockCollector())
+    with memory_masters():
+        held = [lock("order:1", limit=3) for _ in range(3)]
+        for one in held:
+            one.acquire().disown()
+        with pytest.raises(ResourceLocked):
+            lock("order:1", limit=3).acquire()
+        for one in held:
+            one.release()
+        seen = scraped(registry)
+    numbers = {name: value for (name, using, _), value in seen.items() if using == "default"}
+    assert numbers["redlock_acquired_total"] == numbers["redlock_released_total"] == 3
+    assert numbers["redlock_refused_total"] == 1
+
+
 def test_registering_reads_no_settings(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTER": "wrong"}}
     registry = CollectorRegistry(auto_describe=True)

@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connection
 from django.test.utils import CaptureQueriesContext
 
-from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
+from redlock_django.exceptions import LimitReached, QuorumUnreachable, ResourceLocked
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import lock
@@ -28,7 +28,7 @@ from redlock_django.operate.contention_report import (
 )
 from redlock_django.testing import held_elsewhere, memory_masters
 from tests.operate.conftest import LIST
-from tests.waiting import hold_until_wanted
+from tests.waiting import hold_until_wanted, until
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -117,6 +117,29 @@ def test_only_resources_at_fault_are_counted(masters: MemoryBackend) -> None:
 def test_a_name_with_commas_is_counted(masters: MemoryBackend, name: str) -> None:
     refuse(name)
     assert written() == {"": {"refused": 1}, name: {"refused": 1}}
+
+
+def test_slots_of_a_name_are_counted_as_the_name(masters: MemoryBackend) -> None:
+    def wait_for_it() -> None:
+        with lock("export", limit=2, wait=60):
+            pass
+
+    held = []
+    for _ in range(2):
+        held.append(lock("export", limit=2).acquire())
+        held[-1].disown()
+    with pytest.raises(LimitReached):
+        lock("export", limit=2).acquire()
+    waiter = threading.Thread(target=wait_for_it)
+    waiter.start()
+    until(lambda: masters.look(["export"]).locks[0].waiters, "a waiter")
+    for one in held:
+        one.release()
+    waiter.join()
+    rows = written()
+    assert rows.keys() == {"", "export"}
+    for row in rows.values():
+        assert (row["refused"], row["released"]) == (1, 3)
 
 
 def test_waits_and_holds(masters: MemoryBackend) -> None:
