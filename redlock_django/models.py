@@ -17,6 +17,7 @@ from redlock_django.engine.inspection.printable import printable
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+    from redlock_django.backends.inspection.results import SlotsHeld
     from redlock_django.engine.inspection.holders import Holding
 
     CharField = models.CharField[str, str]
@@ -81,6 +82,8 @@ class HeldLock(models.Model):
 
     objects = NoTableManager()
     holding: Holding
+    slots: SlotsHeld | None = None
+    """How many slots of the name are held, if it has a limit and the page has counted them."""
 
     class Meta:
         managed = False
@@ -94,7 +97,7 @@ class HeldLock(models.Model):
         return printable(self.resource)
 
     @classmethod
-    def of(cls, using: str, holding: Holding) -> HeldLock:
+    def of(cls, using: str, holding: Holding, slots: SlotsHeld | None = None) -> HeldLock:
         """Return the row for a lock that the masters of an alias report."""
         lock = cls(
             id=cls.id_of(holding.fingerprint, using, holding.resource),
@@ -105,7 +108,7 @@ class HeldLock(models.Model):
             since=moment(holding.since),
             ttl=holding.ttl,
         )
-        lock.holding = holding
+        lock.holding, lock.slots = holding, slots
         return lock
 
     @staticmethod

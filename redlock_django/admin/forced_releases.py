@@ -27,7 +27,7 @@ class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
 
     list_display = (
         "at",
-        "resource",
+        "name",
         "fingerprint",
         "held_by",
         "released_by",
@@ -40,7 +40,7 @@ class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
     fields = (
         "at",
         "released_by",
-        "resource",
+        "name",
         "using",
         "fingerprint",
         "outcome_word",
@@ -51,6 +51,11 @@ class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
 
     class Media:
         css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
+
+    @admin.display(description=gettext_lazy("resource"), ordering="resource")
+    def name(self, record: ForcedRelease) -> str:
+        """Return the name, and the slot if it has a limit."""
+        return labels.lock_name(record.resource, record.holder)
 
     @admin.display(description=gettext_lazy("holder"))
     def held_by(self, record: ForcedRelease) -> SafeString:

@@ -20,6 +20,7 @@ from redlock_django.engine.inspection.printable import printable
 if TYPE_CHECKING:
     from django.utils.functional import _StrPromise as StrPromise
 
+    from redlock_django.backends.inspection.results import SlotsHeld
     from redlock_django.engine.inspection.holders import Holding, HoldingState
 
 BREADCRUMB_LIST = django.VERSION >= (6, 1)
@@ -78,6 +79,12 @@ STATES = {
         ),
     ),
 }
+
+LIMITS_DIFFER = gettext_lazy(
+    "The holders of this name state different limits (1: a lock), as while a new limit is "
+    "deployed. At most the largest number of clients holds it. If it stays so, two places of the "
+    "code name it with different limits: run “manage.py check”."
+)
 
 OUTCOMES = {
     "released": gettext_lazy("released"),
@@ -149,6 +156,41 @@ def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
 
 def _local(moment: datetime) -> datetime:
     return timezone.localtime(moment) if timezone.is_aware(moment) else moment
+
+
+def lock_name(resource: str, holder: Mapping[str, Any]) -> str:
+    """Return the name of what a holder holds, in printable characters: "export, slot 1"."""
+    from redlock_django.engine.inspection.holders import slot_in
+    from redlock_django.engine.protocol.slots import name_of
+
+    slot = slot_in(resource, holder)
+    if slot is None:
+        return printable(resource)
+    return _("%(name)s, slot %(slot)s") % {"name": printable(name_of(resource)), "slot": slot}
+
+
+def slots_line(slot: int | None, held: SlotsHeld | None) -> SafeString:
+    """Return "slot 1 · 2/3 held" as a line of its own, nothing for a lock."""
+    if slot is None:
+        return SafeString()
+    parts = [_("slot %s") % slot]
+    if held is not None:
+        parts.append(_("%s held") % str(held))
+    return format_html(
+        '<span class="redlock-line redlock-quiet"><bdi>{}</bdi></span>{}',
+        " · ".join(parts),
+        limits_line(held),
+    )
+
+
+def limits_line(held: SlotsHeld | None) -> SafeString:
+    """Return "different limits: 3, 5" as a line of its own, nothing if the holders agree."""
+    if held is None or len(held.limits) < 2:
+        return SafeString()
+    text = _("different limits: %s") % ", ".join(map(str, held.limits))
+    return format_html(
+        '<span class="redlock-line redlock-missing" title="{}">{}</span>', LIMITS_DIFFER, text
+    )
 
 
 def holder_field(holder: Mapping[str, Any], name: str) -> str:

@@ -10,46 +10,62 @@ from django.utils.translation import gettext as _
 
 from redlock_django.admin import labels
 from redlock_django.admin.held_locks.shown_locks import ShownLock
+from redlock_django.backends.inspection.results import HeldLocks
 from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock, moment
 
 
-def detail_context(
-    alias: str, seen: Holding, silent: Mapping[str, str], scale: float
-) -> dict[str, Any]:
-    """Return what the page of a lock shows; `silent` and `scale` are those of `bars`."""
-    lock = HeldLock.of(alias, seen)
+def detail_context(seen: Holding, looked: HeldLocks, scale: float) -> dict[str, Any]:
+    """Return what the page of a lock shows; `looked` has every slot of its name.
+
+    `scale` is that of `bars`.
+    """
+    lock = HeldLock.of(looked.using, seen, looked.slots.get(seen.name))
     return {
         "lock": lock,
-        "name": printable(seen.resource),
+        "name": printable(seen.name),
+        "slot": seen.slot,
+        "slots": _slots(looked) if lock.slots is not None else [],
+        "limits": labels.limits_line(lock.slots),
+        "limits_differ": labels.LIMITS_DIFFER,
         "holder": {name: labels.holder_field(seen.holder, name) for name in seen.holder},
         "where": labels.holder_process(seen.holder),
         "since": labels.time_cell(lock.since),
         "minimum_hold": labels.minimum_hold_line(moment(seen.minimum_hold_until)),
         "left": labels.duration(seen.ttl),
         "on_masters": labels.masters_of(seen),
-        "waiters": seen.waiters,
+        "waiters": sum(one.waiters for one in looked.locks),
         "missing": labels.missing_text(seen),
         "badge": labels.badge(seen.state),
         "explained": labels.STATES[seen.state.value].explanation,
-        "bars": bars(seen, silent, scale),
-        "rivals": _rivals(alias, seen),
+        "bars": bars(seen, looked.silent, scale),
+        "rivals": _rivals(looked.using, seen),
     }
+
+
+def _slots(looked: HeldLocks) -> list[tuple[int, ShownLock]]:
+    """Return the number of each slot that is held, and its lock."""
+    return [
+        (slot_of(one.resource), _shown(one.fingerprint, looked.using, one)) for one in looked.locks
+    ]
 
 
 def _rivals(alias: str, holding: Holding) -> list[ShownLock]:
     """Return the locks of the other holders of a resource."""
-    return [
-        ShownLock(
-            id=HeldLock.id_of(fingerprint, alias, holding.resource),
-            fingerprint=fingerprint,
-            alias=alias,
-            resource=holding.resource,
-            holding=holding,
-        )
-        for fingerprint in dict.fromkeys(rival.fingerprint for rival in holding.rivals)
-    ]
+    fingerprints = dict.fromkeys(rival.fingerprint for rival in holding.rivals)
+    return [_shown(fingerprint, alias, holding) for fingerprint in fingerprints]
+
+
+def _shown(fingerprint: str, alias: str, holding: Holding) -> ShownLock:
+    return ShownLock(
+        id=HeldLock.id_of(fingerprint, alias, holding.resource),
+        fingerprint=fingerprint,
+        alias=alias,
+        resource=holding.resource,
+        holding=holding,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,9 +66,14 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
 
     @admin.display(description=gettext_lazy("resource"), ordering="resource")
     def name(self, lock: HeldLock) -> SafeString:
-        """Return the resource, isolated from the text direction of the page."""
-        name = str(lock)
-        return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', name, name)
+        """Return the name, isolated from the text direction of the page, and the slot."""
+        name = printable(lock.holding.name)
+        return format_html(
+            '<bdi class="redlock-name" title="{}">{}</bdi>{}',
+            name,
+            name,
+            labels.slots_line(lock.holding.slot, lock.slots),
+        )
 
     @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def held_by(self, lock: HeldLock) -> SafeString:
@@ -171,6 +176,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         """Show one lock and its state on each master."""
         from redlock_django.admin.held_locks.detail import detail_context
         from redlock_django.admin.held_locks.shown_locks import led_by, replacement_text
+        from redlock_django.engine.protocol.slots import name_of
         from redlock_django.locking.services import locks
         from redlock_django.operate.inspection import who_holds
 
@@ -178,20 +184,22 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
             raise PermissionDenied
         try:
             fingerprint, alias, resource = HeldLock.parts(unquote(object_id))
-            looked = who_holds(resource, using=alias) if alias in locks else None
+            name = name_of(resource)
+            looked = who_holds(name, using=alias, slots=True) if alias in locks else None
         except (ValueError, BadResource):
             looked = None
         if looked is None:
             return self._back(request, messages.WARNING, _("There is no such lock."))
-        holding = next(iter(looked.locks), None)
+        holding = next((one for one in looked.locks if one.resource == resource), None)
         seen = led_by(fingerprint, holding)
         if seen is None:
-            text = _("Lock on %s:") % printable(resource) + f" {replacement_text(holding)}"
+            lock_name = labels.lock_name(resource, holding.holder if holding else {})
+            text = _("Lock on %s:") % lock_name + f" {replacement_text(holding)}"
             return self._back(request, messages.WARNING, text)
         context = {
             **self._context(request, _("Held lock")),
-            **detail_context(alias, seen, looked.silent, locks[alias].settings.ttl),
-            "audit": releases_url(request, resource, self.admin_site.name),
+            **detail_context(seen, looked, locks[alias].settings.ttl),
+            "audit": releases_url(request, seen.name, self.admin_site.name),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/redlock_django/heldlock/detail.html", context)

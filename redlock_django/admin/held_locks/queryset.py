@@ -110,4 +110,8 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         if self.asked.ids is not None:
             shown = shown_locks(self.asked.ids, self.inspection)
             return [one.lock for one in shown if one.lock is not None]
-        return [HeldLock.of(self.asked.alias, holding) for holding in self.page.locks]
+        page = self.page
+        return [
+            HeldLock.of(self.asked.alias, holding, page.slots.get(holding.name))
+            for holding in page.locks
+        ]

@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from redlock_django.admin.held_locks.shown_locks import parts_of
+from redlock_django.admin.labels import lock_name
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.models import HeldLock
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
@@ -49,7 +49,7 @@ def release_locks(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
             if freed.fingerprint:
                 LogEntry.objects.log_actions(
                     user_id=user.pk,
-                    queryset=[HeldLock(id=lock_id, resource=resource)],
+                    queryset=[HeldLock(id=lock_id, resource=freed.label)],
                     action_flag=DELETION,
                     change_message=_("Released by force: %s") % _on_each(freed.masters),
                 )
@@ -103,7 +103,7 @@ def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
 
 
 def _names(every: list[Freed]) -> str:
-    names = ", ".join(printable(freed.resource) for freed in every[:_MAX_NAMED])
+    names = ", ".join(lock_name(freed.resource, freed.holder) for freed in every[:_MAX_NAMED])
     more = len(every) - _MAX_NAMED
     return names if more <= 0 else _("%(names)s and %(more)s more") % {"names": names, "more": more}
 

@@ -10,10 +10,17 @@ from functools import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from redlock_django.admin.labels import age, duration, holder_cell, holder_process, masters_of
+from redlock_django.admin.labels import (
+    age,
+    duration,
+    holder_cell,
+    holder_process,
+    lock_name,
+    masters_of,
+)
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection.holders import Holding
-from redlock_django.locking.names import is_resource, printable
+from redlock_django.locking.names import is_resource
 from redlock_django.locking.services import locks
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import who_holds
@@ -40,8 +47,8 @@ class ShownLock:
 
     @property
     def name(self) -> str:
-        """The resource as a printable string."""
-        return printable(self.resource)
+        """The name, and the slot if it has a limit, as a printable string."""
+        return lock_name(self.resource, self.lock.holding.holder if self.lock else {})
 
     @property
     def instead(self) -> str:

@@ -1,0 +1,181 @@
+"""Slots of a name with a limit in the admin: the list, the page of one, forced releases."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.admin.utils import quote
+from django.contrib.messages import get_messages
+
+from redlock_django import lock
+from redlock_django.locking.lock import Lock
+from redlock_django.models import ForcedRelease
+from redlock_django.operate.inspection import who_holds
+from tests.operate.commands import THREE_IN_MEMORY, memory
+from tests.operate.conftest import LIST, RECORDS, RELEASE
+
+if TYPE_CHECKING:
+    from django.test import Client
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def in_memory(settings: Settings) -> None:
+    """Three masters in memory."""
+    settings.REDLOCK = {"default": {**THREE_IN_MEMORY, "RESTART_DELAY": 0}}
+
+
+def holders(many: int, limit: int | None = 3, name: str = "export") -> dict[int, Lock]:
+    """Return so many locks of other clients, by slot."""
+    held = {}
+    for number in range(many):
+        one = lock(name, limit=limit, holder={"path": f"/{name}/{number}/"}).acquire()
+        one.disown()
+        held[one.slot] = one
+    return held
+
+
+def id_of(held: Lock) -> str:
+    slot = f"[{held.slot}]" if held.slot else ""
+    return f"{held.fingerprint}:default:export{slot}"
+
+
+def detail(held: Lock) -> str:
+    return f"{LIST}{quote(id_of(held))}/change/"
+
+
+def text_of(answer: Any) -> str:
+    """Return the text of a page, on one line."""
+    assert answer.status_code == 200
+    return " ".join(re.sub("<[^>]*>", " ", answer.content.decode()).split())
+
+
+def release(client: Client, *ids: str) -> list[str]:
+    answer: Any = client.post(RELEASE, {"_selected_action": ids, "confirmed": "yes"})
+    assert answer.status_code == 302
+    return [str(message) for message in get_messages(answer.wsgi_request)]
+
+
+def test_the_list_shows_each_slot_and_how_many_are_held(viewer: Client) -> None:
+    held = holders(2)
+    lock("order:1").acquire().disown()
+    by_name = viewer.get(LIST).context["cl"].list_display.index("name")
+    text = text_of(viewer.get(LIST, {"o": str(by_name)}))
+    first, second = sorted(held)
+    assert f"export slot {first} · 2/3 held" in text
+    assert f"export slot {second} · 2/3 held" in text
+    assert text.index(f"slot {first} ·") < text.index(f"slot {second} ·") < text.index("order:1")
+    assert text.count("slot ") == 2
+    assert "[" not in text.split("order:1")[0].split("export")[1]
+
+
+def test_a_search_finds_all_slots(viewer: Client) -> None:
+    holders(3)
+    lock("order:1").acquire().disown()
+    text = text_of(viewer.get(LIST, {"q": "export"}))
+    assert "3 locks match." in text
+    assert [f"slot {slot} · 3/3 held" in text for slot in range(3)] == [True] * 3
+
+
+def test_waiters_of_a_name_are_shown_once(viewer: Client) -> None:
+    held = holders(3)
+    queue = {f"process {number}".encode(): float(number) for number in range(4)}
+    memory().masters[0].keyspace.sets["redlock:queue:export"] = queue
+    assert text_of(viewer.get(LIST)).count("4 waiters") == 1
+    for slot in range(3):
+        assert "Waiters 4 " in text_of(viewer.get(detail(held[slot])))
+
+
+def test_the_page_of_a_slot_shows_all_holders_of_the_name(viewer: Client) -> None:
+    held = holders(2, limit=5)
+    lock("order:1").acquire().disown()
+    for slot, one in held.items():
+        answer = viewer.get(detail(one))
+        text = text_of(answer)
+        assert f"Slot {slot} Slots held 2/5" in text
+        assert "/export/0/" in text
+        assert "/export/1/" in text
+        assert "different limits" not in text
+        links = re.findall(r'<a href="([^"]+)"><code>', answer.content.decode())
+        assert links == [detail(other) for other in held.values() if other is not one]
+
+
+def test_the_page_of_a_lock_has_no_slots(viewer: Client) -> None:
+    held = lock("export").acquire()
+    held.disown()
+    text = text_of(viewer.get(f"{LIST}{held.fingerprint}_3Adefault_3Aexport/change/"))
+    assert "Slot" not in text
+
+
+def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
+    held = holders(1, limit=3)
+    held |= holders(1, limit=5)
+    assert text_of(viewer.get(LIST)).count("different limits: 3, 5") == 2
+    text = text_of(viewer.get(detail(min(held.values(), key=lambda one: one.slot))))
+    assert "different limits: 3, 5 The holders of this name state different limits" in text
+    assert "Slots held 2/5" in text
+
+
+def test_a_lock_and_a_permit_of_one_name_are_shown(viewer: Client) -> None:
+    whole = lock("export").acquire()
+    whole.disown()
+    holders(1, limit=2)
+    assert text_of(viewer.get(LIST)).count("different limits: 1, 2") == 1
+    text = text_of(viewer.get(f"{LIST}{whole.fingerprint}_3Adefault_3Aexport/change/"))
+    assert "different limits: 1, 2" in text
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_the_slot_that_was_chosen_is_released(slot: int, operator: Client) -> None:
+    held = holders(3)
+    question = operator.post(RELEASE, {"_selected_action": id_of(held[slot])})
+    assert f"export, slot {slot} {held[slot].fingerprint}" in text_of(question)
+    (message,) = release(operator, id_of(held[slot]))
+    assert message.startswith(f"Released: export, slot {slot}.")
+    left = {one.slot for one in who_holds("export", slots=True).locks}
+    assert left == {0, 1, 2} - {slot}
+    assert LogEntry.objects.get().object_repr == f"export, slot {slot}"
+    assert ForcedRelease.objects.get().fingerprint == held[slot].fingerprint
+    assert f"export, slot {slot}" in text_of(operator.get(RECORDS))
+    record = ForcedRelease.objects.get()
+    assert f"export, slot {slot}" in text_of(operator.get(f"{RECORDS}{record.pk}/change/"))
+
+
+def test_a_slot_that_was_acquired_again_is_kept(operator: Client) -> None:
+    held = holders(3)
+    shown = id_of(held[1])
+    held[1].release()
+    again = lock("export", limit=3).acquire()
+    again.disown()
+    (message,) = release(operator, shown)
+    assert message.startswith("Not released: export, slot 1.")
+    assert again.locked
+
+
+def test_earlier_releases_of_every_slot_are_linked(operator: Client) -> None:
+    held = holders(3)
+    release(operator, id_of(held[0]), id_of(held[2]))
+    page = operator.get(detail(held[1])).content.decode()
+    (link,) = re.findall(rf'href="({RECORDS}[^"]+)">Previous forced releases', page)
+    text = text_of(operator.get(link))
+    assert "export, slot 0" in text
+    assert "export, slot 2" in text
+
+
+def test_pages_are_in_german_and_french(viewer: Client, settings: Settings) -> None:
+    held = holders(1, limit=3)
+    holders(1, limit=5)
+    (one,) = held.values()
+    for language, words in {
+        "de": [f"Platz {one.slot} · 2/5 belegt", "verschiedene Limits: 3, 5"],
+        "fr": [f"place {one.slot} · 2/5 occupées", "limites différentes : 3, 5"],
+    }.items():
+        settings.LANGUAGE_CODE = language
+        text = text_of(viewer.get(LIST))
+        for word in words:
+            assert word in text, word
