@@ -11,7 +11,7 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.waiting.waiters import Waiter, Waiters
-from tests.engine import test_slots
+from tests.engine import test_slot_rounds
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -26,165 +26,166 @@ MUTANTS: tuple[Mutant, ...] = (
     # The scripts.
     Mutant(
         "a slot is taken from its holder", "slots: each has one holder", scripts.acquire_slot,
-        never("other is not None"), test_slots.test_a_refusal_needs_one_round_where_all_are_taken,
+        never("other is not None"),
+        test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,
     ),
     Mutant(
         "compare the token of a slot only", "slots: acquire compares the whole value",
         scripts.acquire_slot, instead("lock != value", "(lock or b'')[:32] != value[:32]"),
-        test_slots.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
+        test_slot_rounds.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
     ),
     Mutant(
         "a resend of a slot is a new grant", "slots: the same value again gets the same fence",
         scripts.acquire_slot, always("lock is None or fence is None"),
-        test_slots.test_the_same_slot_twice_is_one_grant,
+        test_slot_rounds.test_the_same_slot_twice_is_one_grant,
     ),
     Mutant(
         "a slot ignores tombstones", "slots: no acquire after a tombstone", scripts.acquire_slot,
         without("return [BURIED, ...]"),
-        test_slots.test_a_slot_is_not_granted_where_a_lock_would_not_be,
+        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot of any deployment", "slots: the marker is the expected one", scripts.acquire_slot,
         without("return [NOT_READY, ...]"),
-        test_slots.test_a_slot_is_not_granted_where_a_lock_would_not_be,
+        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot counts a poisoned fence", "slots: no fence above TIME + 2 skew",
         scripts.acquire_slot, without("return [FENCE_AHEAD, ...]"),
-        test_slots.test_a_slot_is_not_granted_where_a_lock_would_not_be,
+        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "any string is the fence of a slot", "slots: a fence has 1 to 16 digits",
         scripts.acquire_slot, never("fence is not None and ..."),
-        test_slots.test_a_slot_is_not_granted_where_a_lock_would_not_be,
+        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "fences of a slot from the clock alone", "slots: a fence is higher than the stored one",
         scripts.acquire_slot, instead("max(stored + 1, proposal)", "proposal"),
-        test_slots.test_the_fences_of_a_slot_grow,
+        test_slot_rounds.test_the_fences_of_a_slot_grow,
     ),
     Mutant(
         "an overlong slot stays", "slots: a TTL above MAX_TTL is cut", scripts.shortened,
         never("left > max_ttl and ..."),
-        test_slots.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
+        test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
     ),
     Mutant(
         "the slot that is free last says when", "slots: the PTTL is that of the first free slot",
         scripts.acquire_slot, instead("min(..., default=-1)", "max(lasts, default=-1)"),
-        test_slots.test_the_soonest_slot_says_when_to_try_again,
+        test_slot_rounds.test_the_soonest_slot_says_when_to_try_again,
     ),
     Mutant(
         "a reserved slot is shown as free", "slots: a reserved slot is not free",
         scripts.acquire_slot, without("taken = b'1' * len(slots)"),
-        test_slots.test_a_reserved_slot_shows_no_slot_as_free,
+        test_slot_rounds.test_a_reserved_slot_shows_no_slot_as_free,
     ),
     Mutant(
         "a granted waiter of a slot stays queued", "slots: a grant removes its waiter",
         scripts.acquire_slot, without("keyspace.remove(queue, waiter)"),
-        test_slots.test_waiters_for_several_slots_are_served_in_order,
+        test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     # Turns.
     Mutant(
         "one turn reserves all slots", "slots: as many turns as free slots", Queues.call_first,
-        always("turns >= free"), test_slots.test_a_client_takes_a_slot_that_no_waiter_needs,
+        always("turns >= free"), test_slot_rounds.test_a_client_takes_a_slot_that_no_waiter_needs,
     ),
     Mutant(
         "more turns than free slots", "slots: as many turns as free slots", scripts.release,
         instead("len(free)", "len(free) + 1"),
-        test_slots.test_as_many_waiters_have_a_turn_as_slots_are_free,
+        test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "a second release calls no second waiter", "slots: a release calls the next without a turn",
         scripts.release, instead("len(free)", "1"),
-        test_slots.test_as_many_waiters_have_a_turn_as_slots_are_free,
+        test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "a call names no slot", "slots: a call names the slot that was released", scripts.release,
         argument(Queues.call_first, slots="()"),
-        test_slots.test_waiters_for_several_slots_are_served_in_order,
+        test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a call names the slot of an earlier call",
         "slots: a call names the slot that was released",
         scripts.release, without("free.sort(...)"),
-        test_slots.test_as_many_waiters_have_a_turn_as_slots_are_free,
+        test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "a turn ends with its process alone", "slots: a waiter that leaves passes its turn on",
         scripts.release, instead("is_called and slots", "is_called and slots and lock == value"),
-        test_slots.test_the_turn_of_a_waiter_that_leaves_passes_on,
+        test_slot_rounds.test_the_turn_of_a_waiter_that_leaves_passes_on,
     ),
     Mutant(
         "a queue for each slot", "slots: one queue for all slots of a name", Deployment.queue,
         instead("name_of(resource)", "resource"),
-        test_slots.test_waiters_for_several_slots_are_served_in_order,
+        test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a release does not know the limit", "slots: a release calls the next without a turn",
         rounds.release, argument(Release, limit="1"),
-        test_slots.test_as_many_waiters_have_a_turn_as_slots_are_free,
+        test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "an undo does not know the limit", "slots: a waiter that leaves passes its turn on",
         attempt.undo_of, argument(Release, limit="1"),
-        test_slots.test_the_turn_of_a_waiter_that_leaves_passes_on,
+        test_slot_rounds.test_the_turn_of_a_waiter_that_leaves_passes_on,
     ),
     # Which slot is asked for, and when none is.
     Mutant(
         "a slot is free on a master that failed", "slots: none is free on a master that failed",
         SlotChoice.note, instead("account.count(Ballot.FAILED)", "0"),
-        test_slots.test_a_master_that_failed_has_no_free_slot,
+        test_slot_rounds.test_a_master_that_failed_has_no_free_slot,
     ),
     Mutant(
         "a slot is taken on a master that granted",
         "slots: others may be free where one is granted",
         SlotChoice.note, instead("len(account.votes) - account.count(...)", "len(shown)"),
-        test_slots.test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot,
+        test_slot_rounds.test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot,
     ),
     Mutant(
         "a slot taken on one master is taken", "slots: taken on a majority", SlotChoice.note,
         instead("account.majority(counted - least)", "not least"),
-        test_slots.test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken,
+        test_slot_rounds.test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken,
     ),
     Mutant(
         "any open slot will do", "slots: the one that is taken least is asked for",
         SlotChoice.note, always("taken[slot] == least"),
-        test_slots.test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for,
+        test_slot_rounds.test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for,
     ),
     Mutant(
         "a known slot is asked for again and again", "slots: the one released last is tried once",
         SlotChoice.note, without("self._known = None"),
-        test_slots.test_the_slot_that_the_process_released_last_is_asked_for_first,
+        test_slot_rounds.test_the_slot_that_the_process_released_last_is_asked_for_first,
     ),
     Mutant(
         "a slot beyond the limit", "slots: none beyond the limit of this client",
         SlotChoice.resource, never("slot >= self.limit"),
-        test_slots.test_a_slot_beyond_a_smaller_limit_is_not_asked_for,
+        test_slot_rounds.test_a_slot_beyond_a_smaller_limit_is_not_asked_for,
     ),
     Mutant(
         "the released slots of every name", "slots: those of 1,000 names are remembered",
         ReleasedSlots.add, without("self._slots.clear()"),
-        test_slots.test_the_slots_of_a_limited_number_of_names_are_remembered,
+        test_slot_rounds.test_the_slots_of_a_limited_number_of_names_are_remembered,
     ),
     Mutant(
         "refused beside a free slot", "slots: asked again at once while one is open",
         Wait._may_take_another, never("self.slots.is_open"),
-        test_slots.test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free,
+        test_slot_rounds.test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free,
     ),
     Mutant(
         "asked again although all are taken", "slots: refused once all are taken on a majority",
         Wait._may_take_another, always("self.slots.is_open"),
-        test_slots.test_a_refusal_needs_one_round_where_all_are_taken,
+        test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,
     ),
     Mutant(
         "asked again without a quorum", "slots: without a quorum, no slot is known to be open",
         Wait._may_take_another, always("not attempt.unreachable"),
-        test_slots.test_a_waiter_without_a_quorum_pauses,
+        test_slot_rounds.test_a_waiter_without_a_quorum_pauses,
     ),
     Mutant(
         "a waiter pauses beside a free slot", "slots: asked again at once while one is open",
         Wait.pause, never("self._may_take_another(attempt)"),
-        test_slots.test_it_asks_at_once_also_where_it_waits,
+        test_slot_rounds.test_it_asks_at_once_also_where_it_waits,
     ),
     # Calls.
     Mutant(
