@@ -1,0 +1,166 @@
+"""Names that several processes hold at once, on real masters: killed holders, killed masters."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django import lock
+from redlock_django.exceptions import LimitReached
+from tests.live.left_over import nothing_left
+from tests.live.linked import linked
+from tests.programs import Program, started
+from tests.timeouts import generous_timeouts
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+    from redis import Redis
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_deadlock")]
+R = "export"
+TTL = 2.0
+
+SETUP = """
+    import sys, threading
+    import django
+    from django.conf import settings
+    from tests.timeouts import generous_timeouts
+    settings.configure(REDLOCK={"default": {
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
+        "TTL": 2, **generous_timeouts(2)}})
+    django.setup()
+    from redlock_django import lock
+"""
+HOLDER = f"""{SETUP}
+    with lock("export", limit=2) as held:
+        print("held", flush=True)
+        sys.stdin.readline()
+        held.release()
+        print("released", flush=True)
+        sys.stdin.readline()
+"""
+# Each thread notes how many hold the name, in a server that no lock is on.
+WORKER = f"""{SETUP}
+    from redis import Redis
+    limit, count = int(sys.argv[2]), Redis.from_url(sys.argv[3])
+    note = count.register_script(
+        "local now = redis.call('INCR', 'now') "
+        "if now > tonumber(redis.call('GET', 'most') or 0) then redis.call('SET', 'most', now) end"
+    )
+    def work():
+        for _ in range(int(sys.argv[4])):
+            with lock("export", limit=limit, wait=60) as held:
+                note()
+                held.ensure_held()
+                count.decr("now")
+                count.incr("rounds")
+    print("ready", flush=True)
+    sys.stdin.readline()
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    print("done", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {
+            "MASTERS": [m.url for m in masters[:3]],
+            "RESTART_DELAY": 0,
+            "TTL": TTL,
+            "RENEW": False,
+            **generous_timeouts(TTL),
+        }
+    }
+    linked()
+
+
+def urls(masters: list[LocalMaster]) -> str:
+    return ",".join(master.url for master in masters[:3])
+
+
+def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
+    masters: list[LocalMaster],
+) -> None:
+    with ExitStack() as stack:
+        holders = [stack.enter_context(started(HOLDER, urls(masters), ready="held")) for _ in "ab"]
+        with pytest.raises(LimitReached):
+            lock(R, limit=2).acquire()
+        holders[0].kill()
+        killed = time.monotonic()
+        with lock(R, limit=2, wait=30) as held:
+            assert time.monotonic() - killed <= TTL + 1.5
+            with ThreadPoolExecutor(1) as thread, pytest.raises(LimitReached):
+                thread.submit(lock(R, limit=2).acquire).result(60)  # the other one is renewed
+            held.ensure_held()
+
+
+def test_a_permit_that_another_process_releases_goes_to_the_waiter(
+    masters: list[LocalMaster],
+) -> None:
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(started(HOLDER, urls(masters), ready="held")) for _ in "ab"
+        )
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(lock(R, limit=2, wait=60).acquire)
+            until(lambda: queued(masters) == 3, "it is in the queue of each master")
+            second.say("release")
+            assert second.hear() == "released"
+            began = time.monotonic()
+            held = waits.result(60)
+            assert time.monotonic() - began < 0.5, "it was called: it does not ask for 1 s"
+            thread.submit(held.release).result(60)
+        first.say("release")
+        assert first.hear() == "released"
+
+
+def queued(masters: list[LocalMaster]) -> int:
+    """Return how many masters have a waiter in the queue of the name."""
+    found = 0
+    for master in masters[:3]:
+        with master.client() as client:
+            found += client.exists(f"redlock:queue:{R}")
+    return found
+
+
+@pytest.mark.parametrize("limits", [(3, 3, 3), (3, 2, 3)], ids=["one limit", "a deployment"])
+def test_processes_and_threads_hold_a_name_as_often_as_its_limit(
+    limits: tuple[int, ...], masters: list[LocalMaster]
+) -> None:
+    """Meanwhile a master is killed, and comes back without its locks."""
+    rounds = 40
+    with masters[4].client() as count, ExitStack() as stack:
+        count.delete("now", "most", "rounds")
+        workers: list[Program] = [
+            stack.enter_context(
+                started(WORKER, urls(masters), str(limit), masters[4].url, str(rounds))
+            )
+            for limit in limits
+        ]
+        for worker in workers:
+            worker.say("begin")
+        until(lambda: _read(count, "rounds") > rounds, "they work")
+        masters[2].kill()
+        before = _read(count, "rounds")
+        until(lambda: _read(count, "rounds") > before + rounds, "they work without it")
+        masters[2].start()
+        for worker in workers:
+            assert worker.hear() == "done"
+        assert _read(count, "most") == 3
+        assert _read(count, "rounds") == 3 * rounds * len(limits)
+        assert _read(count, "now") == 0
+    nothing_left(masters[:3])
+
+
+def _read(client: Redis, name: str) -> int:
+    return int(client.get(name) or 0)
