@@ -474,11 +474,12 @@ def test_several_locks_are_taken_together_under_contention(postgres_store: Store
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "release"])
-def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str) -> None:
+@pytest.mark.parametrize("limit", [1, 3])
+def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str, limit: int) -> None:
     lines = Lines()
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
-        order = lock("order:1", "order:2")
+        order = lock("order:1", "order:2") if limit == 1 else lock("order:1", limit=limit)
         if what == "release":
             order.acquire()
         try:

@@ -48,7 +48,7 @@ class Dialect:
     needs a transaction, which begins with `begin`. It fails if a lock ends meanwhile."""
 
     taken: str = ""
-    """The statement that reads the taken rows, where `take` does not return them."""
+    """The statement that reads the rows, where `take` does not return them."""
 
     join: str
     """The statement that joins the queues, and returns the time of arrival."""
@@ -142,7 +142,7 @@ _TAKEN = f"""
 ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = excluded.holder,
     fence = {{greatest}}({{locks}}.fence + 1, excluded.fence), expires_at = excluded.expires_at
 WHERE {{locks}}.token_hash = excluded.token_hash OR {_FREE}
-RETURNING resource, fence"""
+RETURNING resource, fence, token_hash"""
 _CALLED = f"""SELECT count(*) FROM {LOCKS} AS sibling WHERE resource IN ({{siblings}})
     AND expires_at <= {{now}} AND expires_at > {{now}} - %s"""
 _LEFT = ", gone AS (DELETE FROM {waiters} WHERE name = %s AND EXISTS (SELECT FROM taken))"
@@ -177,11 +177,11 @@ POSTGRESQL = Dialect(
     take_all=f"""
 WITH blocked AS (
     SELECT FROM {{locks}} WHERE resource IN ({{resources}}) AND NOT (token_hash = %s OR {_FREE})
-), taken (resource, fence, kept) AS (
+), taken (resource, fence, token_hash, kept) AS (
     {_ROWS} SELECT * FROM (VALUES {{rows}}) AS wanted WHERE NOT EXISTS (SELECT FROM blocked)
     {_TAKEN}, {_POSTGRESQL_KEPT}
 ){{left}}
-SELECT resource, fence, 1 / (count(*) OVER () / {{many}}) FROM taken""",
+SELECT resource, fence, token_hash, 1 / (count(*) OVER () / {{many}}) FROM taken""",
     join=_JOIN,
     began="(extract(epoch FROM statement_timestamp()) * 1000000)::bigint",
     recognize=_RECOGNIZE,
@@ -231,7 +231,7 @@ ON DUPLICATE KEY UPDATE
     holder = IF(token_hash = VALUES(token_hash), VALUES(holder), holder),
     fence = IF(token_hash = VALUES(token_hash), GREATEST(fence + 1, VALUES(fence)), fence),
     expires_at = IF(token_hash = VALUES(token_hash), VALUES(expires_at), expires_at)""",
-    taken="SELECT resource, fence FROM {locks} WHERE resource IN ({resources}) AND token_hash = %s",
+    taken="SELECT resource, fence, token_hash FROM {locks} WHERE resource IN ({resources})",
     join="""
 INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
 ON DUPLICATE KEY UPDATE arrived_at = VALUES(arrived_at), alive_until = VALUES(alive_until)""",
@@ -249,6 +249,14 @@ ON DUPLICATE KEY UPDATE ready_at = IF(identity <> VALUES(identity), {now} + %s, 
     is_durable="@@innodb_flush_log_at_trx_commit = 1",
     ran_for="SHOW GLOBAL STATUS LIKE 'Uptime'",
     begin="START TRANSACTION",
+)
+# It returns the rows that it did not change, too.
+MARIADB = replace(
+    MYSQL,
+    take=f"{MYSQL.take} RETURNING resource, fence, token_hash",
+    taken="",
+    join=f"{MYSQL.join} RETURNING arrived_at",
+    joined="",
 )
 DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE, "mysql": MYSQL}
 """The dialect of each vendor, as Django names it."""
@@ -273,16 +281,22 @@ MYSQL_SESSION = (
 
 def dialect_of(cursor: CursorWrapper) -> Dialect:
     """Return the dialect of the database that a cursor belongs to."""
-    dialect: Dialect = getattr(cursor.db, _ANONYMOUS, DIALECTS[cursor.db.vendor])
+    dialect: Dialect = getattr(cursor.db, _DIALECT, DIALECTS[cursor.db.vendor])
     return dialect
+
+
+def recognize_mariadb(cursor: CursorWrapper) -> None:
+    """Make `dialect_of` return that of MariaDB for the connection of a cursor, if it is one."""
+    if getattr(cursor.db, "mysql_is_mariadb", False):
+        setattr(cursor.db, _DIALECT, MARIADB)
 
 
 def ignore_identity(cursor: CursorWrapper) -> None:
     """Make `dialect_of` return a dialect without `identity` for the connection of a cursor."""
-    setattr(cursor.db, _ANONYMOUS, replace(DIALECTS[cursor.db.vendor], identity=""))
+    setattr(cursor.db, _DIALECT, replace(dialect_of(cursor), identity=""))
 
 
-_ANONYMOUS = "redlock_anonymous_dialect"  # an attribute of a connection
+_DIALECT = "redlock_dialect"  # an attribute of a connection
 
 
 # The numbers of errors of MySQL that have an SQLSTATE of their own elsewhere: a deadlock, a lock

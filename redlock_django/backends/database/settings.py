@@ -26,6 +26,7 @@ from redlock_django.backends.database.dialects import (
     MYSQL_SESSION,
     SQLITE_SCHEMA,
     Dialect,
+    recognize_mariadb,
 )
 from redlock_django.backends.database.trust import only_in
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, seconds, string
@@ -176,6 +177,7 @@ def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
             cursor.execute(statement.format(seconds=math.ceil(timeout)))
         if wrapper.vendor == "postgresql":
             _prepare_statements(cursor)
+        recognize_mariadb(cursor)
 
 
 def is_psycopg3() -> bool:

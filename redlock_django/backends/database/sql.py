@@ -167,9 +167,9 @@ class TakeStatements:
         self._cursor.execute(self._dialect.sql_of_take(self._many), [*self._rows, *self._queue])
         if self._dialect.taken:
             taken = self._dialect.sql(self._dialect.taken, self._many)
-            self._cursor.execute(taken, [*self._wanted.resources, self._wanted.token_hash])
+            self._cursor.execute(taken, self._wanted.resources)
         rows: Sequence[Any] = self._cursor.fetchall()
-        return rows
+        return [row for row in rows if text(row[2]) == self._wanted.token_hash]
 
     def _take_all(self) -> Sequence[Any]:
         """Take all locks by a statement that changes nothing if one is not free."""
