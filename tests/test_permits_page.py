@@ -1,0 +1,133 @@
+"""The examples of docs/how-to/permits.md work as written, and its numbers are right."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.test import RequestFactory
+
+import redlock_django
+from redlock_django import exceptions, lock, lock_resource
+from redlock_django.exceptions import LimitReached
+from redlock_django.fenced import Fenced
+from redlock_django.testing import held_elsewhere
+from testproject.shop.models import Order
+from tests.test_documents import ROOT
+
+PAGE = (ROOT / "docs/how-to/permits.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = pytest.mark.usefixtures("redlock_memory")
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    """The names of the page, whose blocks follow each other in one module."""
+    module: dict[str, Any] = {}
+    for block in BLOCKS:
+        exec(block, module)
+    return module
+
+
+def test_three_hold_the_first_name_of_the_page(names: dict[str, Any]) -> None:
+    held = names["held"]
+    assert held.limit == 3
+    with held_elsewhere("export", limit=2), held:
+        assert held.slot in {0, 1, 2}
+    with held_elsewhere("export", limit=3), pytest.raises(LimitReached):
+        lock("export", limit=3).acquire()
+
+
+@pytest.mark.parametrize(("view", "status"), [("report", 423), ("make_report", 429)])
+@pytest.mark.django_db
+def test_a_limit_for_each_user(names: dict[str, Any], view: str, status: int) -> None:
+    request = RequestFactory().get("/", headers={"Accept": "application/json"})
+    request.user = User(pk=7)
+    with held_elsewhere("report:7", limit=2):
+        answer = names[view](request)
+    assert answer.status_code == status
+    assert json.loads(answer.content)["code"] == "limit-reached"
+    assert int(answer["Retry-After"]) > 0
+    with held_elsewhere("report:7"):
+        assert names[view](request) is None
+
+
+def test_five_calls_of_a_partner(names: dict[str, Any]) -> None:
+    assert names["ask_partner"]("why?") is None
+    names["order_at_partner"](1)
+    with held_elsewhere("partner-api", limit=5):
+        assert names["ask_partner"]("why?") is None  # skipped
+
+
+@pytest.mark.django_db
+def test_each_slot_has_its_own_share_of_the_rows(
+    names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(Order, "save", lambda self: saved.append(self.pk))
+    orders = Order.objects.bulk_create(Order(number=str(n), total=1) for n in range(10))
+    workers = [lock("reminders", limit=4) for _ in range(4)]
+    for worker in workers:
+        worker.acquire().disown()
+    for worker in workers:
+        slot = worker.slot
+        worker.release()
+        names["work"](Order.objects.all(), wait=0)  # takes the share of a worker that ended
+        assert {pk % 4 for pk in saved[-2:]} == {slot}
+        worker.acquire().disown()
+    assert sorted(saved) == sorted(order.pk for order in orders)
+
+
+def test_the_test_of_the_page_passes(names: dict[str, Any], redlock_memory: object) -> None:
+    test: Callable[[object], None] = names["test_a_fourth_export_is_dropped"]
+    test(redlock_memory)
+
+
+def test_the_bound_of_a_count_is_as_in_the_table() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\d) \| (\d) \| (\d) \| (\d) \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 5
+    for limit, *needed, spare in (tuple(map(int, row)) for row in rows):
+        bound = [n * limit // (limit + 1) + 1 for n in (3, 5, 7)]
+        assert (needed, spare) == (bound, 5 - bound[1])
+
+
+def test_everything_that_takes_a_limit_is_named() -> None:
+    assert "limit" in inspect.signature(redlock_django.lock).parameters
+    for name in ("`limit`", "`lock_limit`", "`--limit`"):
+        assert name in PAGE
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "`limit=0`": lambda: lock("a", limit=0),
+    "several names": lambda: lock("a", "b", limit=2),
+    "`reentrant=True`": lambda: lock("a", limit=2, reentrant=True),
+    "a second slot": lambda: held_twice(),
+    "`in_transaction`": lambda: lock_resource("a", limit=2, in_transaction="default"),
+    "`.fenced(held)`": lambda: Fenced(ContentType.objects.all(), lock("a", limit=2)),
+    "a name of more": lambda: lock("a" * 508, limit=2),
+}
+
+
+def held_twice() -> None:
+    with lock("a", limit=2), lock("a", limit=2):
+        pass
+
+
+def test_what_is_refused_raises_the_errors_of_the_table() -> None:
+    table = PAGE.partition("## What is refused")[2]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+? \|$", table, re.MULTILINE)
+    documented = {written: error for written, error in rows[1:] if "a store" not in written}
+    assert len(documented) == len(REFUSED)
+    for beginning, write in REFUSED.items():
+        [error] = [error for written, error in documented.items() if written.startswith(beginning)]
+        named = re.findall(r"`(\w+)`", error)[0]
+        expected = getattr(exceptions, named, ValueError)
+        with pytest.raises(expected):
+            write()
