@@ -29,6 +29,7 @@ from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
+from redlock_django.backends.zookeeper.requests import ZooKeeperStep
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
@@ -665,7 +666,7 @@ def test_a_client_without_a_limit_is_faster(
 def test_a_slot_that_was_taken_without_an_answer_is_left(
     proxy: FaultProxy, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend_of().release(hold_slots(1, 2)[0])
+    assert not taken("order:2")  # the session has begun
 
     def lose_the_next_answer() -> None:
         proxy.lose_replies = not proxy.lost.is_set()
@@ -678,6 +679,36 @@ def test_a_slot_that_was_taken_without_an_answer_is_left(
     until(lambda: len(nodes_in(client, *slot_queues(2))) == 1, what="one slot is held")
     assert backend_of().release(lease) is True
     assert not nodes_in(client, *slot_queues(2))
+
+
+def test_the_slot_that_was_released_last_is_taken_by_one_batch_of_requests(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend_of().release(hold_slots(1, 3)[0])
+    session = backend_of().session
+    begin, begun = session.begin, []
+
+    def count(step: ZooKeeperStep) -> None:
+        begun.append(step)
+        begin(step)
+
+    monkeypatch.setattr(session, "begin", count)
+    hold_slots(1, 3)
+    assert len(begun) == 1
+
+
+def test_a_process_does_not_overtake_waiters_with_the_slot_that_it_released(
+    store: Store, settings: Settings, client: KazooClient
+) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    held = hold_slots(2, 2)
+    waiter = Started(lambda: backend_of("other").acquire(("order:1",), 60, 20, HOLDER, 2))
+    until(lambda: _waits(1), what="it waits")
+    backend_of().release(held[1])
+    with pytest.raises(LimitReached):
+        hold_slots(1, 2)
+    assert waiter.lease().slot == held[1].slot
+    until(lambda: len(nodes_in(client, *slot_queues(2))) == 2, what="two slots are held")
 
 
 PERMIT = WAITER.replace("wait=60", "wait=60, limit=2").replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -39,6 +39,8 @@ class ZooKeeperLease(Lease):
 
     nodes: tuple[str, ...]
     generation: int
+    version: int = 0
+    """The version of the queue of a slot, since the lease has it."""
 
     @property
     def value(self) -> str:
@@ -89,7 +91,9 @@ class ZooKeeperAttempt:
         taken = yield from search.take()
         if isinstance(taken, ZooKeeperRefusal):
             return taken
-        return self._lease((taken.resource,), (taken.fence,), taken.started, taken.waited)
+        fences = (taken.fence,)
+        lease = self._lease((taken.resource,), fences, taken.started, taken.waited)
+        return replace(lease, version=taken.version)
 
     def _take_all(self, started: float) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take the locks one after the other, in the order of all clients: so none deadlocks."""

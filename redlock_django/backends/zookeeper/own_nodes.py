@@ -71,11 +71,11 @@ class OwnNodes:
 
     def join_unchanged(
         self, queue: str, version: int | None, look: Look
-    ) -> ZooKeeperProtocol[tuple[int, list[Any]] | None]:
+    ) -> ZooKeeperProtocol[tuple[Any, list[Any]] | None]:
         """Create a node in a queue that no other client has joined so since it had this version.
 
-        Return the transaction that created it and the answers to `look`; None if another client
-        was faster. The version is None if there was no queue.
+        Return the stat of the queue, which the same transaction has changed, and the answers to
+        `look`; None if another client was faster. The version is None if there was no queue.
         """
         self.paths[queue] = ""
         send = partial(self._transaction, queue, version, look)
@@ -83,7 +83,7 @@ class OwnNodes:
         *_, changed, created = results
         if isinstance(created, str):
             self.paths[queue] = created
-            return int(changed.mzxid), answers
+            return changed, answers
         del self.paths[queue]
         reasons = [one for one in results if isinstance(one, EXPECTED)]
         if not reasons:

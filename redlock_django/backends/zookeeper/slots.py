@@ -43,9 +43,10 @@ class SlotQueue(NamedTuple):
 
 
 class TakenSlot(NamedTuple):
-    """A slot that was taken; `started` is the clock before that."""
+    """A slot that was taken; `started` is the clock before that. `version` is that of its queue."""
 
     resource: str
+    version: int
     fence: int
     started: float
     waited: float
@@ -78,6 +79,9 @@ class SlotSearch:
 
     def take(self) -> ZooKeeperProtocol[TakenSlot | ZooKeeperRefusal]:
         """Take a free slot, or wait for one in the queue of turns."""
+        taken = yield from self._take_released()
+        if taken is not None:
+            return taken
         join = False
         while True:
             before, slots = yield from self._look(join=join)
@@ -118,7 +122,7 @@ class SlotSearch:
         else:
             answers = yield from self._requests.ask(look)
         turns, *found = answers
-        waiting = [] if isinstance(turns, NoNodeError) else in_order(turns)
+        waiting = _nodes(turns)
         before = list(takewhile(lambda node: node.token != self._nodes.token, waiting))
         if len(before) == len(waiting) and self._turns in self._nodes.paths:
             raise Interrupted  # it was deleted by force
@@ -134,24 +138,44 @@ class SlotSearch:
             *(lists(queue) for _, queue in self._queues),
         ]
 
-    def _take(self, slot: SlotQueue) -> ZooKeeperProtocol[TakenSlot | None]:
-        """Take a slot that was free; return None if it is not any more."""
+    def _take_released(self) -> ZooKeeperProtocol[TakenSlot | None]:
+        """Take the slot that this process released last, without a look; None if that fails."""
+        released = self._session.released.pop(self._turns, None)
+        if released is None:
+            return None
+        slot, version = released
+        if slot >= self._wanted.limit:
+            return None
+        queue = SlotQueue(*self._queues[slot], None, version)
+        return (yield from self._take(queue, unseen=True))
+
+    def _take(
+        self, slot: SlotQueue, *, unseen: bool = False
+    ) -> ZooKeeperProtocol[TakenSlot | None]:
+        """Take a slot that was free; return None if it is not any more.
+
+        An `unseen` one was released by this process, which does not know yet if other clients wait.
+        """
         queue = slot.queue
         self._session.use(queue)
         started = self._clock()
         created = yield from self._nodes.join_unchanged(
-            queue, slot.version, partial(look_at, queue, self._base)
+            queue, slot.version, partial(self._requests_of_take, queue)
         )
         if created is None:
             return None
-        transaction, (names, base) = created
-        nodes = [] if isinstance(names, NoNodeError) else in_order(names)
-        if not nodes or nodes[0].token != self._nodes.token:
-            self._nodes.leave(queue)  # a client without a limit was faster
+        stat, (turns, names, base) = created
+        nodes = _nodes(names)
+        is_first = bool(nodes) and nodes[0].token == self._nodes.token
+        if not is_first or (unseen and _nodes(turns)):
+            self._nodes.leave(queue)  # a client without a limit was faster, or others wait
             return None
-        fence = yield from self._fences.of_node(transaction, base)
+        fence = yield from self._fences.of_node(stat.mzxid, base)
         waited = started - self._wanted.asked if self._has_waited else 0.0
-        return TakenSlot(slot.resource, fence, started, waited)
+        return TakenSlot(slot.resource, stat.version, fence, started, waited)
+
+    def _requests_of_take(self, queue: str, client: KazooClient) -> list[Any]:
+        return [client.get_children_async(self._turns), *look_at(queue, self._base, client)]
 
     def _await_free(self) -> ZooKeeperProtocol[None]:
         """Wait until a slot is free or has another holder, or the deadline has come."""
@@ -212,6 +236,11 @@ class SlotSearch:
                 lambda client: [client.delete_async(path) for path in over]
             )
         return left
+
+
+def _nodes(names: Any) -> list[Node]:
+    """Return the nodes of a queue; none if it does not exist."""
+    return [] if isinstance(names, NoNodeError) else in_order(names)
 
 
 def _slot_queue(resource: str, queue: str, found: Any) -> SlotQueue:
