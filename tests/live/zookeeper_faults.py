@@ -1,9 +1,10 @@
 """Locks in three ZooKeeper servers under random faults: `python -m tests.live.zookeeper_faults`.
 
-Five processes take locks. Processes are killed, or stopped for longer than their session; servers
-are killed and stopped, one or two at a time. Every hold is written down: when it began, the last
-moment at which `ensure_held()` was called and raised nothing, and the fence. No two holds of a
-resource may overlap, and fences must grow. The exit status is 1 if that is not so.
+Five processes take locks, and slots of a name that two may hold. Processes are killed, or stopped
+for longer than their session; servers are killed and stopped, one or two at a time. Every hold is
+written down: when it began, the last moment at which `ensure_held()` was called and raised nothing,
+and the fence. No two holds of a resource or slot may overlap, and fences must grow. The exit status
+is 1 if that is not so.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.wire.clock import clock
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 PROCESSES = 5
 SESSION = 2.0  # seconds
+SLOTS = 2  # of the name "c"
 FAULTS = ("stop process", "stop process", "kill process", "kill server", "stop one", "stop two")
 
 Hold = tuple[float, float, int]
@@ -116,9 +119,10 @@ def work(hosts: list[str], folder: Path) -> None:
         locks["default"].backend.declare_new()
     with (folder / f"{os.getpid()}-{time.time_ns()}").open("w", buffering=1) as output:
         while True:
-            names = random.choice([("a",), ("b",), ("a", "b")])
+            names = random.choice([("a",), ("b",), ("a", "b"), ("c",), ("c",)])
+            limit = SLOTS if names == ("c",) else 1
             try:
-                with lock(*names, wait=random.choice([0, 3])) as held:
+                with lock(*names, wait=random.choice([0, 3]), limit=limit) as held:
                     # If the process was stopped just before, the lock may be lost already.
                     began = surely = clock()
                     held.ensure_held()
@@ -129,7 +133,10 @@ def work(hosts: list[str], folder: Path) -> None:
                             surely = asked
                             time.sleep(random.uniform(0, 0.02))
                     finally:
-                        print(json.dumps([began, surely, held.fences]), file=output)
+                        fences = {
+                            slot_resource(name, held.slot): held.fences[name] for name in names
+                        }
+                        print(json.dumps([began, surely, fences]), file=output)
             except RedlockError as error:
                 print(json.dumps(type(error).__name__), file=output)
                 time.sleep(0.01)
