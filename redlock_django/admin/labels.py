@@ -170,27 +170,28 @@ def lock_name(resource: str, holder: Mapping[str, Any]) -> str:
 
 
 def slots_line(slot: int | None, held: SlotsHeld | None) -> SafeString:
-    """Return "slot 1 · 2/3 held" as a line of its own, nothing for a lock."""
-    if slot is None:
-        return SafeString()
-    parts = [_("slot %s") % slot]
-    if held is not None:
-        parts.append(_("%s held") % str(held))
-    return format_html(
-        '<span class="redlock-line redlock-quiet"><bdi>{}</bdi></span>{}',
-        " · ".join(parts),
-        limits_line(held),
-    )
+    """Return "slot 1 · 2/3 held" as a line of its own, nothing for a lock.
+
+    Holders that state different limits are named in a second line.
+    """
+    lines = SafeString()
+    if slot is not None:
+        parts = [_("slot %s") % slot, *([_("%s held") % str(held)] if held is not None else [])]
+        lines += format_html('<span class="redlock-line"><bdi>{}</bdi></span>', " · ".join(parts))
+    if limits := different_limits(held):
+        lines += format_html(
+            '<span class="redlock-line"><span class="redlock-missing" title="{}">{}</span></span>',
+            LIMITS_DIFFER,
+            limits,
+        )
+    return lines
 
 
-def limits_line(held: SlotsHeld | None) -> SafeString:
-    """Return "different limits: 3, 5" as a line of its own, nothing if the holders agree."""
+def different_limits(held: SlotsHeld | None) -> str:
+    """Return "different limits: 3, 5", "" if the holders of a name agree."""
     if held is None or len(held.limits) < 2:
-        return SafeString()
-    text = _("different limits: %s") % ", ".join(map(str, held.limits))
-    return format_html(
-        '<span class="redlock-line redlock-missing" title="{}">{}</span>', LIMITS_DIFFER, text
-    )
+        return ""
+    return _("different limits: %s") % ", ".join(map(str, held.limits))
 
 
 def holder_field(holder: Mapping[str, Any], name: str) -> str:

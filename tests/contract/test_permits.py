@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from redlock_django.backends.inspection.results import ReleaseOutcome
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LimitReached, ResourceLocked
+from redlock_django.operate.inspection import who_holds
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
 from tests.contract.test_leases import TTL, wait_for_waiters
 from tests.waiting import until
@@ -158,6 +160,28 @@ def test_each_held_slot_is_listed(store: Store, caller: SyncCaller) -> None:
     assert {lock.resource for lock in store.backend.page().locks} == {NAME, f"{NAME}[2]"}
     caller.release(held[0])
     assert waiting.lease().slot == 0
+
+
+def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -> None:
+    holder = HOLDER.replace("}", ',"limit":3}')
+    for _ in range(3):
+        caller.acquire(NAME, holder=holder, limit=3)
+    waiting = caller.start(NAME, wait=60, limit=3)
+    wait_for_waiters(store, 1)
+    page = store.backend.page(search=NAME, order="resource")
+    assert [(one.name, one.slot, one.limit, one.waiters) for one in page.locks] == [
+        (NAME, 0, 3, 1),
+        (NAME, 1, 3, 0),
+        (NAME, 2, 3, 0),
+    ]
+    assert (page.slots[NAME].held, page.slots[NAME].limits) == (3, (3,))
+    (second,) = store.backend.look([f"{NAME}[1]"]).locks
+    assert (second.slot, second.waiters) == (1, 1)
+    freed = store.backend.free(second.resource, second.fingerprint)
+    assert (freed.outcome, freed.name, freed.slot) == (ReleaseOutcome.RELEASED, NAME, 1)
+    assert waiting.lease().slot == 1
+    found = who_holds(NAME, slots=True)
+    assert {one.resource for one in found.locks} == {NAME, f"{NAME}[1]", f"{NAME}[2]"}
 
 
 def test_a_lock_without_a_limit_takes_one_slot(caller: SyncCaller) -> None:

@@ -208,8 +208,10 @@ class Inspection(ABC):
 
 
 def _with_waiters_once(locks: Sequence[Holding]) -> Iterator[Holding]:
-    """Yield the locks; of the slots of a name, which have one queue, the first has the waiters."""
-    seen: set[str] = set()
+    """Yield the locks; of the slots of a name, which share a queue, the first has the waiters."""
+    waiters: dict[str, int] = defaultdict(int)
     for one in locks:
-        yield replace(one, waiters=0) if one.name in seen else one
-        seen.add(one.name)
+        waiters[one.name] = max(waiters[one.name], one.waiters)
+    for one in locks:
+        many = waiters.pop(one.name, 0)
+        yield one if one.waiters == many else replace(one, waiters=many)
