@@ -32,6 +32,7 @@ TESTED = {
     "docs/how-to/lock.md": "tests/app/test_lock_pages.py",
     "docs/how-to/migrate.md": "tests/scenarios/test_migrate_page.py",
     "docs/how-to/observe.md": "tests/contrib/test_observe_page.py",
+    "docs/how-to/permits.md": "tests/test_permits_page.py",
     "docs/how-to/testing.md": "tests/testing/test_testing_page.py",
     "docs/how-to/views.md": "tests/app/test_lock_pages.py",
     "docs/how-to/write-a-store.md": "tests/test_write_a_store_page.py",

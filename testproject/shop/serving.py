@@ -139,7 +139,7 @@ class Shopper:
     def pay_together(self, orders: Sequence[int], key: str = "", view: str = "pay") -> list[Answer]:
         """Pay all orders at the same moment, each over its own open connection.
 
-        `key` is the idempotency key in the form, if any; `view` is "pay" or "pay-slowly".
+        `key` is the idempotency key in the form, if any; `view` is "pay", "pay-slowly" or "report".
         """
         form = urlencode({"idempotency_key": key}) if key else ""
         start = threading.Barrier(len(orders))

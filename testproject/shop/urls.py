@@ -18,4 +18,5 @@ urlpatterns = [
     path("docs/<path:name>.md", tour.document, name="document"),
     path("orders/<int:pk>/pay/", views.pay, name="pay"),
     path("orders/<int:pk>/pay-slowly/", views.pay_slowly, name="pay-slowly"),
+    path("orders/<int:pk>/report/", views.report, name="report"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import uuid4
 
 from django.conf import settings
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
@@ -13,6 +14,9 @@ from redlock_django import idempotent, lock, lock_resource, resource
 from testproject.shop.models import Order, Payment
 
 _SLOW = 3.0  # seconds
+
+REPORTS = 3
+"""How many reports about one order may be made at once."""
 
 
 def visitor(request: HttpRequest, **_: object) -> str:
@@ -34,6 +38,16 @@ def pay(request: HttpRequest, pk: int) -> HttpResponse:
 def pay_slowly(request: HttpRequest, pk: int) -> HttpResponse:
     """Charge the order at a provider that takes longer than a lock lives without renewal."""
     return _charge(pk, _SLOW)
+
+
+# Not in a transaction: a lock that a view acquires itself is acquired before BEGIN.
+@require_POST
+@transaction.non_atomic_requests
+def report(request: HttpRequest, pk: int) -> HttpResponse:
+    """Make a report about the order; three may be made at once."""
+    with lock(resource("report:<int:pk>", pk=pk), limit=REPORTS) as held:
+        settings.SHOP_PROVIDER(settings.SHOP_PAYMENT_SECONDS)
+        return JsonResponse({"report": pk, "slot": held.slot, "fence": held.fence})
 
 
 def _charge(pk: int, seconds: float) -> HttpResponse:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused
 from testproject.shop.models import Order
 from testproject.shop.tour.demo_masters import PATIENCE
@@ -28,8 +29,9 @@ class Run:
     """The outcome of a button: `answers`, `pictures` and the payments of `order`.
 
     A picture is taken whenever a lock of the order is acquired, before its holder continues; the
-    step says the caption beforehand. `refused` is set when a request is refused, `lost` when a lock
-    of the order is lost, or the slow payment has been answered.
+    step says the caption beforehand. `refused` is set when a request is refused, or all `refusals`
+    of them; `lost` when a lock of the order is lost, or the slow payment has been answered. While
+    `shown` is not set, holders wait.
     """
 
     def __init__(self, demo: DemoMasters, shopper: Shopper) -> None:
@@ -42,6 +44,9 @@ class Run:
         self.answers: list[dict[str, Any]] = []
         self.pictures: list[Picture] = []
         self.refused = threading.Event()
+        self.refusals = threading.Semaphore(0)
+        self.shown = threading.Event()
+        self.shown.set()
         self.lost = threading.Event()
         self.after_acquired: list[Any] = []
 
@@ -79,13 +84,28 @@ class Run:
             yield
             self.answers.insert(0, _shown(name, asked.result()))
 
+    def make_reports(self, many: int, *, limit: int) -> None:
+        """Ask for reports at the same moment; `limit` are made while the others are refused."""
+        self.resource = f"report:{self.order.pk}"
+        self.refusals = threading.Semaphore(many - limit - 1)
+        self.shown.clear()
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(self.shopper.pay_together, [self.order.pk] * many, view="report")
+            self.refused.wait(PATIENCE)
+            for slot in range(limit):
+                self.take(f"Slot {slot} is held", slot_resource(self.resource, slot))
+            self.shown.set()
+            answers = sorted(asked.result(), key=lambda answer: answer.status)
+        for name, answer in zip("ABCDE", answers, strict=True):
+            self.add(f"Request {name}", answer)
+
     def add(self, name: str, answer: Answer) -> None:
         """Show an answer on the page."""
         self.answers.append(_shown(name, answer))
 
-    def take(self, caption: str) -> None:
-        """Take a picture of the masters now."""
-        self.pictures.append(picture(self.demo.masters, self.resource, caption))
+    def take(self, caption: str, resource: str = "") -> None:
+        """Take a picture of the masters now, and of the lock of the order or of a slot."""
+        self.pictures.append(picture(self.demo.masters, resource or self.resource, caption))
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -105,13 +125,15 @@ class Run:
 
     def _on_acquired(self, resources: tuple[str, ...], **_: object) -> None:
         # Called in the thread of the holder, which continues when this method returns.
-        if self.resource in resources:
+        if self.resource in resources and not self.shown.is_set():
+            self.shown.wait(PATIENCE)
+        elif self.resource in resources:
             self.take(self.caption)
             while self.after_acquired:
                 self.after_acquired.pop()()
 
     def _on_refused(self, resources: tuple[str, ...], **_: object) -> None:
-        if self.resource in resources:
+        if self.resource in resources and not self.refusals.acquire(blocking=False):
             self.refused.set()
 
     def _on_lost(self, resources: tuple[str, ...], **_: object) -> None:
@@ -150,5 +172,6 @@ def _shown(name: str, answer: Answer) -> dict[str, Any]:
         "reason": HTTPStatus(answer.status).phrase,
         "kind": {200: "good", 423: "held", 409: "held"}.get(answer.status, "bad"),
         "fence": body.get("fence"),
+        "slot": body.get("slot"),
         "body": json.dumps(body, indent=1),
     }

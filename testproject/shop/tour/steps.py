@@ -1,4 +1,4 @@
-"""The seven steps of the tour: what the button of each page does.
+"""The eight steps of the tour: what the button of each page does.
 
 The sentences of each page are in `templates/shop/steps/`.
 """
@@ -15,6 +15,7 @@ from redlock_django.exceptions import StoreUnavailable
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from testproject.shop.tour.demo_masters import PATIENCE
 from testproject.shop.tour.run import new_order
+from testproject.shop.views import REPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,11 @@ def retry_with_a_key(run: Run) -> None:
     key = str(uuid4())
     run.pay("The first request", key=key)
     run.pay("The same request again", key=key)
+
+
+def three_at_once(run: Run) -> None:
+    """Send five requests at the same moment for reports, of which three may be made at once."""
+    run.make_reports(5, limit=REPORTS)
 
 
 def lost_lock(run: Run) -> None:
@@ -136,6 +142,13 @@ STEPS = (
         about="the answer got lost, and the client asks again",
         button="Pay, and send the request again",
         run=retry_with_a_key,
+    ),
+    Step(
+        slug="three-at-once",
+        title="Three at once",
+        about="five requests for reports, of which three may be made at once",
+        button="Ask for five reports",
+        run=three_at_once,
     ),
     Step(
         slug="lost-lock",
