@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
-from redlock_django.backends.database.settings import DatabaseSettings
+from redlock_django.backends.database.connections import Connections
 from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.locking.services import locks
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from django.db.backends.base.base import BaseDatabaseWrapper
     from pytest_django import Settings
 
 KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
@@ -35,22 +34,30 @@ def backend(
     locks.close()
 
 
+class Counted:
+    """A cursor that appends the first word of each statement to a list."""
+
+    def __init__(self, cursor: Any, statements: list[str]) -> None:
+        self._cursor = cursor
+        self._statements = statements
+
+    def execute(self, statement: str, *values: Any) -> None:
+        """Count the statement, and execute it."""
+        self._statements.append(statement.split()[0])
+        self._cursor.execute(statement, *values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the list of the statements that are sent from now on."""
     statements: list[str] = []
-    connect = DatabaseSettings.connect
-
-    def count(execute: Callable[..., Any], sql: str, *arguments: Any) -> Any:
-        statements.append(sql.split()[0])
-        return execute(sql, *arguments)
-
-    def counting(self: DatabaseSettings) -> BaseDatabaseWrapper:
-        connection = connect(self)
-        connection.execute_wrappers.append(count)
-        return connection
-
-    monkeypatch.setattr(DatabaseSettings, "connect", counting)
+    new_cursor = Connections._new_cursor
+    monkeypatch.setattr(
+        Connections, "_new_cursor", lambda self: Counted(new_cursor(self), statements)
+    )
     return statements
 
 

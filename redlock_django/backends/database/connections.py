@@ -12,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
+from redlock_django.backends.database.prepared import PreparedCursor, prepares
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
@@ -235,7 +236,7 @@ class Connections:
         except BaseException:
             _close(cursor)  # a connection whose server is not recognized is not used
             raise
-        return cursor
+        return cast("CursorWrapper", PreparedCursor(cursor)) if prepares(cursor) else cursor
 
     def _recognize(self, cursor: CursorWrapper) -> None:
         recognize(cursor, self._forgotten)

@@ -1,0 +1,107 @@
+"""A cursor of PostgreSQL for the few statements of locks, each prepared once by the server.
+
+psycopg sends a statement and waits for its answer in many steps, between which other threads may
+run. This cursor leaves both to one call of libpq, which saves a fifth of the time of a pair.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+_MOST = 100  # statements that one connection prepares; the server keeps them
+_NUMBERS = {20: int, 21: int, 23: int, 701: float, 1700: float}  # by the number of the type
+_BOOL = 16
+_OK = (1, 2)  # ExecStatus.COMMAND_OK and TUPLES_OK of psycopg, which may not be installed
+
+
+def prepares(cursor: CursorWrapper) -> bool:
+    """Return whether `PreparedCursor` can be used on the connection of a cursor.
+
+    Not behind a pooler, nor with psycopg2 (see `settings`). With gevent, a call of libpq would
+    block all greenlets.
+    """
+    if getattr(cursor.db.connection, "prepare_threshold", None) != 0:
+        return False
+    gevent = sys.modules.get("gevent.monkey")
+    return gevent is None or not gevent.is_module_patched("select")
+
+
+class PreparedCursor:
+    """Executes statements in autocommit as the cursor of Django does, with less work for each."""
+
+    def __init__(self, cursor: CursorWrapper) -> None:
+        self.db = cursor.db
+        self._cursor = cursor
+        self._pgconn: Any = cursor.db.connection.pgconn
+        self._prepared: dict[str, bytes] = {}
+        self._result: Any = None
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> None:
+        """Execute a statement with a value for each `%s`; raise the errors of Django."""
+        given = [str(value).encode() for value in values]
+        with self.db.wrap_database_errors:
+            if (name := self._prepared.get(statement)) is None:
+                text = _numbered(statement, len(values))
+                if len(self._prepared) >= _MOST:
+                    self._result = self._checked(self._pgconn.exec_params(text, given))
+                    return
+                name = b"redlock_%d" % len(self._prepared)
+                self._checked(self._pgconn.prepare(name, text))
+                self._prepared[statement] = name
+            self._result = self._checked(self._pgconn.exec_prepared(name, given))
+
+    def _checked(self, result: Any) -> Any:
+        if result.status in _OK:
+            return result
+        from psycopg import OperationalError
+        from psycopg.errors import error_from_result
+        from psycopg.pq import ConnStatus
+
+        if self._pgconn.status != ConnStatus.OK:
+            raise OperationalError(self._pgconn.get_error_message())
+        raise error_from_result(result)
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that the statement returned or changed."""
+        return self._result.command_tuples or 0
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return all rows of the result."""
+        result = self._result
+        types = [result.ftype(column) for column in range(result.nfields)]
+        return [
+            tuple(_value(result.get_value(row, column), of) for column, of in enumerate(types))
+            for row in range(result.ntuples)
+        ]
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the first row of the result, None if it has no rows."""
+        return next(iter(self.fetchall()), None)
+
+    def close(self) -> None:
+        """Close the cursor of Django."""
+        self._cursor.close()
+
+
+def _numbered(statement: str, values: int) -> bytes:
+    """Return a statement as the server takes it, with `$1` in place of the first `%s`."""
+    if not values:
+        return statement.encode()
+    first, *rest = statement.replace("%%", "\0").split("%s")
+    numbered = "".join(f"${number}{part}" for number, part in enumerate(rest, 1))
+    return f"{first}{numbered}".replace("\0", "%").encode()
+
+
+def _value(value: bytes | None, of: int) -> Any:
+    if value is None:
+        return None
+    if of == _BOOL:
+        return value == b"t"
+    kind = _NUMBERS.get(of)
+    return value.decode() if kind is None else kind(value)

@@ -1,0 +1,92 @@
+"""The cursor of PostgreSQL for the statements of locks: as Django's, with less work for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError, ProgrammingError, connections
+
+from redlock_django.backends.database import prepared
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import sqlstate
+from redlock_django.backends.database.prepared import PreparedCursor, prepares
+from tests.contract.stores import Postgres
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def cursor(request: pytest.FixtureRequest, settings: Settings) -> Iterator[CursorWrapper]:
+    """Return a cursor of Django on a connection as the store makes it."""
+    backend = Postgres(request, settings).backend
+    assert isinstance(backend, DatabaseBackend)
+    with closing(backend.settings.connect()) as connection:
+        yield connection.cursor()
+
+
+@pytest.mark.parametrize(
+    ("statement", "values"),
+    [
+        ("SELECT 1, 2::bigint, 3::smallint, true, false, NULL, 'a''b', 'ä'::varchar(9)", ()),
+        ("SELECT strpos('a%%b', %s), %s || '$1', 1.5::float8", ("%", "x")),
+        ("SELECT 'a%b'", ()),
+        ("SELECT name FROM (VALUES ('a'), ('b')) AS found (name) WHERE name > %s", ("",)),
+        ("SELECT 1 WHERE false", ()),
+    ],
+)
+def test_results_are_those_of_django(
+    cursor: CursorWrapper, statement: str, values: tuple[str, ...]
+) -> None:
+    ours = PreparedCursor(cursor)
+    for _ in range(2):
+        cursor.execute(statement, values or None)
+        ours.execute(statement, values)
+        assert ours.rowcount == cursor.rowcount
+        expected = cursor.fetchall()
+        assert ours.fetchall() == expected
+        assert ours.fetchone() == (expected[0] if expected else None)
+
+
+def test_a_statement_is_prepared_once_and_rare_ones_are_not(
+    cursor: CursorWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepared, "_MOST", 3)
+    ours = PreparedCursor(cursor)
+    for number in [*range(6), *range(6)]:
+        ours.execute(f"SELECT {number}, %s", ("a",))
+        assert ours.fetchall() == [(number, "a")]
+    cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'redlock%'")
+    assert cursor.fetchone() == (3,)
+
+
+def test_errors_are_those_of_django(cursor: CursorWrapper) -> None:
+    ours = PreparedCursor(cursor)
+    with pytest.raises(ProgrammingError) as missing:
+        ours.execute("SELECT * FROM nowhere")
+    assert sqlstate(missing.value) == "42P01"
+    ours.execute("SELECT pg_backend_pid()")
+    with connections["pg"].cursor() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", ours.fetchone())
+    with pytest.raises(OperationalError):
+        ours.execute("SELECT 1")
+
+
+def test_gevent_and_psycopg2_and_poolers_keep_the_cursor_of_django(
+    cursor: CursorWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prepares(cursor)
+    patched: Any = SimpleNamespace(is_module_patched=lambda name: name == "select")
+    monkeypatch.setitem(sys.modules, "gevent.monkey", patched)
+    assert not prepares(cursor)
+    monkeypatch.undo()
+    cursor.db.connection.prepare_threshold = None
+    assert not prepares(cursor)
