@@ -16,8 +16,8 @@ holder without revealing its token.
   confirmed the release yet)
 - `lock_lost`: `fingerprint`, `held`, `reason`; sent from the thread or task of the holder, or, if
   the renewal thread noticed the loss, from a thread for signals, where receivers delay no renewal
-- `lock_force_released`: `resource`, `by` (the user who released it), `freed` (a
-  `forced_release.Freed`)
+- `lock_force_released`: `resource` (the name), `by` (the user who released it), `freed` (a
+  `forced_release.Freed`, whose `slot` is the slot of a name with a limit)
 - `master_down`: `master` (its name), `reason`; sent once for each outage that this process
   notices. A connection that was lost and restored at once is not an outage
 - `master_up`: `master`, `reason` (why the votes of the master are not counted yet, "" if they are)

@@ -266,3 +266,27 @@ def test_the_next_waiter_gets_the_slot(slot: int) -> None:
     [(taken, at)] = got
     assert taken == slot
     assert at - released < 5, "the waiter was not called: it waited for the end of a TTL"
+
+
+def test_the_state_of_the_masters_counts_slots_as_locks() -> None:
+    holders(3)
+    ran = run("redlock_status", "--format=json")
+    assert ran.json["quorum"] is True
+    assert {master["held"] for master in ran.json["masters"]} == {3}
+
+
+def test_a_name_that_is_held_in_slots_is_similar_to_a_misspelt_one() -> None:
+    holders(3)
+    ran = run("release_lock", "exports", "--noinput", "--force")
+    assert ran.status == 1
+    assert "exports is not held. Similar resources that are held: export" in ran.said
+    assert "[" not in ran.said
+
+
+def test_a_dry_run_shows_all_slots() -> None:
+    held = holders(2)
+    ran = run("release_lock", "export", "--all-slots", "--dry-run", "--format=json")
+    assert ran.status == 0
+    found = [(one["slot"], one["outcome"]) for one in ran.json["results"]]
+    assert found == [(slot, "would release") for slot in sorted(held)]
+    assert all(one.locked for one in held.values())
