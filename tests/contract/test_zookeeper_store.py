@@ -30,6 +30,7 @@ from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
 from redlock_django.backends.zookeeper.requests import ZooKeeperStep
+from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
@@ -647,9 +648,45 @@ def test_clients_that_choose_the_same_slot_find_another(
     until(lambda: not nodes_in(client, turns), what="no client is left in the queue of turns")
 
 
+def test_a_client_that_comes_second_to_a_slot_creates_no_node_there(
+    store: Store, settings: Settings, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others would be refused because of this node, which is about to be deleted."""
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    assert not taken("order:1")  # the queue exists
+    before = client.exists(slot_queues(2)[0]).cversion
+    faster: list[bool] = []
+
+    def take_the_slot() -> None:
+        if not faster:
+            faster.append(True)
+            backend_of("other").acquire(("order:1",), 60, 0, HOLDER, 2)
+
+    choose_first(monkeypatch, take_the_slot)
+    (lease,) = hold_slots(1, 2)
+    assert lease.slot == 1
+    assert client.exists(slot_queues(2)[0]).cversion == before + 1
+
+
+def test_a_client_is_not_refused_if_a_slot_was_released_since_it_looked(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, look_at_holders = hold_slots(2, 2), SlotSearch._seconds_left
+
+    def release_one(search: SlotSearch, slots: Sequence[Any]) -> Any:
+        if len(held) == 2:
+            backend_of().release(held.pop())
+        return (yield from look_at_holders(search, slots))
+
+    monkeypatch.setattr(SlotSearch, "_seconds_left", release_one)
+    (lease,) = hold_slots(1, 2)
+    assert lease.slot not in {one.slot for one in held}
+
+
 def test_a_client_without_a_limit_is_faster(
     store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert not taken("order:1")  # the queue exists
     plain: list[Lease] = []
 
     def take_slot_0() -> None:
