@@ -138,3 +138,23 @@ def test_each_holder_has_a_holding_of_its_own() -> None:
     both = merge("r", sightings, ("m0", "m1", "m2"), ()).by_holder()
     assert [[one.server for one in holding.leading] for holding in both] == [["m0", "m2"], ["m1"]]
     assert [holding.rivals for holding in both] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("resource", "about", "said"),
+    [
+        ("export", b"{}", ("export", None, None, "export")),
+        ("export", b'{"limit":3}', ("export", 0, 3, "export, slot 0")),
+        ("export[2]", b'{"limit":3}', ("export", 2, 3, "export, slot 2")),
+        ("export[2]", b"{}", ("export", 2, None, "export, slot 2")),
+        ("export", b'{"limit":1}', ("export", None, None, "export")),
+        ("export", b'{"limit":"3"}', ("export", None, None, "export")),
+        ("export", b'{"limit":1001}', ("export", None, None, "export")),
+    ],
+)
+def test_the_slot_of_a_holding(
+    resource: str, about: bytes, said: tuple[str, int | None, int | None, str]
+) -> None:
+    value = b"a" * 32 + b" " + about
+    holding = merge(resource, [Sighting("m0", value, 9.0)], ["m0"], [])
+    assert (holding.name, holding.slot, holding.limit, holding.label) == said
