@@ -519,6 +519,22 @@ def test_a_waiter_that_died_is_passed_over(sqlite: Store, monkeypatch: pytest.Mo
     assert backend.acquire(("order:1",), 30, 0, HOLDER).resources == ("order:1",)
 
 
+def test_waiters_that_died_are_deleted_when_a_process_starts(sqlite: Store) -> None:
+    def add_dead(cursor: Any) -> None:
+        cursor.execute(
+            f"INSERT INTO {WAITERS} (name, resource, arrived_at, alive_until) "
+            "VALUES ('dead', 'order:1', 0, 0), ('alive', 'order:1', 0, 9000000000000000)"
+        )
+
+    def names(cursor: Any) -> list[str]:
+        cursor.execute(f"SELECT name FROM {WAITERS}")
+        return [name for (name,) in cursor.fetchall()]
+
+    backend_of().connections.run(add_dead)
+    locks.close()
+    assert backend_of().connections.run(names) == ["alive"]
+
+
 def test_a_database_that_is_down_is_reported(
     settings: Settings, databases: Databases, database_access: None
 ) -> None:
