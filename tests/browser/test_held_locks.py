@@ -209,44 +209,6 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     assert overflowing(page) == []
 
 
-def test_slots_of_a_name(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    everyday(masters)
-    for slot, resource in enumerate(["export", "export[1]"]):
-        plant(masters, resource, token="ab"[slot], ttl=600, limit=3, path=f"/export/{slot}/")
-    plant(masters, "export[4]", token="c", ttl=600, limit=5, path="/export/4/")
-    page = visitor.open()
-    page.fill("#searchbar", "export")
-    page.press("#searchbar", "Enter")
-    page.locator("#result_list thead .column-name .text a").click()
-    names = page.locator("#result_list .field-name")
-    expect(names).to_have_count(3)
-    expect(names.nth(1)).to_contain_text("slot 1 · 3/5 held")
-    expect(names.nth(1)).to_contain_text("different limits: 3, 5")
-    shoot(page, "slots-list")
-    assert violations(page) == []
-    page.set_viewport_size(PHONE["viewport"])
-    assert cut_off(page) == []
-    shoot(page, "slots-list-phone")
-    names.nth(1).get_by_role("link").click()
-    expect(page.locator("#redlock-facts")).to_contain_text("3/5")
-    slots = page.locator("#redlock-slots tbody tr")
-    expect(slots).to_have_count(3)
-    expect(slots.nth(2)).to_contain_text("/export/4/")
-    shoot(page, "slots-detail-phone")
-    assert overflowing(page) == []
-    page.set_viewport_size({"width": 1280, "height": 900})
-    shoot(page, "slots-detail")
-    assert violations(page) == []
-    slots.nth(0).get_by_role("link").click()
-    expect(page.locator("#redlock-facts")).to_contain_text("/export/0/")
-    page.get_by_role("button", name="Force release…").click()
-    expect(page.locator(".redlock-confirm")).to_contain_text("export, slot 0")
-    shoot(page, "slots-confirm")
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("Released: export, slot 0.")
-    assert [on(masters, name) for name in ("export", "export[1]", "export[4]")] == [0, 5, 5]
-
-
 @pytest.mark.nightly
 def test_filter_and_sort(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
@@ -355,6 +317,44 @@ def test_a_lock_can_be_released_by_keyboard_only(
     page.keyboard.press("Enter")
     expect(page.locator(".messagelist")).to_contain_text("Released: order:1.")
     assert on(masters, "order:1") == 0
+
+
+def test_slots_of_a_name(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    for slot, resource in enumerate(["export", "export[1]"]):
+        plant(masters, resource, token="ab"[slot], ttl=600, limit=3, path=f"/export/{slot}/")
+    plant(masters, "export[4]", token="c", ttl=600, limit=5, path="/export/4/")
+    page = visitor.open()
+    page.fill("#searchbar", "export")
+    page.press("#searchbar", "Enter")
+    page.locator("#result_list thead .column-name .text a").click()
+    names = page.locator("#result_list .field-name")
+    expect(names).to_have_count(3)
+    expect(names.nth(1)).to_contain_text("slot 1 · 3/5 held")
+    expect(names.nth(1)).to_contain_text("different limits: 3, 5")
+    shoot(page, "slots-list")
+    assert violations(page) == []
+    page.set_viewport_size(PHONE["viewport"])
+    assert cut_off(page) == []
+    shoot(page, "slots-list-phone")
+    names.nth(1).get_by_role("link").click()
+    expect(page.locator("#redlock-facts")).to_contain_text("3/5")
+    slots = page.locator("#redlock-slots tbody tr")
+    expect(slots).to_have_count(3)
+    expect(slots.nth(2)).to_contain_text("/export/4/")
+    shoot(page, "slots-detail-phone")
+    assert overflowing(page) == []
+    page.set_viewport_size({"width": 1280, "height": 900})
+    shoot(page, "slots-detail")
+    assert violations(page) == []
+    slots.nth(0).get_by_role("link").click()
+    expect(page.locator("#redlock-facts")).to_contain_text("/export/0/")
+    page.get_by_role("button", name="Force release…").click()
+    expect(page.locator(".redlock-confirm")).to_contain_text("export, slot 0")
+    shoot(page, "slots-confirm")
+    yes(page)
+    expect(page.locator(".messagelist")).to_contain_text("Released: export, slot 0.")
+    assert [on(masters, name) for name in ("export", "export[1]", "export[4]")] == [0, 5, 5]
 
 
 def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMaster]) -> None:
