@@ -67,6 +67,12 @@ class Ours(Contender):
         other._lock = partial(self._lock, using=ELSEWHERE)
         return other
 
+    def permits(self, limit: int) -> Self:
+        """Return the API with a limit, which so many clients may hold a name at once."""
+        other = copy(self)
+        other._lock = partial(self._lock, limit=limit)
+        return other
+
     def masters_of(self, resource: str) -> range:
         """Return the indexes of the masters of a resource."""
         backend: Any = self._locks["default"].backend

@@ -59,6 +59,10 @@ class Bench:
         """Return the bench of what acquires locks as another process would."""
         return type(self)(self.contender.elsewhere(), self.intruder)
 
+    def permits(self, limit: int) -> Bench:
+        """Return the bench of the same contender with a limit; only redlock_django has one."""
+        return type(self)(self.contender.permits(limit), self.intruder)
+
     async def measured(
         self, work: Work, *, seconds: float, warm_up: float = 0.2, profile: bool = False
     ) -> dict[str, Any]:

@@ -1,0 +1,151 @@
+"""Permits beside locks: a pair of a free slot, a refusal, and the hand-off of a slot.
+
+A pair is of a name with three slots, of which none is held, or two by another process, so that the
+process may ask for a slot that is taken. In a hand-off, two slots are held throughout, and eight
+threads or tasks take turns with the third.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.harness.results import Where
+from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
+from benchmarks.worker.bench import KEYS, Bench, name
+from benchmarks.worker.figures import Done, clock
+from benchmarks.worker.witness import LOOK_EVERY
+from benchmarks.workloads import handoff
+
+if TYPE_CHECKING:
+    from benchmarks.harness.plan import Plan
+
+LIMIT = 3
+OURS = ("ours", "ours async")
+JOBS: dict[str, dict[str, Any]] = {
+    "lock": {"job": "permits.pairs", "limit": 1},
+    "permit": {"job": "permits.pairs", "limit": LIMIT},
+    "last permit": {"job": "permits.pairs", "limit": LIMIT, "others": LIMIT - 1},
+    "all taken": {"job": "permits.refusals", "limit": LIMIT},
+    "lock taken": {"job": "permits.refusals", "limit": 1},
+    "hand-off of a lock": {"job": "handoff.drain"},
+    "hand-off of a permit": {"job": "permits.drain", "limit": LIMIT},
+}
+
+
+async def pairs(bench: Bench, *, limit: int, others: int = 0, **timing: Any) -> dict[str, Any]:
+    """Acquire and release one of `limit` slots repeatedly; other clients hold `others` of them."""
+    names = [name("slot", place) for place in range(KEYS)]
+    bench = bench.permits(limit)
+    await _hold(bench, names, others)
+    return await bench.measured(partial(_pairs, bench, names), **timing)
+
+
+async def _pairs(bench: Bench, names: list[str], until: float, done: Done) -> None:
+    from redlock_django.engine.protocol.slots import slot_resource
+
+    timer = time.perf_counter
+    while clock() < until:
+        resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
+        done.begun += 1
+        began = timer()
+        held = await bench.acquire(resource)
+        if held is None:
+            done.fail("refused, but a slot was free")
+            continue
+        taken = timer()
+        if look:
+            bench.intruder.look(slot_resource(resource, held.slot))
+        leaving = timer()
+        await bench.release(held)
+        done.seconds.append(timer() - leaving + taken - began)
+
+
+async def _hold(bench: Bench, names: list[str], many: int) -> None:
+    """Hold `many` slots of each name as another process, until this one ends."""
+    other = bench.elsewhere()
+    for resource in names:
+        for _ in range(many):
+            (await other.wait(resource)).disown()
+
+
+async def refusals(bench: Bench, *, limit: int, **timing: Any) -> dict[str, Any]:
+    """Try to acquire a name of which other clients hold all slots."""
+    bench, resource = bench.permits(limit), name("full", 0)
+    await _hold(bench, [resource], limit)
+    return await bench.measured(partial(bench.refusals, resource), **timing)
+
+
+async def drain(bench: Bench, *, limit: int, **how: Any) -> dict[str, Any]:
+    """Hand the last slot of a name round, as `handoff.drain` does with a lock."""
+    bench = bench.permits(limit)
+    await _hold(bench, [name("drain", place) for place in range(KEYS)], limit - 1)
+    return await handoff.drain(bench, **how)
+
+
+def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
+    """Use five masters; a hand-off also a folder for the witness."""
+    how = {**JOBS[case], "seconds": plan.seconds}
+    if case.startswith("hand-off"):
+        how |= {"folder": mkdtemp(dir=plan.processes.directory), "seconds": plan.seconds * 2}
+    with plan.worker(name, setting) as worker:
+        return worker.do(**how)
+
+
+SLOTS = Reason(
+    "permits",
+    "A permit names the lock of each slot to a master, and the client notes the slot that it "
+    "released.",
+    "fewer slots: each is a key of the command",
+)
+PERMIT, TAKEN, HANDED = (
+    Where("permits", "pin", case, "ours")
+    for case in ("permit", "all taken", "hand-off of a permit")
+)
+LOCK, REFUSED, LOCK_HANDED = (
+    Where("permits", "pin", case, "ours") for case in ("lock", "lock taken", "hand-off of a lock")
+)
+
+WORKLOAD = Workload(
+    "permits",
+    settings=("pin",),
+    cases=lambda setting: [(case, OURS) for case in JOBS],
+    measure=measure,
+    tables=[
+        Table(
+            f"Permits with a limit of {LIMIT}, beside locks",
+            [
+                Column("lock: client CPU µs", "pin", "lock", "cpu_us"),
+                Column("masters' CPU µs", "pin", "lock", "servers_us"),
+                Column("permit: client CPU µs", "pin", "permit", "cpu_us"),
+                Column("masters' CPU µs", "pin", "permit", "servers_us"),
+                Column("last permit: client CPU µs", "pin", "last permit", "cpu_us"),
+                Column("refused lock: client CPU µs", "pin", "lock taken", "cpu_us"),
+                Column("all taken: client CPU µs", "pin", "all taken", "cpu_us"),
+                Column(
+                    "hand-off of a lock: p50 ms", "pin", "hand-off of a lock", "p50_us", scale=1e-3
+                ),
+                Column(
+                    "of a permit: p50 ms", "pin", "hand-off of a permit", "p50_us", scale=1e-3
+                ),
+            ],
+            "*last permit*: other clients hold two of three slots. *hand-off*: eight threads or "
+            "tasks take turns of 1 ms, with a lock or with the last slot of a name.",
+        )
+    ],
+    targets=[
+        Target(
+            "acquire + release of a permit", "pin: client CPU by a lock", 1.15,
+            PERMIT.by(LOCK, "cpu_us"), reason=SLOTS,
+        ),
+        Target(
+            "hand-off of a permit", "pin: p50 by a lock", 1.3, HANDED.by(LOCK_HANDED), reason=SLOTS
+        ),
+        Target(
+            "refuse where all slots are taken", "pin: client CPU by a refused lock", 1.5,
+            TAKEN.by(REFUSED, "cpu_us"), reason=SLOTS,
+        ),
+    ],
+)  # fmt: skip
