@@ -11,11 +11,13 @@ from redlock_django.engine.protocol.commands import (
     PROPOSAL,
     TOKEN,
     Acquire,
+    AcquireSlot,
     Argument,
     Command,
     Release,
     script,
 )
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.protocol.statuses import GRANTED
 
 
@@ -68,16 +70,20 @@ class Templates:
         if len(command.resources) != 1:
             return pack_command(command, number)
         name, value = command.resources[0].encode(), command.value.encode()
+        limit, suffix = getattr(command, "limit", 1), b""
+        if limit > 1:  # a slot: the keys of the others differ from its own in their suffixes
+            resource, name = name, name_of(command.resources[0]).encode()
+            suffix = resource[len(name) :]
         digits = b"%d" % number
         fixed: float
         gaps: tuple[bytes, ...]
-        if type(command) is Acquire:
+        if type(command) is Acquire or type(command) is AcquireSlot:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
             gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
-        elif type(command) is Release and not (command.bury or command.left or command.limit > 1):
+        elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
             if command.waiter:
                 gaps = (name, name, digits, value, command.waiter.encode(), name)
@@ -88,18 +94,24 @@ class Templates:
         key: tuple[object, ...] = (command.name, fixed, len(name), len(value), len(digits))
         if command.waiter:
             key += tuple(map(len, gaps))
+        if limit > 1:
+            key += limit, suffix
+            before = 2 if command.name == "release" else 4
+            if len(gaps) > before + 2:  # a release that calls no waiter names no other slot
+                gaps = (*gaps[:before], *(name,) * limit, *gaps[before:])
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MOST:
                 self._templates.clear()
-            template = self._templates[key] = _template(command, number)
+            template = self._templates[key] = _template(command, number, suffix.decode())
         return template % gaps
 
 
-def _template(command: Acquire | Release, number: int) -> bytes:
-    """Return a command with `%b` for each gap."""
+def _template(command: Acquire | Release, number: int, suffix: str) -> bytes:
+    """Return a command with `%b` for each gap; the `suffix` of a slot stays."""
+    name = command.resources[0].removesuffix(suffix)
     changed = {
-        "resources": (_gap(command.resources[0]),),
+        "resources": (_gap(name) + suffix,),
         "value": _gap(command.value),
         "waiter": _gap(command.waiter),
     }
