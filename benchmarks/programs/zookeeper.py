@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks.programs import NAME, configure, ours, show_pairs, show_wakes
+from benchmarks.programs import HOLDER, NAME, configure, ours, show_pairs, show_wakes
 
 
 def main() -> None:
@@ -47,7 +47,15 @@ def measure(hosts: list[str], given: argparse.Namespace) -> None:
         with client.Lock(f"/kazoo/{NAME}"):
             pass
 
-    contenders = {"kazoo's Lock": kazoo_kept, "kazoo's Lock, new": kazoo_new, **ours(store)}
+    def permit() -> None:
+        store.release(store.acquire((f"{NAME}:permits",), 30, 0, HOLDER, 3))
+
+    contenders = {
+        "kazoo's Lock": kazoo_kept,
+        "kazoo's Lock, new": kazoo_new,
+        **ours(store),
+        "a slot of 3": permit,
+    }
     try:
         show_pairs("Pairs", contenders, given.rounds, given.pairs)
         show_wakes(store, given.wakes)
