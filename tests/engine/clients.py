@@ -423,12 +423,14 @@ class Client:
     ) -> Program:
         """Acquire a lock, hold it for some seconds, release it."""
         self._safe = True
-        self.checker.asks(self.name, resources, self.limit)
+        disturbed = self.disturbed
+        limit = self.limit if len(resources) == 1 else 1
+        self.checker.asks(self.name, resources, limit)
         try:
-            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}', self.limit)
+            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}', limit)
         except NotAcquired as error:
             kind = "unreachable" if isinstance(error, QuorumUnreachable) else "locked"
-            if kind == "locked" and self.limit > 1:
+            if kind == "locked" and limit > 1 and self.disturbed == disturbed:
                 self.checker.refused(self.name, wait, error, self.wire.master_timeout)
             self.world.seen[kind] += 1
             self._unreachable = self._unreachable + 1 if kind == "unreachable" else 0
