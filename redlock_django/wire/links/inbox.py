@@ -69,7 +69,7 @@ Refusal = tuple[int, int, int, bytes]
 
 
 class Inbox:
-    """The replies of the masters. `changed()` wakes the callers that wait for a quorum of links."""
+    """The replies of the masters. `changed()` wakes the callers that wait for links."""
 
     def __init__(
         self,
