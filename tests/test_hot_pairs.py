@@ -1,4 +1,4 @@
-"""Pairs without the kernel can be measured, and their steps counted."""
+"""Pairs without the kernel can be measured, and their steps counted; so can requests to views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.floors.commands import pair
 from benchmarks.peers.ours import PATIENCE, Threads, redlock
-from benchmarks.programs import pair_parts
+from benchmarks.programs import pair_parts, view_parts
 from benchmarks.workloads.hot import Memory, cost, settle
 from redlock_django import lock, locks
 from redlock_django.exceptions import ResourceLocked
@@ -106,3 +106,13 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     assert floor_numbers[1:-1] == numbers[1:-1]
     assert len(floor_acquire) == len(acquire)
     assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]
+
+
+def test_a_view_without_a_decorator_runs_no_bytecodes_of_one(settings: Settings) -> None:
+    for name, value in view_parts.SITE.items():
+        setattr(settings, name, value)
+    rows = [line.split("|")[2:4] for line in view_parts.table().splitlines()[2:]]
+    counts = [[int(cell.replace(",", "")) for cell in row] for row in rows]
+    assert len(rows) == len(view_parts.VIEWS)
+    assert [bool(decorator) for decorator, _ in counts] == [False, *[True] * 5]
+    assert [bool(idempotency) for _, idempotency in counts] == [*[False] * 4, *[True] * 2]

@@ -96,11 +96,12 @@ def test_nothing_is_pickled() -> None:
         assert _importing(module) == set()
 
 
-def test_random_is_used_for_delays_only() -> None:
+def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {
         "backends/database/backend.py",
         "backends/redlock/backend.py",
+        "backends/zookeeper/slots.py",
         "wire/link/master.py",
         "wire/links/dialing.py",
         "testing/masters.py",

@@ -36,8 +36,8 @@ class SameBytes(Contender):
 
     prefix = "redlock:lock:"
     packed = staticmethod(pair)
-    # A grant is no array; a refusal is.
-    yes = (b":", b"$")
+    # A release is granted by a number, an acquire by 32 bytes; a refusal has 72.
+    yes = (b":", b"$32\r\n")
 
     def __init__(self, masters: list[Any]) -> None:
         self._masters = masters

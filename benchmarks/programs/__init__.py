@@ -6,10 +6,13 @@ They share what is here: the test project with other settings, and contenders in
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 from benchmarks.harness.results import Results, Row
 from benchmarks.harness.workload import Column, Table
@@ -17,6 +20,7 @@ from benchmarks.worker.figures import latencies, quantile
 
 NAME = "order:1"
 HOLDER = '{"host":"web1","pid":7,"path":"/orders/1/pay/"}'
+Key = TypeVar("Key")
 Contenders = Mapping[str, Callable[[], object]]
 """What acquires and releases the lock, by name."""
 
@@ -110,3 +114,29 @@ def show_hand_off(name: str, hold: Callable[[bool], Callable[[], object]], wakes
         took.append((ended[0] - began) * 1000)
     p50, p95 = quantile(took, 0.5), quantile(took, 0.95)
     print(f"{name}, ms: p50 {p50:.1f}, p95 {p95:.1f}")
+
+
+def count_bytecodes(run: Callable[[], object], key_of: Callable[[FrameType], Key]) -> Counter[Key]:
+    """Return how many bytecodes of Python `run` runs in this thread, by a key of their frames."""
+    counts: Counter[Key] = Counter()
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        key = key_of(frame)
+
+        def count(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode":
+                counts[key] += 1
+            return count
+
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    # Python 3.12 traces bytecodes only if a frame asks for it before the trace begins.
+    sys._getframe().f_trace_opcodes = True
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return counts

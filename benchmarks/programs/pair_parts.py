@@ -12,6 +12,7 @@ import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import redlock_django
 from benchmarks.harness.workload import markdown
 from benchmarks.peers.ours import Threads
+from benchmarks.programs import count_bytecodes
 from benchmarks.worker.figures import clock
 from benchmarks.workloads.hot import BATCH, TARGET_US, Memory, batch, run_pairs, settle
 from redlock_django.testing import local_masters
@@ -96,32 +98,16 @@ def table(codes: Counter[tuple[str, str]], best: float, shares: Counter[str]) ->
 
 def bytecodes(contender: Any, memory: Memory) -> Counter[tuple[str, str]]:
     """Return the bytecodes of a batch of pairs by step and function."""
-    counts: Counter[tuple[str, str]] = Counter()
     places: set[str | None] = set()
 
-    def enter(frame: FrameType, event: str, argument: object) -> Any:
+    def key_of(frame: FrameType) -> tuple[str, str]:
         code = frame.f_code
-        key = step_of(frame), code.co_qualname.replace("__create_fn__.<locals>.", "dataclass ")
         places.add(place_of(code))
-
-        def count(frame: FrameType, event: str, argument: object) -> Any:
-            if event == "opcode":
-                counts[key] += 1
-            return count
-
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return count
+        return step_of(frame), code.co_qualname.replace("__create_fn__.<locals>.", "dataclass ")
 
     batch(contender, memory)  # caches are hot now
     memory.answer(BATCH)
-    # Python 3.12 traces bytecodes only if a frame asks for it before the trace begins.
-    sys._getframe().f_trace_opcodes = True
-    before = sys.gettrace()
-    sys.settrace(enter)
-    try:
-        run_pairs(contender)
-    finally:
-        sys.settrace(before)
+    counts = count_bytecodes(partial(run_pairs, contender), key_of)
     require_all_steps(places)
     return counts
 

@@ -81,8 +81,8 @@ async def storm(bench: Threads, **how: Any) -> dict[str, Any]:
 
 VOTES = Reason(
     "refusals",
-    "A refusal is decided by the third answer, like a grant; the rest is Python code that "
-    "counts votes and makes the exception.",
+    "A refusal is decided by the third answer, like a grant, and counted from its bytes; the rest "
+    "is Python code that sends to five masters, reads five answers, and raises the exception.",
     IN_C,
 )
 REFUSE, SAME_PROCESS = "refuse a held lock", "refuse a held lock of the same process"

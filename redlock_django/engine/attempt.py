@@ -145,11 +145,9 @@ class Attempt(Round):
         answered, see `leaves_late_grants`.
         """
         ask, tally = self.ask, self.tally
-        # Before `silent` is read: from here on, the links release what a silent master grants.
+        # If so, the links release from here on what a silent master grants.
         is_left = leaves_late_grants(ask, tally)
-        reached = tally.reached | queued
-        if is_left:
-            reached -= tally.silent
+        reached = queued | (tally.unsure if is_left else tally.reached)
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)

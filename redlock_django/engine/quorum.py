@@ -32,6 +32,7 @@ class Verdict(Enum):
     LOST = "lost"
 
 
+_NONE: frozenset[int] = frozenset()
 # A member of an enum takes long to look up.
 PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
@@ -71,7 +72,7 @@ class Tally:
         self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
         # What all of these share: the fences of grants, or the rival of refusals. Then the bounds
         # of their clocks.
-        self._shared: tuple[int, ...] | bytes | None = None
+        self._shared: Any = None
         self._account = None if Switch.on else Account(self._votes, skew)
 
     # The verdict.
@@ -160,7 +161,7 @@ class Tally:
 
     def _open(self) -> Account:
         """Open the account: build the votes of the answers that were counted without any."""
-        shared: Any = self._shared
+        shared = self._shared
         votes = [
             granted(vote, shared) if type(vote) is int
             else refused(vote[0], vote[1], vote[2], shared) if type(vote) is tuple
@@ -188,8 +189,7 @@ class Tally:
     @property
     def unanimous(self) -> tuple[int, ...] | None:
         """The fences of a round that was won by agreeing grants, which all have them; else None."""
-        shared: Any = self._shared
-        return shared if self.verdict is WON else None
+        return self._shared if self.verdict is WON else None
 
     @property
     def grants(self) -> int:
@@ -221,9 +221,13 @@ class Tally:
         )
 
     @property
-    def silent(self) -> frozenset[int]:
-        """The masters that have not answered yet."""
-        return frozenset(master for master, vote in enumerate(self._votes) if vote is None)
+    def unsure(self) -> frozenset[int]:
+        """The masters that may have the lock, without those that have not answered yet."""
+        refused = self.need - self._missing  # first: another thread may count votes meanwhile
+        if self.is_refused and refused + self.outstanding == self.masters:
+            return _NONE
+        silent = {master for master, vote in enumerate(self._votes) if vote is None}
+        return self.reached - silent
 
     @property
     def rival_won(self) -> bool:

@@ -36,6 +36,7 @@ from redlock_django.idempotency.stores.encryption import ResponseCipher
 from redlock_django.idempotency.stores.response import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import PROBLEM_BASE
+from redlock_django.web.request_values import header_of
 from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600
@@ -163,7 +164,11 @@ class IdempotencySettings:
         """Return whether a request has a key in its header, or a form that may contain one."""
         if request.method not in self.methods:
             return False
-        return self.header in request.headers or has_posted_form(request)
+        return self.sent_header(request) is not None or has_posted_form(request)
+
+    def sent_header(self, request: HttpRequest) -> str | None:
+        """Return the key in the header, as it was sent, or None."""
+        return header_of(request, self.header)
 
     def key_in_form(self, request: HttpRequest) -> str | None:
         """Return the key in a posted form, or None.

@@ -157,7 +157,7 @@ async def finish_despite_cancellation(
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait({task})
+            await _ended(task)
         except asyncio.CancelledError as error:
             cancelled = error
             if not has_begun():
@@ -168,6 +168,22 @@ async def finish_despite_cancellation(
     if not task.cancelled():
         await discard(task)
     raise cancelled
+
+
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Return once a task has ended; a cancellation of the caller does not cancel the task.
+
+    Each request of a locked async view waits here. `asyncio.wait` does the same for many tasks, in
+    four times as many bytecodes.
+    """
+    ended = asyncio.get_running_loop().create_future()
+
+    def end(_: object) -> None:
+        if not ended.done():  # the caller may have been cancelled
+            ended.set_result(None)
+
+    task.add_done_callback(end)
+    await ended
 
 
 def first_caller(task: asyncio.Task[Any]) -> asyncio.Task[Any]:

@@ -88,7 +88,9 @@ class Lock:
             resources, permits = parameters.in_order, parameters.permits
             lease = service.backend.acquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
-            return self._continue_without(service, error)
+            if self._continues_without(service, error):
+                return self
+            raise
         try:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
             registry.register(held_lease, self.resources)
@@ -112,7 +114,9 @@ class Lock:
             resources, permits = parameters.in_order, parameters.permits
             lease = await service.backend.aacquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
-            return self._continue_without(service, error)
+            if self._continues_without(service, error):
+                return self
+            raise
         try:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
             registry.register(held_lease, self.resources)
@@ -153,10 +157,11 @@ class Lock:
         held_lease.remove_lock(self)
         self._held_lease = None
 
-    def _continue_without(self, service: LockService, error: NotAcquired) -> Self:
-        """Report a refusal, and raise it unless ON_UNAVAILABLE lets the caller continue."""
+    def _continues_without(self, service: LockService, error: NotAcquired) -> bool:
+        """Report a refusal; return whether ON_UNAVAILABLE lets the caller continue."""
+        # It is not raised here: that would make a reference cycle of the error and this frame.
         if self.is_repeated:
-            raise error
+            return False
         error.resource = error.resource or self._parameters.names  # a failed store names none
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
@@ -164,9 +169,7 @@ class Lock:
             registry.confirm(service.backend, self.resources)
         holder = self._parameters.holder
         events.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
-        if not self._unlocked:
-            raise error
-        return self
+        return self._unlocked
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)
@@ -356,10 +359,7 @@ class Lock:
             renewal_service.move_to_thread(self._held_lease)
 
     def disown(self) -> None:
-        """Stop counting as held by the task or thread that acquired the lock.
-
-        There, `lock()` on the same resource is refused or waits, as anywhere else.
-        """
+        """Stop counting as held by this task or thread: it is refused or waits, as any other."""
         if self._held_lease is not None:
             registry.disown(self._held_lease)
 

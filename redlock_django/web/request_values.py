@@ -20,7 +20,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
-from django.http.request import RawPostDataException
+from django.http.request import HttpHeaders, RawPostDataException
 
 from redlock_django.exceptions import BadResource, IncompleteBody, InvalidRedlock
 from redlock_django.web.frameworks import is_rest_request, ninja_parser
@@ -33,6 +33,12 @@ BODY_SOURCES = ("post", "json")
 
 LARGEST_JSON = 1_000_000
 """Bytes of the largest request body that is read as JSON."""
+
+
+def header_of(request: HttpRequest, name: str) -> str | None:
+    """Return one header of a request, or None; `request.headers` copies all of them first."""
+    value: str | None = request.META.get(HttpHeaders.to_wsgi_name(name))
+    return value
 
 
 class RequestValues:
@@ -66,7 +72,7 @@ class RequestValues:
     def _value(self, source: str, name: str) -> object:
         match source:
             case "header":
-                header = self._request.headers.get(name)
+                header = header_of(self._request, name)
                 if "," in (header or ""):  # as servers join two header lines
                     raise _Ambiguous("the header has a comma, which separates several values")
                 return header

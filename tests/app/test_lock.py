@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from types import FrameType
@@ -279,6 +280,35 @@ async def test_a_lock_that_another_client_holds_is_refused_in_a_coroutine(
     with pytest.raises(ResourceLocked) as caught:
         await lock(R).aacquire()
     assert caught.value.retry_after == pytest.approx(30)
+
+
+@pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_refusal_leaves_nothing_to_the_garbage_collector(
+    backend: MemoryBackend, no_garbage_collector: None
+) -> None:
+    steal(backend, 3)
+    try:
+        lock(R).acquire()
+    except ResourceLocked as error:
+        refusal = weakref.ref(error)
+    assert refusal() is None
+
+
+async def test_a_refusal_in_a_coroutine_leaves_nothing_to_the_garbage_collector(
+    backend: MemoryBackend, no_garbage_collector: None
+) -> None:
+    steal(backend, 3)
+    try:
+        await lock(R).aacquire()
+    except ResourceLocked as error:
+        refusal = weakref.ref(error)
+    assert refusal() is None
 
 
 @pytest.fixture

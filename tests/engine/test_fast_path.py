@@ -73,7 +73,7 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
         assert count_vote(fast, master, vote) is count_vote(slow, master, vote)
         assert fast.verdict is slow.verdict
         assert fast.grants == slow.grants
-        assert fast.silent == slow.silent
+        assert fast.unsure == slow.unsure
         if fast.is_plain:
             asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
             assert fast.asked == slow.asked == asked
@@ -237,7 +237,7 @@ def test_a_round_that_one_rival_wins_builds_no_votes() -> None:
     assert tally.is_refused
     assert tally.rival_won
     assert tally.reached == {4, 5}
-    assert tally.silent == {4}
+    assert tally.unsure == {5}
     assert not tally.grants
     assert tally.is_plain
     assert tally._votes[:3] == [(TIME, 900, 7), (TIME + 1, 899, 7), (TIME + 2, 898, 7)]

@@ -181,7 +181,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a round that was lost leaves no lock": Judge(
         unraised(Checker.left, 2),
-        ((Attempt.undo, instead("tally.reached | queued", "queued")),),
+        ((Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE")),),
         "was left on", BREAKING, 11,
     ),
     "no queue outlives its lock by much": Judge(

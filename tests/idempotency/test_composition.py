@@ -436,6 +436,32 @@ def test_a_permission_decorator_that_no_replay_skips_is_no_error(site: Site, all
     assert (refused.status_code, b"A-1" in refused.content) == (403, False)
 
 
+def test_a_list_of_options_may_change_after_the_first_request(site: Site) -> None:
+    """A method that is added to the list would else take effect again at each retry."""
+    methods = ["PATCH"]
+
+    class Changing(IdempotentMixin, Plain):
+        idempotent_options = {"methods": methods}  # noqa: RUF012
+
+    site.serve(Changing.as_view())
+    site.post()
+    site.post()
+    assert orders() == 2
+    methods.append("POST")
+    site.post()
+    site.post()
+    assert orders() == 3
+
+
+def test_the_views_of_a_class_have_their_own_options(site: Site) -> None:
+    patched = OnlyIdempotent.as_view(idempotent_options={"methods": ["PATCH"]})
+    for view, made in (OnlyIdempotent.as_view(), 1), (patched, 3), (OnlyIdempotent.as_view(), 3):
+        site.serve(view)
+        site.post()
+        site.post()
+        assert orders() == made
+
+
 def without_autocommit(view: Any) -> Any:
     @functools.wraps(view)
     def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -53,7 +53,7 @@ def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
 _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "all must agree": (quorum.quorum, returns("masters")),
     "connecting masters are always waited for": (
-        Planner.may_reach_quorum, always("usable < self._quorum <= usable + connecting"),
+        Planner.link_wait, always("usable < self._quorum"),
     ),
     "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),

@@ -6,12 +6,17 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django import locks
+from redlock_django import lock, locks
 from redlock_django.backends.redis import RedisBackend
+from redlock_django.exceptions import ResourceLocked
+from tests.live.left_over import values
+from tests.timeouts import generous_timeouts
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -67,3 +72,73 @@ def test_a_site_without_locks_imports_no_store() -> None:
         "'redlock_django.backends.redlock.backend'} & set(sys.modules))"
     )
     assert run("-c", code).split() == []
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["threads", "loop"])
+def test_the_first_lock_is_set_on_every_master(
+    is_async: bool, masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of any of them does not endanger it."""
+    # A busy machine may need longer to connect than a caller waits for the last links.
+    monkeypatch.setattr("redlock_django.wire.links.outbox.JOINING", 60.0)
+    urls = [master.url for master in masters]
+
+    async def first() -> int:
+        async with lock("order:1"):
+            return len(values(masters, "order:1"))
+
+    for number in range(15):
+        # Other settings are a new store with new links, as in a new process.
+        section = {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": 10 + number / 100}
+        settings.REDLOCK = {"default": section}
+        if is_async:
+            assert asyncio.run(asyncio.wait_for(first(), 60)) == len(masters)
+        else:
+            with lock("order:1"):
+                assert len(values(masters, "order:1")) == len(masters)
+
+
+def test_the_first_lock_survives_that_some_of_its_masters_stop(
+    masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redlock_django.wire.links.outbox.JOINING", 60.0)
+    urls = [master.url for master in masters]
+    section = {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": 0.6, **generous_timeouts(0.6)}
+    settings.REDLOCK = {"default": section}
+    with lock("order:1", wait=60) as held:
+        for master in masters[:2]:
+            master.pause()
+        time.sleep(1.5)
+        held.ensure_held()
+        for master in masters[:2]:
+            master.resume()
+
+
+def test_a_refusal_of_a_first_lock_asks_each_master_once(
+    masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no master that grants the lock, from which it would have to be released."""
+    monkeypatch.setattr("redlock_django.wire.links.outbox.JOINING", 60.0)
+    section = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
+    settings.REDLOCK = {"default": section, "other": section}
+    with lock("order:1", renew=False):
+        backend = locks["other"].backend
+        assert isinstance(backend, RedisBackend)
+        with lock("order:2", using="other"):
+            links = backend.thread_driver().links
+        until(lambda: not links.owing(), what="all replies")
+        before = scripts_run(masters)
+        for _ in range(100):
+            with pytest.raises(ResourceLocked):
+                lock("order:1", using="other").acquire()
+        until(lambda: scripts_run(masters) - before >= 500, what="every master is asked")
+        assert scripts_run(masters) - before == 500
+
+
+def scripts_run(masters: list[LocalMaster]) -> int:
+    """Return how many scripts the masters have run."""
+    total = 0
+    for master in masters:
+        with master.client() as client:
+            total += client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+    return total

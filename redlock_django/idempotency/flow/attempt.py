@@ -153,17 +153,17 @@ class IdempotentAttempt:
 
         Raises an IdempotencyRefused if the request is refused.
         """
-        header = self._settings.header
+        settings, request = self._settings, self._request
         claim = yield from self._reader.claim()
         if claim is None:
             response = yield from self._run_without_key()
-            if header in self._request.headers or self._reader.from_form:
+            if settings.sent_header(request) is not None or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
         response = yield from self._run_once(claim)
-        _set_header(response, "Idempotency-Key-Lifetime", str(int(self._settings.retention)))
-        if not self._reader.from_form:
-            _set_header(response, header, self._request.headers[header])
+        _set_header(response, "Idempotency-Key-Lifetime", str(int(settings.retention)))
+        if (sent := settings.sent_header(request)) is not None:
+            _set_header(response, settings.header, sent)
         return response
 
     def _run_without_key(self) -> Steps:

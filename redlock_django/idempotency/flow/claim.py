@@ -96,7 +96,7 @@ class ClaimReader:
         """
         if not self._settings.may_have_key(self._request):
             return None
-        sent: str | None = self._request.headers.get(self._settings.header)
+        sent = self._settings.sent_header(self._request)
         if sent is None:
             sent = yield InThread(lambda: self._settings.key_in_form(self._request))
             check_body_is_complete(self._request)  # the field may be in the part that is missing

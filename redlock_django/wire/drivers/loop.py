@@ -128,7 +128,7 @@ class LoopDriver:
         if waiter is not None and waiter.takes_verdict(step):
             return
         self.links.look_at_idle_links()
-        if wait_for_links and not self._plan.until and self.links.planner.may_gain_quorum(step):
+        if wait_for_links and not self._plan.until and self.links.planner.waits_for_links(step):
             await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -157,11 +157,10 @@ class LoopDriver:
         self.links.waiters.end_pause(waiter)
 
     async def _wait_for_links(self) -> None:
-        wakeup = LoopWakeup()
-        deadline = clock() + self.links.connect_timeout
+        wakeup, began = LoopWakeup(), clock()
         self._link_waits.add(wakeup)
         try:
-            while self.links.planner.may_reach_quorum() and (left := deadline - clock()) > 0:
+            while (left := self.links.planner.link_wait(began)) > 0:
                 await wakeup.wait(left)
         finally:
             self._link_waits.discard(wakeup)
@@ -203,7 +202,7 @@ class LoopDriver:
         self._flush()
 
     def changed(self) -> None:
-        """Wake the tasks that wait for a quorum of links."""
+        """Wake the tasks that wait for links."""
         for wakeup in self._link_waits:
             wakeup.wake_here()
 

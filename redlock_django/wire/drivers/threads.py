@@ -61,8 +61,8 @@ class ThreadDriver:
     ) -> Result:
         """Run a protocol to its end and return its result.
 
-        With `wait_for_links`, a round without a quorum of links waits for connections under
-        way. The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
+        With `wait_for_links`, a round waits for connections under way; see `Planner.link_wait`.
+        The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
         if the caller interrupts another lock operation of this thread.
         """
         running = self._running
@@ -182,7 +182,7 @@ class ThreadDriver:
         combiner = self.combiner
         if clock() - combiner.last_look > IDLE:
             combiner.read_idle()
-        if wait_for_links and not self._plan.until and self.links.planner.may_gain_quorum(step):
+        if wait_for_links and not self._plan.until and self.links.planner.waits_for_links(step):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -209,14 +209,13 @@ class ThreadDriver:
             self.links.waiters.end_pause(waiter)
 
     def _wait_for_links(self) -> None:
-        """Wait until the connections under way have made a quorum, or cannot any more."""
-        wakeup = Wakeup()
-        deadline = clock() + self.links.connect_timeout
+        """Wait for the connections under way; see `Planner.link_wait`."""
+        wakeup, began = Wakeup(), clock()
         self._link_waits[wakeup] = None
         try:
             while True:
-                left = deadline - clock()
-                if left <= 0 or not self.links.planner.may_reach_quorum():
+                left = self.links.planner.link_wait(began)
+                if left <= 0:
                     break
                 wakeup.wait(left)
         finally:
@@ -233,7 +232,7 @@ class ThreadDriver:
         self.poller.unwatch(master)
 
     def changed(self) -> None:
-        """Wake the threads that wait for a quorum of links."""
+        """Wake the threads that wait for links."""
         for wakeup in list(self._link_waits):
             wakeup.wake()
 

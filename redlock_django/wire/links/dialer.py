@@ -45,7 +45,7 @@ class Driver(Protocol):
         """Stop watching a link, which is about to be closed."""
 
     def changed(self) -> None:
-        """Wake the callers that wait for a quorum of links: a master came or went."""
+        """Wake the callers that wait for links: a master came or went."""
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         """Take the result of a connecting thread, in that thread; False ends the thread.

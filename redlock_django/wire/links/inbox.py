@@ -69,7 +69,7 @@ Refusal = tuple[int, int, int, bytes]
 
 
 class Inbox:
-    """The replies of the masters. `changed()` wakes the callers that wait for a quorum of links."""
+    """The replies of the masters. `changed()` wakes the callers that wait for links."""
 
     def __init__(
         self,
@@ -191,11 +191,12 @@ class Inbox:
     ) -> None:
         """Count a plain reply, without a vote."""
         exchange: Any = link.owed[0]  # an Exchange: only these have a plain reply
-        tally = exchange.tally
         if len(plain) == 2:
-            verdict = tally.grant(master.index, plain[0], plain[1])
+            time, fences = plain
+            verdict = exchange.tally.grant(master.index, time, fences)
         else:
-            verdict = tally.refuse(master.index, plain[0], plain[1], plain[2], plain[3])
+            time, ttl, fence, rival = plain
+            verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
         if verdict is not PENDING:
             if not exchange.decided:
                 exchange.decide()

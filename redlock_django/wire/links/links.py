@@ -68,7 +68,9 @@ class Links:
         )  # fmt: skip
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.waiters = Waiters(deployment, resume=self._resume)
-        self.planner = Planner(self.masters, plan, deployment, self.membership, self.lateness)
+        self.planner = Planner(
+            self.masters, plan, deployment, self.membership, self.lateness, connect_timeout
+        )
         self.outbox = Outbox(
             self.masters, deployment, self.membership, self.planner, self.lateness, self.waiters,
             read=self.read, redial=self.redial, lose=self.lose, watch=driver.watch,

@@ -33,6 +33,12 @@ INSPECTED = 2.0
 # REDLOCK_FAST_PATH=0 takes no round on the fast path: for tests, and to find the cause of an error.
 Switch.on = os.environ.get("REDLOCK_FAST_PATH") != "0"
 
+JOINING = 0.02
+"""Seconds, at least, for which the first rounds wait for the links that a quorum does not need.
+
+A link that is under way comes a few ms after the quorum. Otherwise the first lock of a process
+would be set on a bare majority, and be lost with any of these masters."""
+
 LOOK_AGAIN = 0.5
 """Seconds after which the marker of a master that is not counted is read again, if it is needed.
 
@@ -52,29 +58,43 @@ class Planner:
         deployment: Deployment,
         membership: Membership,
         lateness: LateWatch,
+        connect_timeout: float,
     ) -> None:
         self.plan = plan
         self._masters = masters
         self._quorum = quorum(deployment.masters)
         self._membership = membership
         self._lateness = lateness
+        self._connect_timeout = connect_timeout
+        self._joining_until: float | None = None  # None: there has been no quorum yet
 
     def usable(self) -> int:
         """Return how many masters may vote now."""
         now = clock()
         return sum(1 for master in self._masters if not master.fault(now))
 
-    def may_reach_quorum(self) -> bool:
-        """Return whether connections under way may still make up for a missing quorum."""
-        connecting = sum(1 for m in self._masters if m.connecting)
-        if not connecting:
-            return False
-        usable = self.usable()
-        return usable < self._quorum <= usable + connecting
+    def link_wait(self, began: float) -> float:
+        """Return for how many seconds a round that began then waits for connections under way.
 
-    def may_gain_quorum(self, asked: Round) -> bool:
-        """Return whether a round may win only if it waits for connections under way."""
-        return self.may_reach_quorum() and any(c is not None and c.trusted for c in asked.commands)
+        It waits as long as a quorum depends on them. Once in the life of these links, rounds wait
+        for the others, too, for as long again as the quorum took, and JOINING at least: a master
+        that hangs costs no more than that.
+        """
+        connecting = sum(1 for m in self._masters if m.connecting)
+        usable = self.usable() if connecting else 0
+        if not connecting or usable + connecting < self._quorum:
+            return 0.0
+        now = clock()
+        if usable < self._quorum:
+            return began + self._connect_timeout - now
+        if self._joining_until is None:
+            self._joining_until = now + max(now - began, JOINING)
+        return self._joining_until - now
+
+    def waits_for_links(self, asked: Round) -> bool:
+        """Return whether a round waits for connections under way; see `link_wait`."""
+        trusted = any(c is not None and c.trusted for c in asked.commands)
+        return trusted and self.link_wait(clock()) > 0
 
     def conflict(self) -> str:
         """Return why no master may be asked for a lock, "" if each may."""

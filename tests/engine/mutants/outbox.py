@@ -18,10 +18,36 @@ from tests.wire import (
     link_schedules,
     test_hand_off,
     test_lateness,
+    test_link_waits,
     test_plain_rounds,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "the first lock is on a bare majority", "link: the first round waits for links under way",
+        Planner.link_wait, instead("self._joining_until - now", "0.0"),
+        test_link_waits.test_the_first_round_waits_a_moment_for_the_links_that_a_quorum_does_not_need,
+    ),
+    Mutant(
+        "a master that hangs is waited for again", "link: all links are waited for once",
+        Planner.link_wait, always("self._joining_until is None"),
+        test_link_waits.test_a_master_that_hangs_is_waited_for_once,
+    ),
+    Mutant(
+        "a slow network joins at once", "link: others are waited for as long as the quorum took",
+        Planner.link_wait, instead("max(now - began, JOINING)", "JOINING"),
+        test_link_waits.test_the_moment_is_longer_where_a_quorum_took_longer,
+    ),
+    Mutant(
+        "links are waited for without hope", "link: no wait if no quorum can come",
+        Planner.link_wait, never("usable + connecting < self._quorum"),
+        test_link_waits.test_a_round_does_not_wait_without_hope_for_a_quorum,
+    ),
+    Mutant(
+        "releases wait for links", "link: only what needs a quorum waits for one",
+        Planner.waits_for_links, instead("any(...)", "True"),
+        test_link_waits.test_a_release_waits_for_no_link,
+    ),
     Mutant(
         "a plan without a quorum", "fast path: it asks a quorum at least",
         Planner._may_plan, never("len(links) < self._quorum"),

@@ -109,6 +109,10 @@ MUTANTS: tuple[Mutant, ...] = (
         vars(Tally)["grants"].fget, never("type(self._shared) is bytes"), EVERY_ANSWER,
     ),
     Mutant(
+        "failed masters refused", "fast path: an undo where the reply to a refused round failed",
+        vars(Tally)["unsure"].fget, always("... == self.masters"), EVERY_ANSWER,
+    ),
+    Mutant(
         "masters that refused plainly are reached", "fast path: no undo where it was refused",
         vars(Tally)["reached"].fget, never("type(vote) is tuple"), EVERY_ANSWER,
     ),

@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no undo", "rounds: a lost round releases", Attempt.undo,
-        instead("tally.reached | queued", "queued"),
+        instead("tally.unsure if is_left else tally.reached", "_NONE"),
         test_rounds.test_a_round_that_is_won_too_late_is_undone_everywhere,
     ),
     Mutant(

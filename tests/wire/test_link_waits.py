@@ -1,0 +1,83 @@
+"""How long a round waits for connections under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from redlock_django.engine.quorum import Tally
+from redlock_django.engine.steps import Round
+from redlock_django.wire.links.outbox import JOINING
+from tests.wire.manual_links import ManualLinks, manual_links
+
+
+@contextmanager
+def connecting(under_way: int, failed: int = 0, masters: int = 5) -> Iterator[ManualLinks]:
+    """Open links of which some are under way, or have failed."""
+    with manual_links(masters) as links:
+        for master in links.masters[: under_way + failed]:
+            links.lose(master, "lost")
+            master.connecting = master.index < under_way
+        yield links
+
+
+def wait(links: ManualLinks, since: float = 0.0) -> float:
+    """Return for how many seconds a round waits that began `since` seconds ago."""
+    return links.planner.link_wait(links.time.now - since)
+
+
+def test_a_round_waits_for_a_quorum_until_its_time_to_connect_is_over() -> None:
+    with connecting(3) as links:
+        assert wait(links) == pytest.approx(links.connect_timeout)
+        assert wait(links, since=links.connect_timeout + 1) < 0
+
+
+@pytest.mark.parametrize("failed", [0, 5])
+def test_a_round_waits_for_no_connection_if_none_is_under_way(failed: int) -> None:
+    with connecting(0, failed) as links:
+        assert wait(links) == 0
+
+
+def test_a_round_does_not_wait_without_hope_for_a_quorum() -> None:
+    with connecting(2, failed=3) as links:
+        assert wait(links) == 0
+
+
+def test_the_first_round_waits_a_moment_for_the_links_that_a_quorum_does_not_need() -> None:
+    with connecting(2) as links:
+        assert wait(links) == pytest.approx(JOINING)
+        links.time.now += JOINING / 2
+        assert wait(links) == pytest.approx(JOINING / 2), "the same moment for all rounds"
+
+
+def test_the_moment_is_longer_where_a_quorum_took_longer() -> None:
+    with connecting(1) as links:
+        assert wait(links, since=0.3) == pytest.approx(0.3)
+
+
+def test_a_master_that_hangs_is_waited_for_once() -> None:
+    with connecting(1) as links:
+        assert wait(links) > 0
+        links.time.now += JOINING
+        assert wait(links) <= 0
+        links.time.now += 60
+        assert wait(links) <= 0
+
+
+def test_a_quorum_that_is_lost_again_is_waited_for() -> None:
+    with connecting(1) as links:
+        assert wait(links) > 0
+        links.time.now += 60
+        for master in links.masters[1:3]:
+            links.lose(master, "lost")
+            master.connecting = True
+        assert wait(links) == pytest.approx(links.connect_timeout)
+
+
+def test_a_release_waits_for_no_link() -> None:
+    with connecting(1) as links:
+        release, acquire = links.release(), links.acquire()
+        assert not links.planner.waits_for_links(Round((release,) * 5, Tally(5)))
+        assert links.planner.waits_for_links(Round((acquire,) * 5, Tally(5)))
