@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.exceptions import AlreadyHeld, LockLost, ResourceLocked
 from redlock_django.locking.event_loops import (
     finish_despite_cancellation,
@@ -189,8 +189,13 @@ def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
     Those of a name with a limit are its slots.
     """
     backend = locks[using].backend
-    keys = [resource, *(_slot_key(resource, slot) for slot in range(MOST_SLOTS))]
-    found = dict.fromkeys(_find(backend, key) for key in keys)
+    # A copy, made in one step: other threads acquire and release meanwhile.
+    entries = [
+        entry
+        for (store, key), entry in list(_held_leases.items())
+        if store is backend and name_of(key) == resource
+    ]
+    found = dict.fromkeys(entry() for entry in entries)  # the last slot of a name has two keys
     return [held_lease for held_lease in found if held_lease and held_lease.seconds_left()]
 
 
