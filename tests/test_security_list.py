@@ -101,6 +101,7 @@ def test_random_is_used_for_delays_only() -> None:
     assert _importing("random") == {
         "backends/database/backend.py",
         "backends/redlock/backend.py",
+        "locking/leader.py",
         "wire/link/master.py",
         "wire/links/dialing.py",
         "testing/masters.py",

@@ -55,6 +55,8 @@ class LockParameters:
 
     min_hold = 0.0
     """The least number of seconds from the acquisition to the end of the lock."""
+    is_leader = False
+    """True if the lock is renewed for as long as its holder leads: MAX_HOLD does not apply."""
     _resolved: tuple[LockService, float, float]
     _resolved_for: LockService | None = None
 
@@ -135,6 +137,10 @@ class LockParameters:
         """Acquire the resources in the order given, which must be the same for all clients."""
         self.in_order = self.resources
 
+    def make_leader(self) -> None:
+        """Renew the lock beyond MAX_HOLD, and show its holder as a leader."""
+        self.is_leader = True
+
     def set_wait(self, seconds: float) -> None:
         """Replace the wait. Raises ValueError for a bad duration."""
         self._wait, self._resolved_for = _checked_wait(seconds), None
@@ -147,6 +153,8 @@ class LockParameters:
         about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
         if self.min_hold:
             about += f',"min_hold":{self.min_hold:.3f}'
+        if self.is_leader:
+            about += ',"leader":1'
         # JSON allows a name twice, and readers take the last: `holder` may replace what is above.
         for key, value in self.holder.items():
             about += f",{_quoted(str(key))}:{_quoted(str(value)[:200])}"
