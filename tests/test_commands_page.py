@@ -7,7 +7,7 @@ import re
 import pytest
 from django.core.management import get_commands, load_command_class
 
-from redlock_django.management.commands.with_lock import NOT_EXECUTABLE, NOT_FOUND
+from redlock_django.management.child_process import NOT_EXECUTABLE, NOT_FOUND
 from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM
 from tests.test_documents import ROOT
 
