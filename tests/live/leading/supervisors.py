@@ -102,7 +102,7 @@ class Supervisors:
             process.kill()
             process.wait()
         for start in self.starts():
-            with suppress(ProcessLookupError):
+            with suppress(FileNotFoundError, ProcessLookupError):
                 if str(PROGRAM) in Path(f"/proc/{start.pid}/cmdline").read_text():
                     os.kill(start.pid, signal.SIGKILL)
 
@@ -114,8 +114,7 @@ def supervisors(directory: Path, redlock: dict[str, Any]) -> Iterator[Supervisor
     try:
         yield made
     finally:
-        with suppress(FileNotFoundError):
-            made.end()
+        made.end()
 
 
 def is_alive(pid: int) -> bool:
