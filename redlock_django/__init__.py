@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
     from redlock_django.idempotency.forms import IdempotentFormMixin
+    from redlock_django.locking.leader import leader
     from redlock_django.locking.lock import Lock, lock
     from redlock_django.locking.services import locks
     from redlock_django.locking.transactions.transaction_lock import transaction_lock
@@ -51,6 +52,7 @@ __all__ = [
     "ResourceLocked",
     "hold",
     "idempotent",
+    "leader",
     "lock",
     "lock_resource",
     "locks",
@@ -65,6 +67,7 @@ _MODULES = {
     "LockResourceMixin": "web.mixins",
     "hold": "web.hold",
     "idempotent": "idempotency.decorators",
+    "leader": "locking.leader",
     "lock": "locking.lock",
     "lock_resource": "web.lock_resource",
     "locks": "locking.services",

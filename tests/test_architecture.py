@@ -51,7 +51,7 @@ LAYERS = [
     locking.held_lease
     locking.registry locking.renewal
     locking.lock
-    locking.unused_locks
+    locking.leader locking.unused_locks
     fenced operate.* models migrations.*
     web web.answers web.frameworks
     web.request_values
@@ -403,7 +403,7 @@ CONTRACTS = {
     "wire.servers.survey.Survey": "questions to all masters: over connections, in memory",
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
     "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
-    "locking.lock.Lock": "a lock, of which `@idempotent` holds one while a request runs",
+    "locking.lock.Lock": "a lock: of a request under `@idempotent`, of a leader",
     "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",
     "admin.read_only.ReadOnlyMixin": "a page of Django's admin on which nothing is changed",

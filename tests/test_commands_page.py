@@ -7,7 +7,7 @@ import re
 import pytest
 from django.core.management import get_commands, load_command_class
 
-from redlock_django.management.commands.with_lock import NOT_EXECUTABLE, NOT_FOUND
+from redlock_django.management.child_process import NOT_EXECUTABLE, NOT_FOUND
 from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM
 from tests.test_documents import ROOT
 
@@ -25,7 +25,7 @@ def test_every_command_is_listed() -> None:
     assert ours == ROWS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"with_lock"}))
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"lead", "with_lock"}))
 def test_the_statuses_of_a_command_are_those_of_its_docstring(name: str) -> None:
     summary = (type(load_command_class("redlock_django", name)).__doc__ or "").splitlines()[0]
     everywhere = {"2", "130"}
@@ -36,3 +36,4 @@ def test_the_statuses_of_with_lock_are_named() -> None:
     for status in (LOCK_HELD, LOCK_LOST, NOT_EXECUTABLE, NOT_FOUND):
         assert f" {status} " in PAGE
     assert ROWS["with_lock"] == {"0", "1", str(NO_QUORUM)}
+    assert ROWS["lead"] == {"0", "1"}

@@ -102,6 +102,7 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
         "backends/database/backend.py",
         "backends/redlock/backend.py",
         "backends/zookeeper/slots.py",
+        "locking/leader.py",
         "wire/link/master.py",
         "wire/links/dialing.py",
         "testing/masters.py",

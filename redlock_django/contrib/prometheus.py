@@ -9,9 +9,10 @@ address of its own or use `contrib.opentelemetry`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from redlock_django.locking.counters import Counts, counter_types, counters
+from redlock_django.locking.leader import current_terms
 from redlock_django.locking.services import locks
 
 try:
@@ -25,10 +26,12 @@ except ImportError as error:
 
 
 class RedlockCollector(Collector):
-    """Collect one metric for each counter of `counters.Counts`, and two for the masters.
+    """Collect one metric for each counter of `counters.Counts`, two for masters, two for leaders.
 
     They are `redlock_acquired_total{using="default"}` and so on, `redlock_master_errors_total`
-    and `redlock_master_up`. Collecting them sends nothing to the masters.
+    and `redlock_master_up`; `redlock_leading` counts the terms of this process, and
+    `redlock_leading_since_seconds` is when the last of them began, 0 if it does not lead.
+    Collecting them sends nothing to the masters.
     """
 
     def describe(self) -> Iterator[Metric]:
@@ -64,3 +67,21 @@ def _families(every: dict[str, Counts]) -> Iterator[Metric]:
             up.add_metric([alias, name], not master.down)
     yield errors
     yield up
+    yield from _leading(every)
+
+
+def _leading(aliases: Iterable[str]) -> Iterator[Metric]:
+    leading = GaugeMetricFamily(
+        "redlock_leading", "Under how many names this process leads", labels=["using"]
+    )
+    since = GaugeMetricFamily(
+        "redlock_leading_since_seconds",
+        "When the last term of this process began, in seconds since 1970; 0 if it does not lead",
+        labels=["using"],
+    )
+    for alias in aliases:
+        began = [term.since.timestamp() for term in current_terms(alias)]
+        leading.add_metric([alias], len(began))
+        since.add_metric([alias], max(began, default=0))
+    yield leading
+    yield since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Iterable
@@ -75,7 +76,8 @@ class HeldLease:
         self.lease = lease
         self.acquired_at = lease.started
         self.ttl = lease.ttl
-        self.hold_until = lease.started + service.settings.max_hold
+        limit = math.inf if parameters.is_leader else service.settings.max_hold
+        self.hold_until = lease.started + limit
         self.renew = renew
         self.sender = type(lock)
         self.holder = parameters.holder

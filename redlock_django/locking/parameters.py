@@ -64,6 +64,8 @@ class LockParameters:
     """How many clients may hold the name at once, each one slot of it."""
     min_hold = 0.0
     """The least number of seconds from the acquisition to the end of the lock."""
+    is_leader = False
+    """True if the lock is renewed for as long as its holder leads: MAX_HOLD does not apply."""
     _resolved: tuple[LockService, float, float]
     _resolved_for: LockService | None = None
 
@@ -179,6 +181,10 @@ class LockParameters:
         """The argument that asks a store for one of several slots; none for a lock."""
         return (self.limit,) if self.limit > 1 else ()
 
+    def make_leader(self) -> None:
+        """Renew the lock beyond MAX_HOLD, and show its holder as a leader."""
+        self.is_leader = True
+
     def set_wait(self, seconds: float) -> None:
         """Replace the wait. Raises ValueError for a bad duration."""
         self._wait, self._resolved_for = _checked_wait(seconds), None
@@ -193,6 +199,8 @@ class LockParameters:
             about += f',"min_hold":{self.min_hold:.3f}'
         if self.limit > 1:
             about += f',"limit":{self.limit}'
+        if self.is_leader:
+            about += ',"leader":1'
         # JSON allows a name twice, and readers take the last: `holder` may replace what is above.
         for key, value in self.holder.items():
             about += f",{_quoted(str(key))}:{_quoted(str(value)[:200])}"

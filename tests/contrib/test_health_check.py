@@ -10,6 +10,7 @@ import pytest
 from django.test import RequestFactory
 from health_check.views import HealthCheckView
 
+from redlock_django import leader
 from redlock_django.testing import memory_masters
 from tests.app.conftest import stop_clocks
 
@@ -96,3 +97,14 @@ async def test_each_alias_has_its_own_health(settings: Settings) -> None:
         backend.refuse(0)
         assert (await ask())[0] == 200
         assert (await ask(using="jobs"))[0] == 500
+
+
+async def test_a_name_without_a_leader_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    with memory_masters(), caplog.at_level("INFO", "redlock_django"):
+        assert await ask(leader="scheduler") == (
+            500,
+            "Unavailable: no process leads under the name 'scheduler'",
+        )
+        async with leader("scheduler") as term:
+            assert await ask(leader="scheduler") == (200, "OK")
+    assert f"since {term.since:%Y-%m-%dT%H:%M:}" in caplog.text

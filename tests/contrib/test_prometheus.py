@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from redlock_django import leader
 from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.counters import counter_types, counters
@@ -57,7 +58,7 @@ def test_a_scrape_returns_all_counters() -> None:
     assert seen["redlock_acquired_total", "payments", ""] == 0
     assert seen["redlock_held_seconds_total", "default", ""] > 0
     assert seen["redlock_master_errors_total", "default", "b:6379"] == 1
-    assert len([name for name, using, _ in seen if using == "payments"]) == len(counter_types()) + 2
+    assert len([name for name, using, _ in seen if using == "payments"]) == len(counter_types()) + 4
     assert seen["redlock_master_up", "default", "b:6379"] == 0
     assert seen["redlock_master_up", "default", "c:6379"] == 1
 
@@ -85,3 +86,22 @@ def test_registering_reads_no_settings(settings: Settings) -> None:
     registry.register(RedlockCollector())
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(RedlockCollector())
+
+
+def test_the_metrics_show_whether_this_process_leads_and_since_when(
+    redlock_memory: object,
+) -> None:
+    def shown() -> dict[str, float]:
+        return {
+            sample.name: sample.value
+            for family in RedlockCollector().collect()
+            for sample in family.samples
+            if sample.name.startswith("redlock_leading") and sample.labels["using"] == "default"
+        }
+
+    assert shown() == {"redlock_leading": 0, "redlock_leading_since_seconds": 0}
+    with leader("scheduler") as term:
+        assert shown() == {
+            "redlock_leading": 1,
+            "redlock_leading_since_seconds": term.since.timestamp(),
+        }

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
+import math
 import sys
-import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from django.core.management import get_commands
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost, StoreUnavailable
 from redlock_django.locking.lock import Lock
+from redlock_django.management.child_process import ChildProcess
+from redlock_django.management.keeper import clock
 from redlock_django.management.single_run import (
     LOCK_HELD,
     LOCK_LOST,
@@ -24,14 +22,12 @@ from redlock_django.management.single_run import (
     enter_lock,
 )
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a command whose lock was lost."""
 
-_KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
 _POLL = 0.1
 _VERIFY_EVERY = 1.0  # seconds between questions to the masters, which notice a forced release
-_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_MARGIN = 0.5  # seconds between the death of a command that lost its supervisor and the lock's end
 
 
 class Command(BaseCommand):
@@ -69,13 +65,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Acquire the lock, run the command, and exit with its status."""
-        child = _Child(options["command"])
+        child = ChildProcess(options["command"], grace=GRACE)
         with ExitStack() as stack:
-            if threading.current_thread() is threading.main_thread():
-                for number in _FORWARDED:
-                    if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
-                        before = signal.signal(number, child.forward)
-                        stack.callback(signal.signal, number, before)
+            stack.enter_context(child.forwarding_signals())
             held = enter_lock(
                 stack,
                 options["key"],
@@ -94,20 +86,22 @@ class Command(BaseCommand):
         if status:
             sys.exit(status)
 
-    def _run(self, child: _Child, held: Lock, keep_going: bool) -> int:
-        child.start()
+    def _run(self, child: ChildProcess, held: Lock, keep_going: bool) -> int:
+        child.start(until=_deadline(held))
         watching = True
         verify_at = time.monotonic() + _VERIFY_EVERY
         while (status := child.wait(_POLL)) is None:
             try:
                 if watching:
                     held.ensure_held()
+                    child.must_end_by(_deadline(held))
                     if time.monotonic() >= verify_at:
                         with suppress(StoreUnavailable):  # the lock is held until its deadline
                             held.verify()
                         verify_at = time.monotonic() + _VERIFY_EVERY
             except LockLost as error:
                 watching = False
+                child.must_end_by(math.inf)
                 if not keep_going:
                     child.end()
                     raise CommandError(
@@ -117,64 +111,8 @@ class Command(BaseCommand):
         return status
 
 
-class _Child:
-    """The process of the command, and the signals to forward to it."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._starting = False
-        self._early: list[int] = []
-        # In a separate process group the command can be ended with all its children. On a terminal
-        # that is not possible: only the foreground group may read from it and receives Ctrl-C.
-        self._grouped = not sys.stdin.isatty()
-
-    def start(self) -> None:
-        self._starting = True
-        try:
-            self._process = subprocess.Popen(
-                self._command, process_group=0 if self._grouped else None
-            )
-        except OSError as error:
-            missing = isinstance(error, FileNotFoundError)
-            hint = ""
-            if missing and self._command[0] in get_commands():
-                hint = f". For the management command, write: python manage.py {self._command[0]}"
-            raise CommandError(
-                f"{self._command[0]}: {error.strerror}{hint}",
-                returncode=NOT_FOUND if missing else NOT_EXECUTABLE,
-            ) from None
-        for number in self._early:
-            self._send(number)
-
-    def forward(self, number: int, frame: object) -> None:
-        if self._process is not None:
-            if self._grouped or number not in (signal.SIGINT, signal.SIGQUIT):
-                self._send(number)
-        elif self._starting:
-            # An exception at this point would leave a process that nothing ends.
-            self._early.append(number)
-        else:
-            raise SystemExit(128 + number)
-
-    def wait(self, seconds: float) -> int | None:
-        """Return the exit status as a shell does, or None if it still runs after `seconds`."""
-        assert self._process is not None
-        try:
-            status = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        return 128 - status if status < 0 else status
-
-    def end(self) -> None:
-        self._send(signal.SIGTERM)
-        if self.wait(GRACE) is None:
-            self._send(signal.SIGKILL)
-            self.wait(_KILL_TIMEOUT)
-
-    def _send(self, number: int) -> None:
-        assert self._process is not None
-        if self._process.poll() is not None:
-            return
-        with suppress(ProcessLookupError):
-            (os.killpg if self._grouped else os.kill)(self._process.pid, number)
+def _deadline(held: Lock) -> float:
+    """Return when a command must have ended whose supervisor has died."""
+    if not held.locked:  # ON_UNAVAILABLE = "proceed"
+        return math.inf
+    return clock() + held.remaining() - _MARGIN

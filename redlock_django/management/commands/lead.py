@@ -1,0 +1,104 @@
+"""`manage.py lead NAME -- COMMAND`: run a program on one of many machines, the leader."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from redlock_django.exceptions import BadResource, InvalidRedlock, LockLost
+from redlock_django.locking.leader import Leadership, Term, leader
+from redlock_django.management.child_process import ChildProcess
+from redlock_django.management.keeper import clock
+from redlock_django.management.single_run import LOCK_LOST, UsageError, add_using
+
+_POLL = 0.1
+_DEFAULT_GRACE = 1 / 4  # of the TTL
+_MARGIN = 1 / 10  # of the TTL: between the death of COMMAND and the end of the lock
+_RENEWED = 2 / 3  # of the TTL: what is left of it when it is renewed
+
+
+class Command(BaseCommand):
+    """Exit status: the command's own, 128+n if signal n ended it, or one of those in `help`."""
+
+    help = (
+        "Wait until this process leads under NAME, then run COMMAND, and exit with its status. If "
+        "this process loses the lead, COMMAND gets SIGTERM, and SIGKILL after the grace, before "
+        f"another process can lead; then it waits again, or with --once exits with {LOCK_LOST}. "
+        "COMMAND also ends if this process dies. Only COMMAND writes to stdout."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add("name", metavar="NAME", help="the resource that the leader locks")
+        add("command", metavar="COMMAND", nargs="+", help="the program and its arguments, after --")
+        add_using(parser)
+        add("--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)")
+        add(
+            "--grace",
+            type=float,
+            metavar="SECONDS",
+            help="the time between SIGTERM and SIGKILL if the lead is lost (default: a quarter of "
+            "the TTL)",
+        )
+        add("--once", action="store_true", help=f"exit with {LOCK_LOST} if the lead is lost")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Campaign, run the command, and exit with its status; campaign again after a loss."""
+        try:
+            campaign = leader(options["name"], using=options["using"], ttl=options["ttl"])
+            grace = _checked_grace(options["grace"], campaign.ttl)
+        except (BadResource, InvalidRedlock, ValueError) as error:
+            raise UsageError(str(error)) from None
+        while True:
+            child = ChildProcess(options["command"], grace=grace, guarded=True)
+            with child.forwarding_signals(), ExitStack() as stack:
+                term = _enter(campaign, stack)
+                status, lost = _run(child, term, campaign.ttl * _MARGIN)
+            if not lost or child.asked_to_end:
+                if status:  # SystemExit instead of CommandError, because there is no message
+                    sys.exit(status)
+                return
+            if options["once"]:
+                raise CommandError(f"{lost}; the command was terminated", returncode=LOCK_LOST)
+            self.stderr.write(f"{lost}; the command was terminated, and this process waits again")
+
+
+def _enter(campaign: Leadership, stack: ExitStack) -> Term:
+    try:
+        return campaign.enter_in(stack)
+    except InvalidRedlock as error:
+        raise UsageError(str(error)) from None
+
+
+def _run(child: ChildProcess, term: Term, margin: float) -> tuple[int | None, str]:
+    """Run the program until it ends; return its status and, if it lost the lead, how."""
+    child.start(until=clock() + term.remaining() - margin)
+    while (status := child.wait(_POLL)) is None:
+        now, left = clock(), term.remaining()
+        try:
+            term.ensure_held()
+        except LockLost as error:
+            return child.end(), str(error)
+        if left:
+            child.must_end_by(now + left - margin)
+    return status, f"{term.name}: the lock was not renewed in time" if child.was_overdue else ""
+
+
+def _checked_grace(given: float | None, ttl: float) -> float:
+    """Return the grace; raise ValueError unless the program can be dead before the lock ends."""
+    grace = ttl * _DEFAULT_GRACE if given is None else given
+    if not grace >= 0:
+        raise ValueError(f"--grace must be 0 or more seconds, got {grace:g}")
+    margin, left = ttl * _MARGIN, ttl * _RENEWED
+    if grace + margin >= left:
+        raise ValueError(
+            f"--grace is {grace:g} s: with a margin of {margin:g} s, COMMAND may live for "
+            f"{grace + margin:g} s after SIGTERM, but when the TTL of {ttl:g} s is renewed, only "
+            f"{left:.3g} s of it are left. Write --grace {_DEFAULT_GRACE * ttl:g}, or "
+            f"--ttl {(grace / (_RENEWED - _MARGIN) * 1.1):.3g}"
+        )
+    return grace

@@ -1,0 +1,124 @@
+"""`manage.py lead NAME -- COMMAND` in this process: arguments, statuses, losses."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from redlock_django import lock
+from redlock_django.testing import lose_lock
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+def lead(*arguments: str) -> tuple[int, str]:
+    """Run the command in this process; return its exit status and stderr."""
+    err = StringIO()
+    try:
+        call_command("lead", *arguments, stderr=err)
+    except CommandError as error:
+        return error.returncode, err.getvalue() + str(error)
+    except SystemExit as end:
+        return int(end.code or 0), err.getvalue()
+    return 0, err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 3"], 3),
+        (["sh", "-c", "kill -KILL $$"], 128 + 9),
+        (["/nowhere/to/be/found"], 127),
+        (["/"], 126),
+    ],
+)
+def test_exit_status_of_the_command(command: list[str], status: int) -> None:
+    assert lead("scheduler", "--", *command)[0] == status
+    with lock("scheduler"):
+        pass  # It has been released.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["scheduler", "--grace", "9", "--", "true"],
+         ("may live for 10 s after SIGTERM, but when the TTL of 10 s is renewed, only 6.67 s of "
+         "it are left. Write --grace 2.5, or --ttl 17.5")),
+        (["scheduler", "--grace", "-1", "--", "true"], "--grace must be 0 or more"),
+        (["scheduler", "--grace", "nan", "--", "true"], "--grace must be 0 or more"),
+        (["scheduler", "--ttl", "1000", "--", "true"], "MAX_TTL"),
+        (["scheduler", "--using", "other", "--", "true"], "no alias 'other'"),
+        (["a b", "--", "true"], "contains a space"),
+    ],
+)  # fmt: skip
+def test_bad_arguments_are_refused(arguments: list[str], problem: str) -> None:
+    status, written = lead(*arguments)
+    assert status == 2
+    assert problem in written
+
+
+def test_a_command_is_needed() -> None:
+    with pytest.raises(CommandError, match="COMMAND"):
+        call_command("lead", "scheduler")
+
+
+def test_the_grace_and_the_ttl_that_the_error_proposes_are_accepted() -> None:
+    assert lead("scheduler", "--grace", "2.5", "--", "true")[0] == 0
+    assert lead("scheduler", "--grace", "9", "--ttl", "17.5", "--", "true")[0] == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_inside_a_transaction() -> None:
+    from django.db import transaction
+
+    with transaction.atomic():
+        status, written = lead("scheduler", "--", "true")
+    assert status == 2
+    assert "inside a transaction" in written
+
+
+def losing(ready: Path) -> threading.Thread:
+    def lose() -> None:
+        until(ready.exists, "the command runs")
+        lose_lock("scheduler")
+
+    thread = threading.Thread(target=lose)
+    thread.start()
+    return thread
+
+
+def test_a_lost_lead_ends_the_command_and_is_campaigned_for_again(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    thread = losing(ready)
+    # The second time, the file exists.
+    status, written = lead(
+        "scheduler", "--", "sh", "-c", f"[ -e {ready} ] && exit 4; touch {ready}; sleep 60"
+    )
+    thread.join()
+    assert status == 4
+    assert written.count("the command was terminated, and this process waits again") == 1
+
+
+def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    thread = losing(ready)
+    stubborn = (
+        "import pathlib, signal, time; signal.signal(15, signal.SIG_IGN);"
+        f"pathlib.Path('{ready}').touch(); time.sleep(60)"
+    )
+    status, written = lead(
+        *("scheduler", "--once", "--grace", "0.2", "--", sys.executable, "-c", stubborn)
+    )
+    thread.join()
+    assert status == 74
+    assert written.endswith("the command was terminated")

@@ -1,0 +1,192 @@
+"""`leader()` in this process: campaigns, terms, losses, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
+
+from redlock_django import (
+    AlreadyHeld,
+    BadResource,
+    InvalidRedlock,
+    LockLost,
+    NotHeld,
+    ResourceLocked,
+    leader,
+    lock,
+    locks,
+)
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.locking.leader import current_terms
+from redlock_django.testing import lose_lock
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+
+pytestmark = pytest.mark.usefixtures("memory")
+
+
+def backend() -> MemoryBackend:
+    found = locks["default"].backend
+    assert isinstance(found, MemoryBackend)
+    return found
+
+
+def test_a_term_is_a_lock_with_a_number_and_a_beginning() -> None:
+    with leader("scheduler") as first:
+        first.ensure_held()
+        assert datetime.now(UTC) - first.since < timedelta(minutes=1)
+        assert first.leads
+        with pytest.raises(ResourceLocked):
+            in_thread(lambda: lock("scheduler").acquire())
+    assert list(current_terms("default")) == []
+    with pytest.raises(NotHeld):
+        first.ensure_held()
+    with leader("scheduler") as second:
+        assert second.number > first.number
+
+
+def in_thread(function: object) -> None:
+    """Call a function in another thread, and raise what it raises."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001 - raised below
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+
+
+def test_a_term_outlasts_max_hold(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 0.6, "MAX_HOLD": 1}}
+    with leader("scheduler") as term:
+        until(
+            lambda: (datetime.now(UTC) - term.since).total_seconds() > 2, "twice MAX_HOLD is over"
+        )
+        term.ensure_held()
+
+
+def test_a_lost_term_is_reported_and_the_next_one_can_begin() -> None:
+    campaign = leader("scheduler")
+    with campaign as term:
+        lose_lock("scheduler")
+        assert not term.leads
+        with pytest.raises(LockLost, match="scheduler"):
+            term.ensure_held()
+    with campaign as term:
+        term.ensure_held()
+
+
+@contextmanager
+def soon(function: object) -> Iterator[None]:
+    """Call a function in half a second."""
+    timer = threading.Timer(0.5, function)  # type: ignore[arg-type]
+    timer.start()
+    yield
+    timer.join()
+
+
+def test_a_candidate_survives_an_outage(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.05)
+    backend().refuse(0)
+    with (
+        caplog.at_level(logging.WARNING, "redlock_django"),
+        soon(lambda: backend().restore(0)),
+        leader("scheduler") as term,
+    ):
+        term.ensure_held()
+    assert [record.getMessage().partition(":")[0] for record in caplog.records].count(
+        "redlock scheduler"
+    ) == 1
+
+
+async def test_an_async_candidate_survives_an_outage() -> None:
+    backend().refuse(0)
+    asyncio.get_running_loop().call_later(0.5, backend().restore, 0)
+    async with leader("scheduler") as term:
+        term.ensure_held()
+
+
+def test_an_alias_that_proceeds_without_a_quorum_has_no_leader_without_one(
+    settings: Settings,
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
+    backend().refuse(0)
+    with soon(lambda: backend().restore(0)), leader("scheduler") as term:
+        assert term.number > 0
+
+
+def test_a_candidate_that_waits_longer_than_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.1)  # as `leader()` reads it
+    lease = backend().acquire(("scheduler",), 60, 0, "{}")
+    with soon(lambda: backend().release(lease)), leader("scheduler") as term:
+        term.ensure_held()
+
+
+def test_the_terms_of_a_process_are_known() -> None:
+    with leader("scheduler") as term:
+        assert list(current_terms("default")) == [term]
+        assert list(current_terms("other")) == []
+    assert list(current_terms("default")) == []
+
+
+def test_leading_twice_in_one_thread_is_refused() -> None:
+    with leader("scheduler"), pytest.raises(AlreadyHeld), leader("scheduler"):
+        pass
+
+
+# What is refused.
+
+
+@pytest.mark.django_db(transaction=True)
+def test_inside_a_transaction() -> None:
+    with (
+        transaction.atomic(),
+        pytest.raises(InvalidRedlock, match=r"Write transaction.atomic\(\) inside the block"),
+        leader("scheduler"),
+    ):
+        pass
+
+
+def test_as_a_decorator() -> None:
+    with pytest.raises(InvalidRedlock, match=r"needs @lock_resource\('scheduler'\)"):
+
+        @leader("scheduler")
+        def view(request: object) -> None: ...
+
+    with pytest.raises(InvalidRedlock, match="needs a name"):
+        leader(test_as_a_decorator)  # type: ignore[arg-type]
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(BadResource):
+        leader("a b")
+    with pytest.raises(ValueError, match="ttl is 1000 s and MAX_TTL is 60 s: lower ttl or raise"):
+        leader("scheduler", ttl=1000)
+    with pytest.raises(InvalidRedlock, match="no alias 'other'"):
+        leader("scheduler", using="other")
+
+
+async def test_a_plain_block_in_a_loop() -> None:
+    with pytest.raises(SynchronousOnlyOperation), leader("scheduler"):
+        pass
