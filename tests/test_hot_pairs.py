@@ -108,6 +108,7 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]
 
 
+@pytest.mark.django_db  # the end of a request looks at connections of earlier tests
 def test_a_view_without_a_decorator_runs_no_bytecodes_of_one(settings: Settings) -> None:
     for name, value in view_parts.SITE.items():
         setattr(settings, name, value)
