@@ -183,17 +183,21 @@ class SlotSearch:
         pause, watches = ZooKeeperStep(0.0), self._session.watches
         watches.add(pause, frozenset(queue for _, queue in self._queues))
         try:
-            _, slots = yield from self._look(watch=watches.changed)
-            if any(slot.first is None for slot in slots):
-                return
-            kept = [slot for slot in slots if slot.first is not None and slot.first.is_min_hold]
-            left = (yield from self._seconds_left(kept)) if kept else []
-            if len(left) == len(kept):
-                until = self._wanted.deadline - self._clock()
-                pause.seconds = max(0.0, min([until, *(seconds + 0.001 for seconds in left)]))
-                yield pause
+            yield from self._await_change(pause)
         finally:
             watches.remove(pause)
+
+    def _await_change(self, pause: ZooKeeperStep) -> ZooKeeperProtocol[None]:
+        # Not in the `try`, whose loops must not jump past it: see docs/explanation/interrupts.md.
+        _, slots = yield from self._look(watch=self._session.watches.changed)
+        if any(slot.first is None for slot in slots):
+            return
+        kept = [slot for slot in slots if slot.first is not None and slot.first.is_min_hold]
+        left = (yield from self._seconds_left(kept)) if kept else []
+        if len(left) == len(kept):
+            until = self._wanted.deadline - self._clock()
+            pause.seconds = max(0.0, min([until, *(seconds + 0.001 for seconds in left)]))
+            yield pause
 
     def _refusal(
         self, slots: Sequence[SlotQueue], before: int
