@@ -22,7 +22,7 @@ NAME = "order:1"
 HOLDER = '{"host":"web1","pid":7,"path":"/orders/1/pay/"}'
 Key = TypeVar("Key")
 Contenders = Mapping[str, Callable[[], object]]
-"""What acquires and releases the lock, by name."""
+"""For each name of a contender, a function that acquires and releases its lock."""
 
 
 def configure(**settings: Any) -> None:

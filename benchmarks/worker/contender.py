@@ -25,7 +25,7 @@ class Contender:
     """How many of the masters it uses: None for all, 1 for a single one."""
 
     prefix = ""
-    """What precedes a resource in the key of its lock."""
+    """The prefix of the key of a lock, before its resource."""
 
     acquire: Any
     wait: Any

@@ -14,7 +14,7 @@ ASKED = ("ours", "floor", "floor SET", "redlock-py", "pottery", "ours async", "a
          "pottery async", "node-redlock", "redis-py", "redis-py async",
          "python-redis-lock")  # fmt: skip
 CEILING = ("ours", "floor", "ours async", "floor async")
-"""Who is asked with stub masters."""
+"""The contenders that are measured with stub masters."""
 
 
 async def pairs(bench: Bench, **timing: Any) -> dict[str, Any]:
