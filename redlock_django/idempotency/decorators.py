@@ -39,7 +39,7 @@ class IdempotentArguments(TypedDict, total=False):
     required: bool | None
     store_body: bool | None
     methods: Collection[str] | None
-    in_flight: str | None
+    on_in_flight: str | None
     wait: float | timedelta | None
     retention: float | timedelta | None
     on_expired: str | None
@@ -63,7 +63,7 @@ def _pointers(value: Any, name: str) -> tuple[str, ...]:
 
 _SETTINGS: Mapping[str, ArgumentCheck] = {
     **{name: KEYS[name.upper()][1] for name in (
-        "store", "required", "store_body", "methods", "in_flight", "wait", "retention",
+        "store", "required", "store_body", "methods", "on_in_flight", "wait", "retention",
         "on_expired", "on_5xx", "on_disconnect", "on_unscoped",
     )},
     "tenant": taking("request, **kwargs"),
@@ -102,8 +102,9 @@ def idempotent(
     - `store` is "database" or "cache".
     - `required` refuses requests without a key.
     - `store_body` False stores no bodies: a replay has the status and the headers.
-    - `in_flight` is what a retry does while the first request runs: "conflict", "wait" (at most
-      `wait` seconds), or "auto", which waits for a key from a form.
+    - `on_in_flight` is what a retry gets while the first request runs: "conflict" (409),
+      "too-early" (425), "wait" (the same response, after at most `wait` seconds), or "auto", which
+      waits for a key from a form.
     - `retention`, seconds or a timedelta, is how long the response is replayed. After that,
       `on_expired` "reject" refuses the key and "run" runs the view again.
     - `on_5xx` is "forget" or "record".

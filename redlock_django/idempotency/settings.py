@@ -43,6 +43,9 @@ DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may need a key; the others are idempotent without one."""
 
+IN_FLIGHT = ("auto", "conflict", "too-early", "wait")
+"""What a request gets while the first one with its key runs: 409, 425, or the same answer."""
+
 
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
     """Return the check of a value, made from one of a key in a section."""
@@ -101,7 +104,7 @@ KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "FIELD": ("idempotency_key", _string),
     "METHODS": (("POST", "PATCH"), partial(http_methods, allowed=METHODS)),
     "REQUIRED": (False, _flag),
-    "IN_FLIGHT": ("auto", partial(choice, allowed=("auto", "conflict", "wait"))),
+    "ON_IN_FLIGHT": ("auto", partial(choice, allowed=IN_FLIGHT)),
     "WAIT": (10, partial(duration, least=0, most=LONGEST_WAIT)),
     "MAX_RECORDS": (None, _in_section(whole, "records", 1)),
     "MAX_RECORDS_WINDOW": (3600, partial(duration, least=1)),
@@ -140,7 +143,7 @@ class IdempotencySettings:
     field: str
     methods: frozenset[str]
     required: bool
-    in_flight: str
+    on_in_flight: str
     wait: float
     max_records: int | None
     max_records_window: float

@@ -83,13 +83,14 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     """
     problem = _problem(error)
     is_locked = isinstance(error, ResourceLocked)
+    own_status = getattr(error, "status", problem.status)
     detail = gettext(_detail(error))
     if error.remedy and settings.DEBUG:
         detail = f"{detail} DEBUG: {error.remedy}"
     return {
         "type": getattr(error, "problem_base", PROBLEM_BASE) + problem.code,
         "title": gettext(problem.title),
-        "status": status if status is not None and is_locked else problem.status,
+        "status": status if status is not None and is_locked else own_status,
         "detail": detail,
         "code": problem.code,
         "retryable": _is_retryable(error),

@@ -172,7 +172,7 @@ async def test_a_request_that_waits_is_given_the_same_answer(
         await asyncio.sleep(0.05)
         return await amake_order(request)
 
-    site.serve(idempotent(store=store, in_flight="wait", wait=20)(view))
+    site.serve(idempotent(store=store, on_in_flight="wait", wait=20)(view))
     first = asyncio.create_task(post(client))
     await running.wait()
     assert (await post(client)).content == (await first).content

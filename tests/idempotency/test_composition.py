@@ -521,7 +521,7 @@ def test_only_a_view_can_be_decorated(wrong: Any) -> None:
     ("arguments", "message"),
     [
         ({"store": "databse"}, "did you mean 'database'"),
-        ({"in_flight": "reject"}, "in_flight must be one of"),
+        ({"on_in_flight": "reject"}, "on_in_flight must be one of"),
         ({"on_expired": "x"}, "on_expired must be one of"),
         ({"on_5xx": "x"}, "on_5xx must be one of"),
         ({"wait": -1}, "wait must be at least 0"),

@@ -82,7 +82,7 @@ def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
         ({"SECRETS": []}, "SECRETS must be a list of strings"),
         ({"SECRETS": ["x", ""]}, "SECRETS must be a list of strings"),
         ({"REQUIRED": "yes"}, "REQUIRED must be True or False"),
-        ({"IN_FLIGHT": "refuse"}, "IN_FLIGHT must be one of"),
+        ({"ON_IN_FLIGHT": "refuse"}, "ON_IN_FLIGHT must be one of"),
         ({"MAX_WAITERS": 4}, "MAX_WAITERS is a key of the alias"),
         ({"MAX_RECORDS": 0}, "MAX_RECORDS must be a number of records, 1 or more"),
         ({"MAX_RECORDS_WINDOW": 0}, "MAX_RECORDS_WINDOW must be at least 1"),

@@ -87,6 +87,12 @@ def test_a_key_in_flight(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("records_in_a_file")
+def test_a_key_in_flight_may_be_too_early(site: Site) -> None:
+    answer = ask_while_it_runs(site, site.post, on_in_flight="too-early")
+    problem(answer, 425, "idempotency-key-in-flight", retryable=True, safe_new_key=False)
+
+
+@pytest.mark.usefixtures("records_in_a_file")
 def test_a_key_in_flight_for_another_request(site: Site) -> None:
     answer = ask_while_it_runs(site, lambda: site.post(data={"total": 2}))
     problem(answer, 422, "idempotency-key-reused", retryable=False, safe_new_key=False)
@@ -94,7 +100,7 @@ def test_a_key_in_flight_for_another_request(site: Site) -> None:
 
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_request_that_waits_no_longer(site: Site) -> None:
-    answer = ask_while_it_runs(site, site.post, in_flight="wait", wait=0.05)
+    answer = ask_while_it_runs(site, site.post, on_in_flight="wait", wait=0.05)
     problem(answer, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False)
 
 
@@ -127,7 +133,7 @@ def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
     site.settings.REDLOCK = {
         "default": {"BACKEND": MEMORY, "MAX_WAITERS": 1, "IDEMPOTENCY": idempotency}
     }
-    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    site.serve(idempotent(on_in_flight="wait", wait=20)(view))
     first = site.post()
     waited, refused = asked
     assert waited.result.content == first.content == b"only once"
@@ -160,7 +166,7 @@ def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.Mon
     monkeypatch.setattr(DatabaseWrapper, "get_connection_params", connect)
     monkeypatch.setitem(connections.settings["records"]["OPTIONS"], "pool", True)
     asked: list[InThread] = []
-    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    site.serve(idempotent(on_in_flight="wait", wait=20)(view))
     site.post()
     assert asked[0].result["Idempotent-Replayed"] == "true"
     assert open_while_waiting
@@ -178,7 +184,7 @@ def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
         assert waiting.wait(60)
         return HttpResponse(f"only once: {len(asked)}")
 
-    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    site.serve(idempotent(on_in_flight="wait", wait=20)(view))
     first = site.post()
     assert asked[0].result.content == first.content == b"only once: 1"
     assert asked[0].result["Idempotent-Replayed"] == "true"
@@ -197,7 +203,7 @@ def test_an_uncertain_outcome(site: Site) -> None:
 
 
 def test_a_waiter_is_refused_at_once_when_masters_are_down(site: Site) -> None:
-    site.serve(idempotent(in_flight="wait", wait=60)(make_order))
+    site.serve(idempotent(on_in_flight="wait", wait=60)(make_order))
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     for place in range(len(backend.masters)):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property, partial
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -331,7 +332,9 @@ class IdempotentAttempt:
         return response
 
     def _refused(self, error: IdempotencyRefused) -> IdempotencyRefused:
-        """Count a refusal, and return its error to raise."""
+        """Count a refusal, and return its error to raise, with its status."""
+        if isinstance(error, KeyInFlight) and self._settings.on_in_flight == "too-early":
+            error.status = HTTPStatus.TOO_EARLY
         if name := _COUNTERS.get(type(error)):
             counters.count(self._options.using, name)
         return error

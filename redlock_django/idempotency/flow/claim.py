@@ -86,7 +86,7 @@ class ClaimReader:
             method=request.method or "",
             path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
             retention=timedelta(seconds=settings.retention),
-            wait=settings.wait if settings.in_flight in waiting else None,
+            wait=settings.wait if settings.on_in_flight in waiting else None,
         )
 
     def _sent_key(self) -> Steps:
