@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -62,6 +65,28 @@ def test_every_file_of_the_package_but_caches_is_in_the_wheel() -> None:
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["redlock_django"]}
 
 
+@pytest.mark.nightly
+def test_a_build_has_the_same_bytes_whenever_and_wherever_it_is_made(tmp_path: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    built = []
+    for number, name in enumerate(("here", "elsewhere")):
+        tree = tmp_path / name
+        for path in filter(None, listed.stdout.split("\0")):
+            if (ROOT / path).exists():
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / path, tree / path)
+                os.utime(tree / path, (number * 1e9, number * 1e9))
+        subprocess.run(["uv", "build", "-q", "--out-dir", tree / "dist"], cwd=tree, check=True)
+        files = sorted((tree / "dist").glob("redlock_django-*"))
+        built.append({one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in files})
+    assert len(built[0]) == 2
+    assert built[0] == built[1]
+
+
 def test_the_workflows_run_every_session_of_the_matrix() -> None:
     workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
     assert set(SESSIONS) <= set(re.findall(r"[\w.-]+", workflows))
@@ -91,6 +116,12 @@ def test_a_release_uploads_without_a_password() -> None:
     assert "environment: release" in release
     assert "id-token: write" in release
     assert "secrets." not in release
+
+
+def test_a_release_says_what_is_in_it_and_who_built_it() -> None:
+    release = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "uv export -q --frozen --no-dev --all-extras --format cyclonedx1.5" in release
+    assert "attestations: true" in release
 
 
 def test_every_action_is_pinned_by_its_commit() -> None:

@@ -1,0 +1,214 @@
+"""List what users may write, read or store: docs/reference/public-names.txt, a line for each.
+
+    uv run python -m tests.public_names > docs/reference/public-names.txt
+
+writes the list again. A line that disappears or changes breaks a user: docs/reference/stability.md
+says when that may be.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = ROOT / "docs/reference/public-names.txt"
+API = ROOT / "docs/reference/api.md"
+DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)(?:\(\))?\n((?:   :.*\n)*)", re.M)
+ELSEWHERE = ("redlock_django.middleware.LockMiddleware",)
+"""Public names that the API page does not have, because they are written as strings only."""
+BACKENDS = ("redis", "memory", "database", "zookeeper")
+
+
+def public_names() -> list[str]:
+    """Return the lines of the list."""
+    every = (_objects, _signals, _settings, _commands, _documents, _metrics, _models, _problems)
+    return [line for part in every for line in sorted(set(part()))]
+
+
+def _objects() -> Iterator[str]:
+    """Yield the objects on the API page with their parameters and members."""
+    for kind, name, options in DIRECTIVE.findall(API.read_text()):
+        if kind == "module" and name != "redlock_django.signals":
+            members = re.search(r":members:(.*)", options)
+            module = import_module(name)
+            assert members, name
+            for key in _words(members[1]) or module.__all__:
+                yield from _object(f"{name}.{key}", getattr(module, key))
+        elif kind != "module":
+            full = name if name.startswith("redlock_django.") else f"redlock_django.{name}"
+            module_name, _, key = full.rpartition(".")
+            excluded = re.search(r":exclude-members:(.*)", options)
+            lines = _object(full, getattr(import_module(module_name), key))
+            hidden = {f"{full}.{one}" for one in _words(excluded[1])} if excluded else set()
+            yield from (line for line in lines if re.split(r"[ (]", line)[1] not in hidden)
+    for name in BACKENDS:
+        for key in import_module(f"redlock_django.backends.{name}").__all__:
+            yield f"backend redlock_django.backends.{name}.{key}"
+    yield from (f"class {name}" for name in ELSEWHERE)
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+def _object(name: str, value: Any) -> Iterator[str]:
+    if inspect.isclass(value):
+        yield f"class {name}{_signature(value)}"
+        for key, member in inspect.getmembers(value):
+            if key.startswith("_") or not _is_documented(value, key):
+                continue
+            if callable(member):
+                yield f"method {name}.{key}{_signature(member)}"
+            else:
+                yield f"attribute {name}.{key}"
+    elif callable(value):
+        yield f"function {name}{_signature(value)}"
+    else:
+        yield f"object {name}"
+
+
+def _is_documented(owner: type, key: str) -> bool:
+    """Return whether a member is this class's own: not Django's, and not that of a public base."""
+    definer = next((one for one in owner.__mro__ if key in vars(one)), owner)
+    if not definer.__module__.startswith("redlock_django"):
+        return False
+    is_base = issubclass(definer, BaseException) and definer is not owner
+    return not is_base and key not in {"Meta", "objects"}
+
+
+def _signature(value: Callable[..., Any]) -> str:
+    """Return the parameters with their defaults, without types: a type may become wider."""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    shown = [one.replace(annotation=one.empty) for one in parameters]
+    text = str(inspect.Signature(shown))
+    return re.sub(r"<(?:class '|function |object object)?([\w.]*)[^>]*>", r"<\1>", text)
+
+
+def _signals() -> Iterator[str]:
+    from redlock_django import signals
+
+    described = re.findall(r"^- `(\w+)`:(.*?)(?=^- |^\n|\Z)", signals.__doc__ or "", re.M | re.S)
+    for name, about in described:
+        arguments = re.findall(r"`(\w+)`(?=[ ,;.(:]|$)", about)
+        yield f"signal {name}: {' '.join(one for one in arguments if one != 'Idempotency')}"
+
+
+def _settings() -> Iterator[str]:
+    from redlock_django.backends.database.settings import DatabaseSettings
+    from redlock_django.backends.redlock.settings import RedlockSettings
+    from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
+    from redlock_django.conf.settings import DEFAULTS
+    from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
+
+    for store, stores in (
+        ("redis", RedlockSettings),
+        ("database", DatabaseSettings),
+        ("zookeeper", ZooKeeperSettings),
+    ):
+        for key in stores.DEFAULTS.keys() - DEFAULTS.keys():
+            yield f"setting REDLOCK[alias][{key!r}] of the store {store}"
+    for key in DEFAULTS:
+        yield f"setting REDLOCK[alias][{key!r}]"
+    for key in IDEMPOTENCY:
+        yield f"setting REDLOCK[alias]['IDEMPOTENCY'][{key!r}]"
+
+
+def _commands() -> Iterator[str]:
+    from django.core.management import get_commands, load_command_class
+    from django.core.management.base import BaseCommand
+
+    usual = BaseCommand().create_parser("manage.py", "x")._option_string_actions
+    for name, app in get_commands().items():
+        if app != "redlock_django":
+            continue
+        yield f"command {name}"
+        parser = load_command_class("redlock_django", name).create_parser("manage.py", name)
+        for action in parser._actions:
+            for option in action.option_strings or [action.dest]:
+                if option not in usual:
+                    yield f"command {name} {option}"
+
+
+def _documents() -> Iterator[str]:
+    """Yield the keys of what commands print as JSON."""
+    from django.core.management import call_command
+
+    from redlock_django import lock
+    from redlock_django.testing import memory_masters
+
+    with memory_masters(), lock("order:1", limit=2), lock("order:2"):
+        for name in ("list_locks", "redlock_status"):
+            out = io.StringIO()
+            call_command(name, "--format", "json", stdout=out)
+            for path in _paths(json.loads(out.getvalue())):
+                yield f"JSON of {name}: {path}"
+
+
+def _paths(document: Any, path: str = "") -> Iterator[str]:
+    if isinstance(document, dict):
+        for key, value in document.items():
+            name = "NAME" if re.fullmatch(r"[\w.]*[0-9][\w.:-]*", key) else key
+            yield f"{path}.{name}".lstrip(".")
+            yield from _paths(value, f"{path}.{name}")
+    elif isinstance(document, list):
+        for value in document:
+            yield from _paths(value, f"{path}[]")
+
+
+def _metrics() -> Iterator[str]:
+    from redlock_django.contrib.prometheus import RedlockCollector
+
+    for family in RedlockCollector().describe():
+        suffix = "_total" if family.type == "counter" else ""
+        yield f"metric {family.name}{suffix} ({family.type})"
+
+
+def _models() -> Iterator[str]:
+    from django.apps import apps
+
+    for model in apps.get_app_config("redlock_django").get_models():
+        meta = model._meta
+        for action in meta.default_permissions:
+            yield f"permission redlock_django.{action}_{meta.model_name}"
+        for name, _ in meta.permissions:
+            yield f"permission redlock_django.{name}"
+        if meta.managed:
+            for field in meta.concrete_fields:
+                yield f"column {meta.db_table}.{field.column}"
+
+
+def _problems() -> Iterator[str]:
+    from redlock_django.web import answers
+
+    for module in ("web.lock_resource", "idempotency.decorators", "idempotency.forms"):
+        import_module(f"redlock_django.{module}")
+    for problem in answers._problems.values():
+        yield f"problem {answers.PROBLEM_BASE}{problem.code} {problem.status}"
+    source = "".join(path.read_text() for path in (ROOT / "redlock_django").rglob("*.py"))
+    for check in re.findall(r"(?<!BL)\b([EW]0\d\d)\b", source):
+        yield f"check redlock_django.{check}"
+
+
+def main() -> None:
+    """Print the list."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    import django
+
+    django.setup()
+    sys.stdout.write("".join(f"{line}\n" for line in public_names()))
+
+
+if __name__ == "__main__":
+    main()

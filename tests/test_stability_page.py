@@ -1,0 +1,49 @@
+"""docs/reference/stability.md and public-names.txt say what the package has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from tests.matrix import PYTHONS
+from tests.public_names import LIST, ROOT, public_names
+
+PAGE = (ROOT / "docs/reference/stability.md").read_text()
+
+
+def test_the_public_names_are_those_of_the_package() -> None:
+    """A line that goes or changes breaks a user: stability.md says when that may be."""
+    listed, found = LIST.read_text().splitlines(), public_names()
+    gone, new = sorted({*listed} - {*found}), sorted({*found} - {*listed})
+    assert (gone, new) == ([], []), (
+        "if the change is meant, say it in CHANGELOG.md and write the list again: "
+        "uv run python -m tests.public_names > docs/reference/public-names.txt"
+    )
+    assert listed == found
+
+
+def test_the_supported_versions_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = dict(re.findall(r"^\| ([\w, ]+) \| ([^|]+) \|", PAGE, re.MULTILINE))
+    assert tuple(re.findall(r"[\d.]+", rows["Python"])) == PYTHONS
+    djangos = [
+        one.rpartition(" ")[2]
+        for one in project["classifiers"]
+        if re.fullmatch(r"Framework :: Django :: \d\.\d", one)
+    ]
+    assert re.findall(r"[\d.]+", rows["Django"]) == djangos
+    bounds = {**dict(re.findall(r"([a-z]\w+)>=([\d.]+)", str(project["optional-dependencies"])))}
+    assert f"psycopg {bounds['psycopg']}" in rows["PostgreSQL"]
+    assert f"kazoo {bounds['kazoo']}" in rows["ZooKeeper"]
+
+
+def test_the_page_has_a_row_for_each_kind_of_public_name() -> None:
+    rows = {
+        "names to import": {"attribute", "backend", "class", "function", "method", "object"},
+        "settings": {"setting"}, "commands": {"command", "JSON"}, "signals": {"signal"},
+        "metrics": {"metric"}, "problem types": {"problem"}, "permissions": {"permission"},
+        "identifiers of system checks": {"check"}, "tables": {"column"},
+    }  # fmt: skip
+    assert [start for start in rows if f"\n| {start}" not in PAGE] == []
+    kinds = {line.split(" ", 1)[0] for line in LIST.read_text().splitlines()}
+    assert kinds == {kind for every in rows.values() for kind in every}
