@@ -189,6 +189,34 @@ def test_an_attempt_that_is_repeated_holds_one_slot(
     assert backend.release(lease) is True
 
 
+@pytest.mark.parametrize("store", [Sqlite, MariaDB], ids=["sqlite", "mariadb"], indirect=True)
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("error", [(1213, "Deadlock found"), ("the connection was closed",)])
+def test_a_waiter_that_fails_to_leave_the_queue_holds_what_its_lease_says(
+    backend: DatabaseBackend, limit: int, error: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt is repeated, after its first run has taken the lock."""
+    held = [acquired(backend, limit) for _ in range(limit)]
+    leave = database_sql.leave
+    failed: list[str] = []
+
+    def fail_once(cursor: Any, name: str) -> None:
+        if not failed:
+            failed.append(name)
+            raise OperationalError(*error)
+        leave(cursor, name)
+
+    monkeypatch.setattr(database_sql, "leave", fail_once)
+    waiter = Started(lambda: acquired(backend, limit, wait=20))
+    until(partial(_waits, backend, 1), what="it waits")
+    for lease in held:
+        backend.release(lease)
+    lease = waiter.lease()
+    assert failed
+    assert [one.resource for one in backend.page().locks] == list(lease.resources)
+    assert backend.release(lease) is True
+
+
 def test_an_attempt_that_is_given_up_holds_no_slot(
     backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ class DatabaseAttempt:
         self._limit = limit
         self._queue = queue
         self._is_called = is_called
+        self._may_have_taken = False
         self._token = secrets.token_hex(16)
         resources = slots_of(resources, limit)
         self._wanted = sql.LockRequest(resources, hash_of(self._token), holder, ttl)
@@ -147,8 +148,9 @@ class DatabaseAttempt:
 
     def _take(self, cursor: CursorWrapper) -> sql.Taken | sql.DatabaseRefusal:
         self._access.connections.refuse_untrusted()
-        if self.job.repeated and self._limit > 1:  # the first run may have taken another slot
+        if self._may_have_taken:  # in a run that failed later: another slot, or before it looks
             sql.release(cursor, self._wanted.resources, self._wanted.token_hash)
+        self._may_have_taken = self._limit > 1 or self._queue is not None
         queue = self._queue
         if queue is None:
             return self._statements(cursor, sql.NOT_WAITING).take()
