@@ -11,8 +11,10 @@ to its own namespaces only.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
+from pathlib import Path
 
 import django
 from django.conf import settings
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--only", default="", help="kinds of faults whose names contain this")
+    parser.add_argument("--history", type=Path, help="write every event here, for check_history.py")
     options = parser.parse_args()
     if obstacle := namespace_obstacle():
         parser.error(obstacle)
@@ -38,6 +41,8 @@ def main() -> int:
     print_line(f"seed {options.seed}, {len(kinds)} kinds of faults, {options.minutes:g} minutes")
     campaign = run(60 * options.minutes, options.seed, kinds)
     events = campaign.events
+    if options.history:
+        options.history.write_text("".join(f"{json.dumps(e._asdict())}\n" for e in events))
     rows = availability(campaign.windows, events, [kind.name for kind in kinds])
     majority = {kind.name for kind in kinds if kind.majority}
     marked = [r._replace(kind=r.kind + " †" * (r.kind in majority)) for r in rows]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ from tests.live.clocks import NoShim, build
 from tests.live.network import namespace_obstacle
 from tests.live.soak.history import Event
 
+CHECKER = Path(__file__).resolve().parents[1] / "check_history.py"
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -71,6 +75,33 @@ def test_an_overlap_names_its_leases_and_the_faults_before_it() -> None:
     assert wrong.endswith("; clocks ahead, -3.40 to -1.50, clocks (0.2, 0.0))")
 
 
+@pytest.mark.parametrize(
+    ("at", "fence", "shown"),
+    [
+        (6.0, 8, "2 grants, 0 of them broken"),
+        (4.0, 8, "granted to w2/a 1.000000 s before a lease ended"),
+        (6.0, 7, "fence 7 was granted to w1/a and to w2/a"),
+    ],
+)
+def test_a_history_is_checked_without_the_package(
+    tmp_path: Path, at: float, fence: int, shown: str
+) -> None:
+    events = [*_lease("w1/a", 1.0, 7, 5.0), *_lease("w2/a", at, fence, 9.0)]
+    history = tmp_path / "history.jsonl"
+    history.write_text("".join(f"{json.dumps(event._asdict())}\n" for event in events))
+    done = subprocess.run(
+        [sys.executable, "-I", CHECKER, history], capture_output=True, text=True, check=False
+    )
+    assert shown in done.stdout, done.stderr
+    assert done.returncode == (0 if "0 of them" in shown else 1)
+
+
+def test_the_checker_of_histories_stands_alone() -> None:
+    source = CHECKER.read_text()
+    assert "redlock_django" not in source
+    assert len([line for line in source.splitlines() if line.strip()]) < 70
+
+
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.live
@@ -81,13 +112,18 @@ def test_a_short_campaign_keeps_all_promises(tmp_path_factory: pytest.TempPathFa
         build(tmp_path_factory.mktemp("shim"))
     except NoShim as why:
         pytest.skip(str(why))
+    history = tmp_path_factory.mktemp("campaign") / "history.jsonl"
     command = [sys.executable, "-m", "tests.live.campaign", "--minutes", "0.05"]
     done = subprocess.run(
-        [*command, "--only", "two masters cut off"],
+        [*command, "--history", str(history), "--only", "two masters cut off"],
         capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| two masters cut off | 1 |" in done.stdout
+    checked = subprocess.run(
+        [sys.executable, "-I", CHECKER, history], capture_output=True, text=True, check=True
+    )
+    assert re.fullmatch(r"[1-9]\d+ grants, 0 of them broken\n", checked.stdout)
     assert done.stdout.endswith("all promises kept\n")
 
 
