@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.apps import apps
+from django.conf import settings
 from django.core import checks
 from django.core.cache import caches
 from django.core.cache.backends.db import DatabaseCache
@@ -37,19 +38,22 @@ from redlock_django.idempotency.settings import (
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.request_state import records_requests
-from redlock_django.web.rules import Route
+from redlock_django.web.rules import Route, routes
 from redlock_django.web.transactions import view_name
 
 
 def check_idempotency(**_: Any) -> list[CheckMessage]:
-    """Return E001 (invalid IDEMPOTENCY), W011 and W015 (stores), E009 to E011 (misplaced)."""
+    """Return the messages about IDEMPOTENCY, its stores and its views.
+
+    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W050 and W051: webhooks.
+    """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
         try:
             messages += _store_warnings(options.alias, settings_of(options.alias))
         except InvalidRedlock as error:
             messages.append(checks.Error(str(error), id="redlock_django.E001"))
-    found = errors_of_views(_route_errors)
+    found = [*errors_of_views(_route_errors), *_shared_scopes()]
     return messages + [message for message in found if message not in messages]
 
 
@@ -57,7 +61,7 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _misplaced(view)
     yield from _before_authentication(view)
-    yield from _stores_of(view)
+    yield from _options_of_view(view)
     if not atomic_aliases(view):
         return
     for name, handler in handlers_of(view):
@@ -84,12 +88,49 @@ def _before_authentication(view: Any) -> Iterator[CheckMessage]:
             yield checks.Error(str(mixin_error(name)), id="redlock_django.E010")
 
 
-def _stores_of(view: Any) -> Iterator[CheckMessage]:
-    """Yield the warnings of stores that are named by a decorator, and not by the settings."""
-    for _, handler in (("", view), *handlers_of(view)):
+def _idempotent_views(view: Any) -> Iterator[tuple[str, IdempotentOptions]]:
+    """Yield the name and the options of a view, and of its handlers, that are `@idempotent`."""
+    for name, handler in ((view_name(view), view), *handlers_of(view)):
         options = getattr(handler, "idempotent_options", None)
-        if isinstance(options, IdempotentOptions) and "store" in options.given:
-            yield from _store_warnings(options.using, options.settings())
+        if isinstance(options, IdempotentOptions):
+            yield name, options
+
+
+def _options_of_view(view: Any) -> Iterator[CheckMessage]:
+    """Yield the warnings of arguments of a decorator."""
+    for name, options in _idempotent_views(view):
+        try:
+            current = options.settings()
+        except InvalidRedlock:
+            continue  # E001 reports it.
+        if "store" in options.given:  # the settings name another one
+            yield from _store_warnings(options.using, current)
+        if (retries := options.provider_retries) is not None and current.retention < retries:
+            runs = current.on_expired == "run"
+            late = "is executed again" if runs else "is answered 409, and not replayed"
+            yield checks.Warning(
+                f"{name}: its events are sent again for {retries:g} s (provider_retries), and "
+                f"responses are kept for {current.retention:g} s. A retry after that {late}.",
+                hint="Pass retention= to @idempotent, or raise RETENTION.",
+                id="redlock_django.W050",
+            )
+
+
+def _shared_scopes() -> Iterator[CheckMessage]:
+    """Yield W051 for two views whose keys have the same scope."""
+    first: dict[tuple[str, str], str] = {}
+    for route in routes() if getattr(settings, "ROOT_URLCONF", None) else ():
+        for name, options in _idempotent_views(route.pattern.callback):
+            if isinstance(options.scope, str):
+                other = first.setdefault((options.using, options.scope), name)
+                if other != name:
+                    yield checks.Warning(
+                        f"{other} and {name} have the scope {options.scope!r}. An event that both "
+                        "of them get takes effect in one of them, and the other one refuses it "
+                        "with 422.",
+                        hint="Give each of them a scope of its own.",
+                        id="redlock_django.W051",
+                    )
 
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
+from redlock_django.backends.values import duration
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.flow.attempt import async_view, sync_view
+from redlock_django.idempotency.key import KeySource, key_source
 from redlock_django.idempotency.placement import (
     inner_permission_check,
     replay_skips_check_error,
@@ -35,6 +38,9 @@ View = TypeVar("View", bound=Callable[..., Any])
 class IdempotentArguments(TypedDict, total=False):
     """The arguments of `idempotent` beyond `using`."""
 
+    key: str | Callable[..., Any] | None
+    scope: str | Callable[..., Any] | None
+    provider_retries: float | timedelta | None
     store: str | None
     required: bool | None
     store_body: bool | None
@@ -61,6 +67,24 @@ def _pointers(value: Any, name: str) -> tuple[str, ...]:
     return pointers
 
 
+def _key(value: Any, name: str) -> KeySource | Callable[..., Any]:
+    if callable(value):
+        return cast("Callable[..., Any]", value)
+    example = f"{name} must be a place such as 'json:id' or 'header:webhook-id', or a callable"
+    if not isinstance(value, str):
+        raise ValueError(f"{example} (request, **kwargs), got {type(value).__name__}")
+    try:
+        return key_source(value)
+    except ValueError as error:
+        raise ValueError(f"{example}: {error}") from None
+
+
+def _scope(value: Any, name: str) -> str | Callable[..., Any]:
+    if callable(value) or (isinstance(value, str) and value):
+        return cast("str | Callable[..., Any]", value)
+    raise ValueError(f"{name} must be a string such as 'stripe', or a callable (request, **kwargs)")
+
+
 _SETTINGS: Mapping[str, ArgumentCheck] = {
     **{name: KEYS[name.upper()][1] for name in (
         "store", "required", "store_body", "methods", "on_in_flight", "wait", "retention",
@@ -75,7 +99,31 @@ _OTHERS: Mapping[str, ArgumentCheck] = {
     "replay_check": taking("request, **kwargs"),
     "redact": taking("request, body"),
     "ignore": _pointers,
+    "key": _key,
+    "scope": _scope,
+    "provider_retries": partial(duration, least=0),
 }
+
+_ONLY_WITH_KEY = ("scope", "provider_retries")
+_NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped", "canonical_json", "ignore")
+"""The arguments about the user and the body, which do not count where the key has a scope."""
+
+
+def _check_combination(arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidRedlock for an argument that would have no effect."""
+    used = [name for name, value in arguments.items() if value not in (None, False)]
+    for name in [] if "key" in used else _ONLY_WITH_KEY:
+        if name in used:
+            raise InvalidRedlock(
+                f"idempotent(): {name} is for keys that a provider sends. Say where they are: "
+                "key='json:id' or key='header:webhook-id'"
+            )
+    for name in _NOT_WITH_SCOPE if "scope" in used else ():
+        if name in used:
+            raise InvalidRedlock(
+                f"idempotent(): {name} has no effect with scope, which is the owner of all keys, "
+                "whatever the user and the body. Leave out one of them"
+            )
 
 
 @overload
@@ -111,7 +159,15 @@ def idempotent(
     - `on_disconnect` is "finish" (an async view runs to its end) or "cancel".
     - `on_unscoped` "reject" refuses a key that belongs to nobody; "ignore" ignores it.
 
-    A key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
+    For a webhook, `key` is where its sender puts the id of an event: "json:data.id", a path into
+    the JSON of the body, "header:webhook-id", "post:" and "get:" with the name of a field, or a
+    callable `(request, **kwargs)`, which returns it or None. Then `required` is True unless it is
+    given. `scope` is the name of the provider, or a callable that returns it: its ids belong
+    neither to a user nor to a host, and are the same event in any body. `provider_retries`, seconds
+    or a timedelta, is how long the provider sends an event again: `manage.py check` compares it to
+    `retention`.
+
+    Otherwise a key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
     of the site that has its own keys, and `replay_check` returns whether the user may get a replay.
     `redact` gets `(request, body)` and returns the bytes to store of a response.
@@ -129,6 +185,9 @@ def idempotent(
         return idempotent()(view)
     given = checked("idempotent", _SETTINGS, arguments)
     others = checked("idempotent", _OTHERS, arguments)
+    _check_combination(arguments)
+    if others["key"] is not None and given["required"] is None:
+        given["required"] = True
     ignore = others.pop("ignore") or ()
     options = IdempotentOptions(
         using=using,

@@ -33,8 +33,9 @@ def request_fingerprint(
     canonical_json: bool,
     ignore: Iterable[str] = (),
     largest: int | None = None,
+    path_only: bool = False,
 ) -> bytes:
-    """Return the SHA-256 hash of a request.
+    """Return the SHA-256 hash of a request; with `path_only`, of its method and path.
 
     The form field `key_field` is left out. With `canonical_json`, the formatting of JSON and the
     values at the JSON pointers of `ignore` are left out too. `largest` is the maximum size of a
@@ -44,19 +45,24 @@ def request_fingerprint(
     if largest is not None and _length(request) > largest:
         raise RequestTooLarge
     digest = hashlib.sha256()
-    for part in _parts(request, key_field, canonical_json, tuple(ignore)):
+    whole = _parts(request, key_field, canonical_json, tuple(ignore))
+    for part in _method_and_path(request) if path_only else whole:
         # Each part is preceded by its length, so that two divisions of the same bytes differ.
         digest.update(len(part).to_bytes(8, "big") + part)
     check_body_is_complete(request)
     return digest.digest()
 
 
+def _method_and_path(request: HttpRequest) -> Iterator[bytes]:
+    yield (request.method or "").encode()
+    yield request.path.encode("utf-8", "surrogateescape")
+
+
 def _parts(
     request: HttpRequest, key_field: str, canonical_json: bool, ignore: tuple[str, ...]
 ) -> Iterator[bytes]:
     media_type = request.content_type or ""
-    yield (request.method or "").encode()
-    yield request.path.encode("utf-8", "surrogateescape")
+    yield from _method_and_path(request)
     yield request.META.get("QUERY_STRING", "").encode("utf-8", "surrogateescape")
     yield (media_type + _parameters(request)).encode("utf-8", "surrogateescape")
     if media_type in FORMS:
@@ -94,6 +100,18 @@ def read_whole_body(request: HttpRequest) -> bytes:
             f"{request.path}: the body was read with request.read() before @idempotent could read "
             "it. Read request.body there instead"
         ) from None
+
+
+def read_for_view(request: HttpRequest) -> None:
+    """Read the body or the posted form, so that the view can read it again.
+
+    Raises RequestTooLarge, BadRequest for a form that cannot be read, and InvalidRedlock if the
+    body was read before.
+    """
+    if has_posted_form(request):
+        posted_form(request)
+    else:
+        read_whole_body(request)
 
 
 def _form(request: HttpRequest, without: set[str]) -> Iterator[bytes]:

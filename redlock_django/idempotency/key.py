@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,6 +19,8 @@ from django.utils.crypto import salted_hmac
 
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
+from redlock_django.web.request_values import SOURCES, names_value
+from redlock_django.wire.servers.address import nearest
 
 LONGEST = 255
 """The greatest length of an idempotency key, in characters."""
@@ -54,6 +56,46 @@ def _quoted(text: str) -> str:
         # Not chained, because the message quotes the client's string.
         raise KeyInvalid from None
     return str(item[0])  # item[1] has its parameters
+
+
+class KeySource(NamedTuple):
+    """Where a request has the id that is its key: `json:data.id` or `header:webhook-id`."""
+
+    source: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.name}"
+
+
+def key_source(text: str) -> KeySource:
+    """Return the place that a string such as "json:id" names; raise ValueError."""
+    source, _, name = text.partition(":")
+    if source not in SOURCES:
+        raise ValueError(f"unknown source {source!r}{nearest(source, SOURCES)}")
+    if not names_value(source, name):
+        raise ValueError(f"{text!r} names nothing to read")
+    return KeySource(source, name)
+
+
+def check_key(key: Callable[..., Any], value: object) -> None:
+    """Raise InvalidRedlock for a result of a callable `key` that is neither a string nor None."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidRedlock(
+            f"idempotent(): key {getattr(key, '__qualname__', key)!r} must return a string, or "
+            f"None for a request without a key, got {type(value).__name__}"
+        )
+
+
+def given_key(value: object) -> str:
+    """Return the key that a sender has put into its request as it is, such as the id of an event.
+
+    Raises KeyInvalid if it is empty, too long or has characters that are not printable.
+    """
+    key = str(value)
+    if key.strip() and len(key) <= LONGEST and key.isprintable():
+        return key
+    raise KeyInvalid
 
 
 class RequestHashes(NamedTuple):
@@ -165,6 +207,12 @@ def scope_of(user: UserId | None, anonymous: object, tenant: object, host: str) 
         return None
     part = ["host", host] if tenant is None else ["tenant", _string(tenant, "tenant")]
     return json.dumps([owner, part])
+
+
+def provider_scope(scope: object, tenant: object) -> str:
+    """Return the scope of the ids of a provider, which are the same on each host of the site."""
+    part = ["tenant", _string(tenant, "tenant")] if tenant is not None else ["site"]
+    return json.dumps([["scope", _string(scope, "scope")], part])
 
 
 def _string(value: object, name: str) -> str:

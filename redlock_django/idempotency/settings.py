@@ -28,7 +28,8 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_whole_body
+from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
+from redlock_django.idempotency.key import KeySource
 from redlock_django.idempotency.stores.base import Store
 from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.idempotency.stores.database import DatabaseStore
@@ -231,6 +232,11 @@ class IdempotentOptions:
 
     using: str
     given: dict[str, Any]
+    key: KeySource | Callable[..., Any] | None
+    """Where a request has its key; None for the header and the form field of the settings."""
+    scope: str | Callable[..., Any] | None
+    """The owner of all keys of the view; None for the user of the request."""
+    provider_retries: float | None
     anonymous_scope: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
     redact: Callable[..., Any] | None
@@ -245,6 +251,18 @@ class IdempotentOptions:
             self._merged = merged = current, replace(current, **self.given)
         return merged[1]
 
+    @property
+    def compares_body(self) -> bool:
+        """False if a key is the id of an event, which stays the same event in another body."""
+        return self.scope is None
+
+    def may_have_key(self, request: HttpRequest) -> bool:
+        """Return whether a request may have a key; `flow.claim` reads it."""
+        settings = self.settings()
+        if self.key is not None:
+            return request.method in settings.methods
+        return settings.may_have_key(request)
+
     def read_body(self, request: HttpRequest) -> None:
         """Read the body of a request that may have a key, so that it can be read again.
 
@@ -252,12 +270,11 @@ class IdempotentOptions:
         RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
         cannot be read, and InvalidRedlock if the body was read before.
         """
-        settings = self.settings()
-        if settings.may_have_key(request):
+        if self.may_have_key(request):
             try:
-                posted_form(request) if has_posted_form(request) else read_whole_body(request)
+                read_for_view(request)
             except RequestTooLarge as error:
-                error.problem_base = settings.problem_base
+                error.problem_base = self.settings().problem_base
                 raise
 
 

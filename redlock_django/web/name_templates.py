@@ -21,6 +21,7 @@ from redlock_django.web.request_values import (
     SOURCES,
     RequestValues,
     arequest_user,
+    names_value,
     request_user,
 )
 from redlock_django.wire.servers.address import nearest
@@ -284,7 +285,7 @@ def _slot(text: str, inner: str) -> Slot:
 
 
 def _request_slot(text: str, inner: str, source: str, name: str, converter: str = "") -> Slot:
-    if not name or (source == "json" and not all(name.split("."))):
+    if not names_value(source, name):
         raise _malformed(text, f"<{inner}> names nothing to read")
     return Slot(inner, source, name, converter)
 

@@ -35,6 +35,11 @@ LARGEST_JSON = 1_000_000
 """Bytes of the largest request body that is read as JSON."""
 
 
+def names_value(source: str, name: str) -> bool:
+    """Return whether a source of a request may have a value of this name."""
+    return source in SOURCES and bool(name) and (source != "json" or all(name.split(".")))
+
+
 def header_of(request: HttpRequest, name: str) -> str | None:
     """Return one header of a request, or None; `request.headers` copies all of them first."""
     value: str | None = request.META.get(HttpHeaders.to_wsgi_name(name))

@@ -27,6 +27,8 @@ from redlock_django.web.options import VALUES
 KEYS = ("view", "path", "urlconf", "key", "using", *VALUES)
 """The keys of a rule."""
 
+_ONLY_LOCKS = ". A rule locks a view; arguments of @idempotent are for the decorator or its mixin"
+
 Locked = dict[URLPattern, Callable[..., Any]]
 
 
@@ -63,7 +65,7 @@ def _locked(
 ) -> Iterator[tuple[URLPattern, Callable[..., Any]]]:
     for key in rule:
         if key not in KEYS:
-            raise InvalidRedlock(f"unknown key {key!r}{hint_for_unknown(key, KEYS)}")
+            raise InvalidRedlock(f"unknown key {key!r}{hint_for_unknown(key, KEYS)}{_ONLY_LOCKS}")
     if ("view" in rule) == ("path" in rule):
         raise InvalidRedlock("select the view by either 'view' or 'path'")
     if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):

@@ -10,7 +10,14 @@ from django.contrib.auth import get_user_model
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
-from redlock_django.idempotency.key import host_of, parse_key, request_hashes, scope_of, user_of
+from redlock_django.idempotency.key import (
+    host_of,
+    parse_key,
+    provider_scope,
+    request_hashes,
+    scope_of,
+    user_of,
+)
 from redlock_django.idempotency.settings import settings_of
 
 MAX_WORDS = 8
@@ -20,9 +27,10 @@ MAX_WORDS = 8
 def key_hashes(request: HttpRequest, using: str, text: str) -> list[str]:
     """Return the hashes of a client's key, for a search for "OWNER KEY" or "OWNER PART KEY".
 
-    OWNER is a user id or a value of `anonymous_scope`. PART is the host or the tenant that the key
-    belongs to; without it, the host that the admin was opened on and the names in ALLOWED_HOSTS.
-    Return none for other searches. Keys of users that are not of AUTH_USER_MODEL are not found.
+    OWNER is a user id, a value of `anonymous_scope` or a `scope`. PART is the host or the tenant
+    that the key belongs to; without it, the host that the admin was opened on and the names in
+    ALLOWED_HOSTS. A key with a `scope` belongs to no host. Return none for other searches. Keys of
+    users that are not of AUTH_USER_MODEL are not found.
     """
     try:
         secrets = settings_of(using).secrets
@@ -31,8 +39,7 @@ def key_hashes(request: HttpRequest, using: str, text: str) -> list[str]:
     return [
         hashes.key_hash
         for owner, part, sent in _splits(text.split())
-        if (key := _key(sent))
-        for scope in _scopes(request, owner, part)
+        for scope, key in _keys(request, owner, part, sent)
         for hashes in request_hashes(scope, key, b"", secrets)
     ]
 
@@ -49,11 +56,15 @@ def _splits(words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield owner, part, key
 
 
-def _key(sent: str) -> str | None:
+def _keys(request: HttpRequest, owner: str, part: str, sent: str) -> Iterator[tuple[str, str]]:
+    """Yield each scope that a key may have, with the key."""
+    yield provider_scope(owner, part or None), sent
     try:
-        return parse_key(sent)
+        key = parse_key(sent)
     except KeyInvalid:
-        return None
+        return
+    for scope in _scopes(request, owner, part):
+        yield scope, key
 
 
 def _scopes(request: HttpRequest, owner: str, part: str) -> Iterator[str]:

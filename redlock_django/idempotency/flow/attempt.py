@@ -145,7 +145,7 @@ class IdempotentAttempt:
         runner = Runner(self._call, self._options)
         response = runner.arun(self.steps())
         finishes = self._settings.on_disconnect == "finish"
-        if finishes and self._settings.may_have_key(self._request):
+        if finishes and self._options.may_have_key(self._request):
             return await finish_without_client(response, runner.has_begun)
         return await response
 
@@ -164,7 +164,9 @@ class IdempotentAttempt:
         response = yield from self._run_once(claim)
         _set_header(response, "Idempotency-Key-Lifetime", str(int(settings.retention)))
         if (sent := settings.sent_header(request)) is not None:
-            _set_header(response, settings.header, sent)
+            is_key = self._options.key is None
+            name, value = (settings.header, sent) if is_key else ("Idempotency-Status", "ignored")
+            _set_header(response, name, value)
         return response
 
     def _run_without_key(self) -> Steps:
@@ -250,7 +252,8 @@ class IdempotentAttempt:
 
     def _admit(self, claim: Claim) -> Steps:
         """Raise TooManyRecords if the owner of the key has used too many keys lately."""
-        if (most := self._settings.max_records) is None:
+        most = self._settings.max_records
+        if most is None or self._options.scope is not None:  # a provider sends as much as happens
             return
         window = timedelta(seconds=self._settings.max_records_window)
         seconds = yield InThread(partial(self._store.admit, claim, most=most, window=window))

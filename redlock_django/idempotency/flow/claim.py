@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest
 
-from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped
-from redlock_django.idempotency.fingerprint import request_fingerprint
+from redlock_django.exceptions import BadResource, KeyInvalid, KeyMissing, KeyUnscoped
+from redlock_django.idempotency.fingerprint import read_for_view, request_fingerprint
 from redlock_django.idempotency.flow.runner import CallHook, GetUser, InThread, Steps
 from redlock_django.idempotency.key import (
     Claim,
+    KeySource,
     UserId,
+    check_key,
+    given_key,
     host_of,
     owner_hash,
     parse_key,
+    provider_scope,
     request_hashes,
     scope_of,
     seed_of,
@@ -24,7 +30,7 @@ from redlock_django.idempotency.key import (
 )
 from redlock_django.idempotency.placement import check_placement
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.web.request_values import check_body_is_complete
+from redlock_django.web.request_values import RequestValues, check_body_is_complete
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
@@ -34,7 +40,8 @@ logger = logging.getLogger("redlock_django")
 
 _UNSCOPED = (
     "idempotency: %s refused an anonymous request with a key. Pass anonymous_scope= to "
-    "@idempotent, or on_unscoped='ignore' to run such requests as if they had no key"
+    "@idempotent, scope= for a webhook, or on_unscoped='ignore' to run such requests as if they "
+    "had no key"
 )
 
 
@@ -64,12 +71,13 @@ class ClaimReader:
         key = yield from self._sent_key()
         if key is None:
             if settings.required and request.method in settings.methods:
+                if self._options.key is not None:
+                    self._log_refusal("it has no key")
                 raise KeyMissing
             return None
-        if settings.key_pattern and not settings.key_pattern.fullmatch(key):
-            raise KeyInvalid
         check_placement(self._call, settings, is_async=self._is_async)
-        user = user_of((yield GetUser()))
+        has_user = self._options.scope is None
+        user = user_of((yield GetUser())) if has_user else None
         scope = yield from self._scope(user)
         if scope is None:
             if settings.required or settings.on_unscoped == "reject":
@@ -90,30 +98,74 @@ class ClaimReader:
         )
 
     def _sent_key(self) -> Steps:
-        """Yield steps, and return the key in the header or else in the form, or None.
+        """Yield steps, and return the key of the request, or None.
 
-        Raises KeyInvalid.
+        It is where `key=` says, or in the header or else in the form. Raises KeyInvalid.
         """
-        if not self._settings.may_have_key(self._request):
+        if not self._options.may_have_key(self._request):
             return None
+        if self._options.key is not None:
+            return (yield from self._given_key(self._options.key))
         sent = self._settings.sent_header(self._request)
         if sent is None:
             sent = yield InThread(lambda: self._settings.key_in_form(self._request))
             check_body_is_complete(self._request)  # the field may be in the part that is missing
             self.from_form = sent is not None
-        return None if sent is None else parse_key(sent)
+        if sent is None:
+            return None
+        key, pattern = parse_key(sent), self._settings.key_pattern
+        if pattern is not None and not pattern.fullmatch(key):
+            raise KeyInvalid
+        return key
+
+    def _given_key(self, place: KeySource | Callable[..., Any]) -> Steps:
+        """Yield steps, and return the key that `key=` names, or None."""
+        yield InThread(partial(read_for_view, self._request))
+        check_body_is_complete(self._request)
+        if isinstance(place, KeySource):
+            value = yield InThread(partial(self._value_at, place))
+        else:
+            value = yield CallHook(place)
+            check_key(place, value)
+        if value is None:
+            return None
+        try:
+            return given_key(value)
+        except KeyInvalid:
+            self._log_refusal("the value is empty, too long or not printable")
+            raise
+
+    def _value_at(self, place: KeySource) -> str | int | None:
+        """Return the value in the request; raise KeyInvalid if it may be read in two ways."""
+        try:
+            return RequestValues(self._call.request).read(*place)
+        except BadResource as error:
+            self._log_refusal(str(error))
+            raise KeyInvalid from None
+
+    def _log_refusal(self, reason: str) -> None:
+        # The sender of an event seldom shows its answer to those who operate the site.
+        name, key = view_name(self._call.view), self._options.key
+        place = str(key) if isinstance(key, KeySource) else "its key"
+        logger.warning("idempotency: %s refused a request for %s: %s", name, place, reason)
 
     def _scope(self, user: UserId | None) -> Steps:
-        anonymous = tenant = None
+        if (scope := self._options.scope) is not None:
+            name = (yield CallHook(scope)) if callable(scope) else scope
+            return None if name in (None, "") else provider_scope(name, (yield from self._tenant()))
+        anonymous = None
         if user is None and self._options.anonymous_scope is not None:
             anonymous = yield CallHook(self._options.anonymous_scope)
             if anonymous in (None, ""):
                 return None  # such as a header that the client did not send
             # Other empty values, such as 0, are refused: all clients would share that scope.
             anonymous = anonymous or ""
-        if self._settings.tenant is not None:
-            tenant = (yield CallHook(self._settings.tenant)) or ""
+        tenant = yield from self._tenant()
         return scope_of(user, anonymous, tenant, host_of(self._request))
+
+    def _tenant(self) -> Steps:
+        tenant = self._settings.tenant
+        return None if tenant is None else (yield CallHook(tenant)) or ""
 
     def _fingerprint(self) -> bytes:
         return request_fingerprint(
@@ -122,4 +174,5 @@ class ClaimReader:
             canonical_json=self._options.canonical_json,
             ignore=self._options.ignore,
             largest=self._settings.max_request_bytes,
+            path_only=not self._options.compares_body,
         )

@@ -1,0 +1,385 @@
+"""`@idempotent(key=…, scope=…)`: the key is what its sender calls the event."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from io import BytesIO
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import path
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import IdempotentMixin, idempotent, lock_resource
+from redlock_django.exceptions import InvalidRedlock
+from tests.app.checking import found
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.idempotency.conftest import Site, cached_states, make_order, orders, record
+from tests.idempotency.webhook_views import ROWS, SYNC_ROWS, receive, views_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Urls = Callable[..., None]
+JSON = "application/json"
+EVENT: dict[str, Any] = {"id": "evt_1", "data": {"object": {"id": "sub_7"}}}
+STRIPE: dict[str, Any] = {"key": "json:id", "scope": "stripe"}
+KEYS: dict[str, Any] = {
+    "json": "json:id",
+    "deep": "json:data.object.id",
+    "header": "header:webhook-id",
+    "callable": lambda request, **_: json.loads(request.body)["id"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+    caches["default"].clear()
+
+
+def put(urls: Urls, view: Any) -> None:
+    """Make a view or an API of django-ninja the whole site."""
+    urls(path("", view.urls if hasattr(view, "urls") else view))
+
+
+def send(body: Any = EVENT, url: str = "/", *, content_type: str = JSON, **headers: str) -> Any:
+    """Send an event as its provider does: without a cookie, a user or an Idempotency-Key."""
+    client = Client(raise_request_exception=False)
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    sent = {"webhook-id": "msg_1", **{name.replace("_", "-"): headers[name] for name in headers}}
+    return client.generic("POST", url, data, content_type=content_type, headers=sent)
+
+
+def once(**options: Any) -> Any:
+    return idempotent(**STRIPE, **options)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("row", ROWS)
+def test_an_event_takes_effect_once_whatever_its_body(
+    site: Site, urls: Urls, row: str, key: str
+) -> None:
+    put(urls, views_of(key=KEYS[key], scope="stripe")[row])
+    first, again = send(), send({**EVENT, "pending_webhooks": 2})
+    assert (first.status_code, again.status_code) == (200, 200), first.content
+    assert json.loads(first.json()["body"]) == EVENT  # the view reads it after the key was read
+    assert again.content == first.content
+    assert (first["Idempotent-Replayed"], again["Idempotent-Replayed"]) == ("false", "true")
+    assert orders() == 1
+    other = {"id": "evt_2", "data": {"object": {"id": "sub_8"}}}
+    assert send(other, webhook_id="msg_2").json()["orders"] == 2
+
+
+@pytest.mark.parametrize("store", ["database", "cache"])
+@pytest.mark.parametrize(
+    ("row", "atomic"),
+    # django-ninja opens the transaction first, and is refused: see below.
+    [
+        (row, atomic)
+        for row in SYNC_ROWS
+        for atomic in (True, False)
+        if not (row == "ninja" and atomic)
+    ],
+)
+def test_every_store_keeps_the_promise(
+    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str, atomic: bool, store: str
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
+    site.configure(STORE=store)
+    put(urls, views_of(**STRIPE)[row])
+    assert [send().status_code for _ in range(3)] == [200, 200, 200]
+    assert orders() == 1
+    if store == "cache":
+        assert cached_states() == ["completed"]
+    else:
+        assert (record().state, record().user) == ("completed", "")
+
+
+def test_an_operation_of_ninja_inside_the_transaction_of_a_request_is_refused(
+    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    put(urls, views_of(**STRIPE)["ninja"])
+    with pytest.raises(InvalidRedlock, match="set ATOMIC_REQUESTS to False"):
+        Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
+    assert orders() == 0
+
+
+def test_an_event_that_failed_runs_again(site: Site) -> None:
+    fails = iter([True, False])
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = receive(request)
+        return HttpResponse(status=503) if next(fails) else response
+
+    site.serve(once()(view))
+    assert [send().status_code for _ in range(3)] == [503, 200, 200]
+    assert orders() == 1
+
+
+def test_the_lock_reads_the_same_request(site: Site, happened: list[str]) -> None:
+    site.serve(once()(lock_resource("sub:<str:json:data.object.id>")(receive)))
+    happened.clear()
+    assert [send().status_code for _ in range(2)] == [200, 200]
+    assert happened == ["lock", "lock", "BEGIN", "guard", "COMMIT", "release", "release"]
+
+
+def test_each_provider_has_ids_of_its_own(site: Site, urls: Urls) -> None:
+    def provider(request: HttpRequest, name: str) -> str:
+        return name
+
+    view = idempotent(key="json:id", scope=provider)(receive)
+    urls(path("hooks/<slug:name>/", view))
+    answers = [send(url=f"/hooks/{name}/").json()["orders"] for name in ("a", "b", "a", "b")]
+    assert answers == [1, 2, 1, 2]
+
+
+def test_an_event_at_another_path_is_refused(site: Site) -> None:
+    """Another view might do something else with it, and must not be answered for the first one."""
+    site.serve(once()(receive))
+    assert send(url="/a/").status_code == 200
+    refused = send(url="/b/")
+    assert (refused.status_code, refused.json()["code"]) == (422, "idempotency-key-reused")
+
+
+def test_a_scope_belongs_to_no_user_and_no_host(site: Site, settings: Settings) -> None:
+    settings.ALLOWED_HOSTS = ["*"]
+    site.serve(once()(receive))
+    site.client.generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)  # of ann
+    assert (record().user, send().status_code) == ("", 200)
+    other = Client().generic(
+        "POST", "/", json.dumps(EVENT).encode(), content_type=JSON, headers={"Host": "b.test"}
+    )
+    assert other["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+def test_a_tenant_has_events_of_its_own(site: Site) -> None:
+    site.serve(once(tenant=lambda request, **_: request.headers["X-Shop"])(receive))
+    assert [send(X_Shop=shop).json()["orders"] for shop in ("a", "b", "a")] == [1, 2, 1]
+
+
+def test_without_a_scope_a_key_belongs_to_its_user(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.serve(idempotent(key="json:id")(make_order))
+    assert [site.post(None, data={"id": "k"}).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1
+    changed = site.post(None, data={"id": "k", "total": 2})
+    assert (changed.status_code, changed.json()["code"]) == (422, "idempotency-key-reused")
+    refused = send()
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-unscoped")
+    assert "scope= for a webhook" in caplog.text
+
+
+def test_an_idempotency_key_beside_it_is_ignored(site: Site) -> None:
+    site.serve(once()(receive))
+    answers = [send(Idempotency_Key=key) for key in ("a", "b")]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
+    assert {answer["Idempotency-Status"] for answer in answers} == {"ignored"}
+    assert not any("Idempotency-Key" in answer for answer in answers)
+    assert "Idempotency-Status" not in send()
+
+
+def test_a_get_needs_no_key(site: Site) -> None:
+    site.serve(once()(make_order))
+    assert [site.client.get("/").status_code for _ in range(2)] == [201, 201]
+    assert orders() == 2
+
+
+BAD: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "an object": (b'{"id": {}}', {}),
+    "a list": (b'{"id": ["evt_1"]}', {}),
+    "a float": (b'{"id": 1.0}', {}),
+    "true": (b'{"id": true}', {}),
+    "an empty string": (b'{"id": ""}', {}),
+    "spaces": (b'{"id": "  "}', {}),
+    "a long string": (json.dumps({"id": "x" * 256}).encode(), {}),
+    "a line end": (b'{"id": "evt_1\\n"}', {}),
+    "a lone surrogate": (b'{"id": "\\ud800"}', {}),
+    "twice": (b'{"id": "evt_1", "id": "evt_2"}', {}),
+    "twice, deeper": (b'{"id": "evt_1", "a": [{"b": 1, "b": 2}]}', {}),
+    "no JSON": (b"evt_1", {}),
+    "a list of events": (b'[{"id": "evt_1"}]', {}),
+    "too deep": (b'{"id": "evt_1", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", {}),
+    "too large": (b'{"id": "evt_1", "a": "' + b"x" * 1_000_000 + b'"}', {}),
+    "a BOM": (b'\xef\xbb\xbf{"id": "evt_1"}', {}),
+    "latin-1": (b'{"id": "evt_1", "a": "\xe9"}', {}),
+    "another type": (b'{"id": "evt_1"}', {"content_type": "text/plain"}),
+    "another charset": (b'{"id": "evt_1"}', {"content_type": f"{JSON}; charset=utf-16"}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("required", [True, False])
+def test_a_body_that_could_be_read_in_two_ways_is_refused(
+    site: Site, caplog: pytest.LogCaptureFixture, name: str, required: bool
+) -> None:
+    site.serve(once(required=required)(make_order))
+    body, options = BAD[name]
+    refused = send(body, **options)
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-invalid")
+    assert orders() == 0
+    assert "make_order refused a request for json:id: " in caplog.text
+    assert "evt_1" not in caplog.text
+
+
+@pytest.mark.parametrize("body", [{}, {"id": None}, {"data": "id"}])
+def test_a_key_that_is_missing(site: Site, caplog: pytest.LogCaptureFixture, body: Any) -> None:
+    site.serve(once()(make_order))
+    refused = send(body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-missing")
+    assert "make_order refused a request for json:id: it has no key" in caplog.text
+    assert orders() == 0
+    site.serve(once(required=False)(make_order))
+    assert [send(body).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 2
+
+
+def test_a_header_that_is_repeated_or_missing(site: Site) -> None:
+    site.serve(idempotent(key="header:webhook-id", scope="acme")(make_order))
+    assert send(webhook_id="a,b").json()["code"] == "idempotency-key-invalid"
+    assert send(webhook_id="").json()["code"] == "idempotency-key-invalid"
+    assert Client().post("/").json()["code"] == "idempotency-key-missing"
+    assert send(webhook_id='"a"').status_code == send(webhook_id="a").status_code == 201
+    assert orders() == 2  # an id is not unquoted, as an Idempotency-Key is
+
+
+def test_a_number_is_a_key(site: Site) -> None:
+    site.serve(once()(receive))
+    assert [send({"id": n}).json()["orders"] for n in (7, 8, 7)] == [1, 2, 1]
+
+
+def test_a_field_of_a_form(site: Site) -> None:
+    site.serve(idempotent(key="post:MessageSid", scope="sms")(make_order))
+    form = "application/x-www-form-urlencoded"
+    assert send(b"MessageSid=1&Body=a", content_type=form).status_code == 201
+    assert send(b"MessageSid=1&Body=b", content_type=form)["Idempotent-Replayed"] == "true"
+    twice = send(b"MessageSid=1&MessageSid=2", content_type=form)
+    assert twice.json()["code"] == "idempotency-key-invalid"
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("key", ["json:id", "header:webhook-id"])
+def test_half_a_body_is_refused_and_the_retry_runs(site: Site, key: str) -> None:
+    site.serve(idempotent(key=key, scope="stripe")(receive))
+    whole = json.dumps(EVENT).encode()
+    sent: Any = {"wsgi.input": BytesIO(whole[:9]), "CONTENT_LENGTH": str(len(whole))}
+    half = Client().generic("POST", "/", headers={"webhook-id": "msg_1"}, CONTENT_TYPE=JSON, **sent)
+    assert (half.status_code, half.json()["code"]) == (400, "incomplete-body")
+    assert (send().status_code, orders()) == (200, 1)
+
+
+def test_a_callable_may_say_that_there_is_no_key(site: Site) -> None:
+    def key(request: HttpRequest, **_: Any) -> Any:
+        return {"none": None, "empty": "", "number": 7, "key": "k"}[request.headers["X-Key"]]
+
+    site.serve(idempotent(key=key, scope="acme")(make_order))
+    assert send(X_Key="none").json()["code"] == "idempotency-key-missing"
+    assert send(X_Key="empty").json()["code"] == "idempotency-key-invalid"
+    assert send(X_Key="key").status_code == 201
+    with pytest.raises(InvalidRedlock, match=r"key '.*key' must return a string.* got int"):
+        Client().post("/", headers={"X-Key": "number"})
+
+
+def test_the_limits_of_users_do_not_limit_a_provider(site: Site) -> None:
+    site.configure(MAX_RECORDS=1, KEY_PATTERN="[0-9a-f-]{36}", REQUIRED=True)
+    site.serve(once()(receive))
+    assert [send({"id": f"evt_{n}"}).status_code for n in range(3)] == [200] * 3
+
+
+def test_an_administrator_finds_the_record_of_an_event(site: Site) -> None:
+    from redlock_django.admin.idempotency.search import key_hashes
+
+    site.serve(once()(receive))
+    send({"id": "evt 1 {x}"})
+    hashes = key_hashes(RequestFactory().get("/"), "default", "stripe evt 1 {x}")
+    assert record().key_hash in hashes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"key": "id"}, "key must be a place such as 'json:id'.*unknown source 'id'"),
+        ({"key": "jsn:id"}, "unknown source 'jsn', did you mean 'json'"),
+        ({"key": "json:"}, "'json:' names nothing to read"),
+        ({"key": "json:a..b"}, "'json:a..b' names nothing to read"),
+        ({"key": "<str:json:id>"}, "unknown source '<str'"),
+        ({"key": 7}, "key must be a place .*got int"),
+        ({"key": "json:id", "scope": ""}, "scope must be a string such as 'stripe'"),
+        ({"key": "json:id", "provider_retries": -1}, "provider_retries must be at least 0"),
+        ({"scope": "stripe"}, "scope is for keys that a provider sends.*key='json:id'"),
+        ({"provider_retries": 9}, "provider_retries is for keys that a provider sends"),
+        ({"key": "json:id", "scope": "s", "ignore": ["/at"]}, "ignore has no effect with scope"),
+        (
+            {"key": "json:id", "scope": "s", "anonymous_scope": lambda request, **_: "all"},
+            "anonymous_scope has no effect with scope",
+        ),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRedlock, match=message):
+        idempotent(**arguments)
+
+
+def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Settings) -> None:
+    urls(path("", views_of(**STRIPE)["function"]))  # csrf_exempt is between them
+    rule = {"path": "", "key": "sub:<str:json:data.object.id>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    with pytest.raises(InvalidRedlock, match="Put @idempotent directly below @lock_resource"):
+        Client().post("/")
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{**rule, "scope": "stripe"}]}}
+    with pytest.raises(InvalidRedlock, match=r"unknown key 'scope'.*@idempotent"):
+        Client().post("/")
+
+
+# System checks.
+
+
+def test_a_retention_shorter_than_the_retries_is_warned_of(site: Site) -> None:
+    three_days = timedelta(days=3)
+    site.serve(once(provider_retries=three_days)(make_order))
+    assert "sent again for 259200 s (provider_retries)" in found()["W050"]
+    assert "is answered 409" in found()["W050"]
+    site.configure(ON_EXPIRED="run")
+    assert "is executed again" in found()["W050"]
+    site.configure(RETENTION=three_days)
+    assert "W050" not in found()
+
+    class Hook(IdempotentMixin, View):
+        idempotent_options = {  # noqa: RUF012
+            "key": "json:id", "scope": "stripe", "provider_retries": 9, "retention": 5,
+        }  # fmt: skip
+
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    site.serve(Hook.as_view())
+    assert "W050" in found()
+
+
+@pytest.mark.parametrize("row", ["REST", "ninja"])
+def test_the_handlers_of_frameworks_are_checked_too(site: Site, urls: Urls, row: str) -> None:
+    put(urls, views_of(**STRIPE, provider_retries=timedelta(days=3))[row])
+    assert "W050" in found()
+
+
+def test_two_views_with_one_scope_are_warned_of(site: Site, urls: Urls) -> None:
+    urls(path("a/", once()(make_order)), path("b/", once()(make_order)))
+    assert "W051" not in found()  # one view at two paths
+    urls(path("a/", once()(make_order)), path("b/", once()(receive)))
+    assert "have the scope 'stripe'" in found()["W051"]
+
+
+def test_the_settings_of_a_view_can_be_read(site: Site) -> None:
+    options = once(provider_retries=9)(make_order).idempotent_options
+    assert (str(options.key), options.scope, options.provider_retries) == ("json:id", "stripe", 9)
+    assert options.settings().required

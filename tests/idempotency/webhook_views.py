@@ -1,0 +1,114 @@
+"""One webhook in every kind of view: it creates an order for each event that it gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import ninja
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import View
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from redlock_django import IdempotentMixin, idempotent
+from redlock_django.contrib.drf import LockAPIMixin
+from testproject.shop.models import Order
+
+Decorator = Callable[[Any], Any]
+_number = count()  # older versions of django-ninja want a namespace for each API
+
+
+def receive(request: HttpRequest, **_: Any) -> HttpResponse:
+    """Create an order, and show that the body can still be read."""
+    Order.objects.create(number=f"A-{Order.objects.count() + 1}", total=1)
+    return JsonResponse({"body": request.body.decode(), "orders": Order.objects.count()})
+
+
+async def areceive(request: HttpRequest, **_: Any) -> HttpResponse:
+    number = await Order.objects.acount() + 1
+    await Order.objects.acreate(number=f"A-{number}", total=1)
+    return JsonResponse({"body": request.body.decode(), "orders": number})
+
+
+def _function(view: Any, decorate: Decorator) -> Any:
+    # A new function each time, because django-ninja writes attributes to it.
+    if view is areceive:
+
+        async def ahook(request: HttpRequest) -> HttpResponse:
+            return await areceive(request)
+
+        return decorate(ahook)
+
+    def hook(request: HttpRequest) -> HttpResponse:
+        return receive(request)
+
+    return decorate(hook)
+
+
+def _class(view: Any) -> type[View]:
+    class Sync(View):
+        def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return receive(request)
+
+    class Async(View):
+        async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return await areceive(request)
+
+    return Async if view is areceive else Sync
+
+
+def _mixed(view: Any, options: dict[str, Any], outside: Decorator) -> Any:
+    mixed: Any = type("Mixed", (IdempotentMixin, _class(view)), {"idempotent_options": options})
+    return method_decorator(outside, name="dispatch")(mixed).as_view()
+
+
+def _rest(decorate: Decorator) -> Any:
+    class Hook(LockAPIMixin, APIView):
+        authentication_classes = ()
+
+        @decorate
+        def post(self, request: Request) -> Response:
+            Order.objects.create(number=f"A-{Order.objects.count() + 1}", total=1)
+            return Response({"body": json.dumps(request.data), "orders": Order.objects.count()})
+
+    return Hook.as_view()
+
+
+def _ninja(view: Any, decorate: Decorator) -> Any:
+    api = ninja.NinjaAPI(urls_namespace=f"hooks-{next(_number)}")
+    api.post("/")(_function(view, decorate))
+    return api
+
+
+def views_of(outside: Decorator = lambda view: view, **options: Any) -> dict[str, Any]:
+    """Return a view of each kind with `@idempotent(**options)`, and `outside` around that."""
+
+    def decorate(view: Any) -> Any:
+        return outside(idempotent(**options)(view))
+
+    return {
+        "function": csrf_exempt(_function(receive, decorate)),
+        "async function": csrf_exempt(_function(areceive, decorate)),
+        "as_view": csrf_exempt(decorate(_class(receive).as_view())),
+        "async as_view": csrf_exempt(decorate(_class(areceive).as_view())),
+        "dispatch": method_decorator(decorate, name="dispatch")(_class(receive)).as_view(),
+        "async dispatch": method_decorator(decorate, name="dispatch")(_class(areceive)).as_view(),
+        "mixin": _mixed(receive, options, outside),
+        "async mixin": _mixed(areceive, options, outside),
+        "REST": _rest(decorate),
+        "ninja": _ninja(receive, decorate),
+        "async ninja": _ninja(areceive, decorate),
+    }
+
+
+ROWS = (
+    "function", "async function", "as_view", "async as_view", "dispatch", "async dispatch",
+    "mixin", "async mixin", "REST", "ninja", "async ninja",
+)  # fmt: skip
+SYNC_ROWS = tuple(row for row in ROWS if "async" not in row)
