@@ -15,7 +15,7 @@ from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
-from redlock_django.backends.database.connections import Connections, Job
+from redlock_django.backends.database.connections import Connection, Connections, Job
 from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.wire.wakeup import LoopWakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
@@ -132,7 +132,7 @@ def test_a_release_that_fails_while_the_database_comes_back_is_not_lost() -> Non
 
     connections = Interrupted(connect, name="x", most=1, timeout=10, forgotten=1)
     release: Job[None] = Job(lambda cursor: None)
-    connections._do(release, None)
+    connections._do(release, Connection())
     connections._report(True)
     repeated = [connections._jobs.get_nowait() for _ in range(connections._jobs.qsize())]
     assert release in repeated

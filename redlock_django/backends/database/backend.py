@@ -83,7 +83,7 @@ class DatabaseBackend(BaseBackend):
 
         def perform(step: DatabaseStep) -> None:
             if isinstance(step, Job):
-                self.connections.wait(self.connections.start(step))
+                self.connections.perform(step)
             else:
                 wakeup.wait(step.seconds)
 
@@ -195,12 +195,12 @@ class DatabaseBackend(BaseBackend):
         return Job(lambda cursor: sql.extend(cursor, resources, token_hash, ttl))
 
     def release(self, lease: Lease) -> bool | None:
-        if self.connections.is_own_thread():  # a finalizer that runs there
+        if self.connections.is_in_job():  # a finalizer that runs inside a job
             self.post_release(lease)
             return None
         job = self._release(lease)
         with suppress(StoreUnavailable):
-            self.connections.wait(self.connections.start(job))
+            self.connections.perform(job)
             return _released(job)
         self.post_release(lease)
         return None

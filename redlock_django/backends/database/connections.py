@@ -3,6 +3,11 @@
 Callers queue jobs and wait for their results with a limit of time. So a database that hangs keeps
 no caller longer than that, an interrupt of a caller cannot strike inside the protocol of a
 connection, and threads and event loops share the connections.
+
+To be woken takes a thread longer than a statement takes the database. So a caller borrows a
+connection that nobody uses, and does its job itself, where it can wait with a limit of time. If it
+is interrupted or gives up, or anything fails, one of the threads takes over the job with its
+connection, waits for the end of the statement, and does the job again.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
@@ -41,12 +47,24 @@ _UNSENT = 1000  # the most releases that are kept for a database that is down
 _REPEATED = 5  # attempts of a statement that conflicted with another
 
 
+class Connection:
+    """One connection of the process; `cursor` is None until it is made."""
+
+    def __init__(self) -> None:
+        self.cursor: CursorWrapper | PreparedCursor | None = None
+
+    def close(self) -> None:
+        """Close the connection. It is made again when it is needed."""
+        _close(self.cursor)
+        self.cursor = None
+
+
 class Job(Generic[T]):
     """A piece of work on a cursor, with its result once `finished` has been called.
 
     It is `repeated` if its connection broke, perhaps after the work was done. `undo` is set by a
     caller that does not want the result any more: a job that has not begun is skipped, and after
-    one that is running `undo` is run.
+    one that is running `undo` is run. `borrowed` has the connection on which its caller does it.
     """
 
     def __init__(self, work: Callable[[CursorWrapper], T]) -> None:
@@ -54,6 +72,7 @@ class Job(Generic[T]):
         self.finished: Callable[[], object] = ignore_result
         self.undo: Callable[[CursorWrapper], object] = ignore_cursor
         self.repeated = False
+        self.borrowed: deque[Connection] = deque()
         self.value: T | None = None
         self.error: BaseException | None = None
 
@@ -98,6 +117,10 @@ class Connections:
         self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle: set[threading.Thread] = set()
+        self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+        self._lends = False
+        self._waiting: set[threading.Thread] = set()  # for a connection that is free
+        self._callers: dict[int, Job[Any]] = {}  # the last job that each thread did itself
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
         self._failing = False
         self._unsent: deque[Job[Any]] = deque()
@@ -110,6 +133,49 @@ class Connections:
         job = Job(work)
         self.wait(self.start(job))
         return job.result()
+
+    def perform(self, job: Job[Any]) -> None:
+        """Do a job, in the calling thread if it can; raise StoreUnavailable if it takes too long.
+
+        An interrupt leaves the job to a thread, if it has begun.
+        """
+        try:
+            if self._do_here(job):
+                return
+            finished = self.start(job)
+        except BaseException:
+            if job.borrowed:
+                self._take_over(job)
+            raise
+        self.wait(finished)
+
+    def _take_over(self, job: Job[Any]) -> None:
+        """Leave a job that its caller has begun to a thread; once closed, leave the connection."""
+        try:
+            self.start(job)
+        except (StoreUnavailable, RuntimeError):
+            _move(job.borrowed.pop, self._free.put)
+
+    def _do_here(self, job: Job[Any]) -> bool:
+        """Do a job on a connection that is free, and return whether it was done."""
+        if not self._lends or self._waiting or self._failing or self._unsent or self.closed:
+            return False
+        self._callers[threading.get_ident()] = job
+        try:
+            _move(self._free.get_nowait, job.borrowed.append)
+            cursor = job.borrowed[0].cursor
+            if is_lent := isinstance(cursor, PreparedCursor):
+                cursor.deadline = clock() + self._timeout
+                job.value = job.work(cast("CursorWrapper", cursor))
+                cursor.deadline = None
+            _move(job.borrowed.pop, self._free.put)
+        except queue.Empty:
+            return False
+        except TimeoutError:
+            raise self.too_slow() from None
+        except Exception:  # noqa: BLE001 - the thread that does the job again finds out
+            return False
+        return is_lent
 
     def start(self, job: Job[Any]) -> Wakeup:
         """Queue a job; return what `wait` needs to wait for it."""
@@ -141,7 +207,11 @@ class Connections:
         if self.closed:
             raise StoreUnavailable(f"{self._name}: the connections of locks have been closed")
         self._jobs.put(job)
-        if self._jobs.qsize() > len(self._idle) and len(self._threads) < self._most:
+        if self._free.empty() or self._jobs.qsize() > len(self._idle):
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        if len(self._threads) < self._most:
             with self._starting:
                 if len(self._threads) < self._most:
                     name = f"redlock-database-{self._name}"
@@ -149,9 +219,10 @@ class Connections:
                     thread.start()
                     self._threads.append(thread)
 
-    def is_own_thread(self) -> bool:
-        """Return whether the caller is one of these threads, which cannot wait for a job."""
-        return threading.current_thread() in self._threads
+    def is_in_job(self) -> bool:
+        """Return whether the calling thread is doing a job, so that it cannot wait for another."""
+        job = self._callers.get(threading.get_ident())
+        return bool(job and job.borrowed) or threading.current_thread() in self._threads
 
     def too_slow(self) -> StoreUnavailable:
         """Return the error for a database that did not answer in time."""
@@ -178,7 +249,9 @@ class Connections:
     # In the threads.
 
     def _serve(self) -> None:
-        cursor: CursorWrapper | None = None
+        # This frame keeps the connection: a forked child must not collect, and so close it.
+        own = Connection()
+        self._free.put(own)
         thread = threading.current_thread()
         while True:
             self._idle.add(thread)
@@ -186,35 +259,51 @@ class Connections:
             self._idle.discard(thread)
             if job is None:
                 break
-            if job.is_unwanted():
+            if job.is_unwanted() and not job.borrowed:
                 continue
-            cursor = self._do(job, cursor)
-            job.finished()
+            connection = self._connection_for(job)
+            if not job.is_unwanted():
+                self._do(job, connection)
             if job.is_unwanted():
-                cursor = self._do(Job(job.undo), cursor)
-        _close(cursor)
+                self._do(Job(job.undo), connection)
+            # Before the caller goes on, which may want it for its next job.
+            self._free.put(connection)
+            job.finished()
+        self._free.get().close()
 
-    def _do(self, job: Job[Any], cursor: CursorWrapper | None) -> CursorWrapper | None:
-        """Do a job, on a new connection if the old one broke; return its cursor.
+    def _connection_for(self, job: Job[Any]) -> Connection:
+        """Return the connection on which its caller has begun a job, or one that is free."""
+        with suppress(IndexError):
+            connection = job.borrowed.pop()
+            _finish(connection)
+            job.repeated = True
+            return connection
+        thread = threading.current_thread()
+        self._waiting.add(thread)
+        connection = self._free.get()
+        self._waiting.discard(thread)
+        return connection
+
+    def _do(self, job: Job[Any], connection: Connection) -> None:
+        """Do a job, on a new connection if the old one broke.
 
         A connection has one cursor, because a new one for each job would take longer.
         """
         attempts = 0
         while True:
             attempts += 1
-            is_new = cursor is None
+            is_new = connection.cursor is None
             try:
-                if cursor is None:
-                    cursor = self._new_cursor()
-                job.value = job.work(cursor)
+                if connection.cursor is None:
+                    connection.cursor = self._new_cursor()
+                job.value = job.work(cast("CursorWrapper", connection.cursor))
                 self._report(True)
             except _BROKEN as error:
                 if isinstance(error, FileReplaced):
                     self.trusted_from = clock() + self._forgotten
                 conflict = sqlstate(error) in _CONFLICTS
                 if not conflict:
-                    _close(cursor)
-                    cursor = None
+                    connection.close()
                 if (conflict or not is_new) and attempts < _REPEATED:
                     job.repeated = job.repeated or not conflict
                     continue
@@ -226,17 +315,20 @@ class Connections:
                 job.error = self._unavailable(error)
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
                 job.error = error
-            return cursor
+            return
 
-    def _new_cursor(self) -> CursorWrapper:
-        cursor = self._connect().cursor()
+    def _new_cursor(self) -> CursorWrapper | PreparedCursor:
+        wrapper = self._connect()
+        wrapper.inc_thread_sharing()
+        cursor = wrapper.cursor()
         try:
             self._recognize(cursor)
             forget_dead(cursor)  # a process that died had connections, which are made again
         except BaseException:
             _close(cursor)  # a connection whose server is not recognized is not used
             raise
-        return cast("CursorWrapper", PreparedCursor(cursor)) if prepares(cursor) else cursor
+        self._lends = prepares(cursor)
+        return PreparedCursor(cursor) if self._lends else cursor
 
     def _recognize(self, cursor: CursorWrapper) -> None:
         recognize(cursor, self._forgotten)
@@ -272,7 +364,21 @@ def ignore_cursor(cursor: CursorWrapper) -> None:
     """Undo nothing: the `undo` of a job whose result is wanted."""
 
 
-def _close(cursor: CursorWrapper | None) -> None:
+def _move(take: Callable[[], Connection], put: Callable[[Connection], object]) -> None:
+    """Take a connection from one place to another, in one call that no signal interrupts."""
+    deque(map(put, islice(iter(take, None), 1)), maxlen=0)
+
+
+def _finish(connection: Connection) -> None:
+    """Wait for the end of a statement that a caller has left."""
+    cursor = connection.cursor
+    if isinstance(cursor, PreparedCursor):
+        cursor.deadline = None
+        with suppress(Exception):  # the connection broke, which the next statement finds out
+            cursor.finish()
+
+
+def _close(cursor: CursorWrapper | PreparedCursor | None) -> None:
     if cursor is not None:
         with suppress(Exception):
             cursor.close()

@@ -1,0 +1,206 @@
+"""Statements that a caller executes itself, on a connection to PostgreSQL that it borrows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import OperationalError, connections, transaction
+
+from redlock_django import lock
+from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS
+from redlock_django.backends.database.prepared import PreparedCursor
+from redlock_django.exceptions import StoreUnavailable
+from redlock_django.locking.services import locks
+from tests.contract.stores import HOLDER, Postgres, Started
+from tests.live.test_locking_interrupts import Lines
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest, settings: Settings) -> Iterator[DatabaseBackend]:
+    """Return a store on one connection, which was made."""
+    Postgres(request, settings)
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
+    found = locks["default"].backend
+    assert isinstance(found, DatabaseBackend)
+    pair(found)
+    yield found
+    locks.close()
+
+
+def pair(backend: DatabaseBackend) -> None:
+    """Acquire and release a lock."""
+    assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
+
+
+def is_whole(backend: DatabaseBackend) -> bool:
+    """Return whether no connection is borrowed, and no job is left."""
+    connections = backend.connections
+    return connections._free.qsize() == len(connections._threads) and connections._jobs.empty()
+
+
+def held(backend: DatabaseBackend) -> int:
+    """Return the number of locks that are held."""
+
+    def count(cursor: Any) -> int:
+        cursor.execute(f"SELECT count(*) FROM {LOCKS} WHERE token_hash <> ''")
+        return int(cursor.fetchone()[0])
+
+    return backend.connections.run(count)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Return the list of the threads that execute statements from now on."""
+    seen: list[threading.Thread] = []
+    execute = PreparedCursor.execute
+
+    def noted(self: PreparedCursor, *arguments: Any) -> None:
+        seen.append(threading.current_thread())
+        execute(self, *arguments)
+
+    monkeypatch.setattr(PreparedCursor, "execute", noted)
+    return seen
+
+
+def test_a_caller_executes_its_statements_itself(
+    backend: DatabaseBackend, threads: list[threading.Thread]
+) -> None:
+    pair(backend)
+    assert threads == [threading.current_thread()] * 2
+    assert is_whole(backend)
+
+
+def test_a_caller_leaves_its_job_to_a_thread_if_the_connection_broke(
+    backend: DatabaseBackend,
+) -> None:
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+    pair(backend)
+    assert is_whole(backend)
+
+
+def test_a_caller_that_gives_up_leaves_nothing(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
+        cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")  # so that the statement waits
+        monkeypatch.setattr(backend.connections, "_timeout", 0.2)
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            backend.acquire(("order:1",), 30, 0, HOLDER)
+        monkeypatch.undo()
+    until(lambda: is_whole(backend), what="a thread has done the rest")
+    pair(backend)
+
+
+def test_a_release_whose_answer_is_late_is_done_later(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
+        cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")
+        monkeypatch.setattr(backend.connections, "_timeout", 0.2)
+        assert backend.release(lease) is None
+        monkeypatch.undo()
+    pair(backend)
+
+
+@pytest.mark.parametrize("freed", [None, False], ids=["after", "before"])
+def test_an_answer_that_is_lost_makes_a_release_unknown(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, freed: bool | None
+) -> None:
+    """The caller has executed the statement; the thread that takes over finds no row."""
+    release, errors = database_sql.release, [OperationalError("the answer was lost")]
+
+    def breaking(cursor: Any, *arguments: Any) -> bool:
+        done = release(cursor, *arguments)
+        if errors and freed is None:
+            raise errors.pop()
+        return done
+
+    monkeypatch.setattr(database_sql, "release", breaking)
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    if freed is False:
+        release_all(backend)
+    assert backend.release(lease) is freed
+
+
+def release_all(backend: DatabaseBackend) -> None:
+    """Make all locks end."""
+    backend.connections.run(lambda cursor: cursor.execute(f"UPDATE {LOCKS} SET expires_at = 0"))
+
+
+def test_a_lock_that_a_finalizer_releases_inside_a_job_is_posted(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = backend.acquire(("order:2",), 30, 0, HOLDER)
+    released: list[bool | None] = []
+    answer = PreparedCursor._wait
+
+    def collect(self: PreparedCursor) -> None:
+        if not released:
+            released.append(False)
+            released[0] = backend.release(other)
+        answer(self)
+
+    monkeypatch.setattr(PreparedCursor, "_wait", collect)
+    pair(backend)
+    assert released == [None]
+    until(lambda: not held(backend), what="it was released")
+
+
+def test_many_threads_share_one_connection(backend: DatabaseBackend) -> None:
+    def work(number: int) -> Callable[[], Any]:
+        def pairs() -> Any:
+            for _ in range(20):
+                lease = backend.acquire((f"order:{number}",), 30, 0, HOLDER)
+                assert backend.release(lease) is True
+            return lease
+
+        return pairs
+
+    for call in [Started(work(number)) for number in range(8)]:
+        call.lease()
+    until(lambda: is_whole(backend), what="the connection was returned")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["acquire", "release"])
+@pytest.mark.parametrize("limit", [1, pytest.param(3, marks=pytest.mark.nightly)])
+def test_an_interrupt_at_any_line_leaves_nothing(
+    backend: DatabaseBackend, what: str, limit: int
+) -> None:
+    lines = Lines()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        order = lock("order:1", "order:2") if limit == 1 else lock("order:1", limit=limit)
+        if what == "release":
+            order.acquire()
+        try:
+            lines.run(getattr(order, what), wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        if what == "acquire" and not lines.struck:
+            order.release()
+
+    strike()
+    places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]
+    ours = [one for one in places if "/backends/database" in one[0][0]]
+    assert len(ours) > 30
+    for place in ours:
+        strike(place)
+        until(lambda: is_whole(backend), what=f"no connection is lost after {place}")
+        until(lambda: not held(backend), what=f"nothing is held after {place}")
