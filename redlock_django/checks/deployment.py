@@ -22,12 +22,16 @@ from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.settings import AliasSettings
 from redlock_django.locking.services import locks
+from redlock_django.operate.health import caveat
 from redlock_django.wire.servers.acl import least_acl
 from redlock_django.wire.servers.address import Address
 
 
 def check_deployment(**_: Any) -> list[CheckMessage]:
-    """Return W001 (password in a URL), E020 (locks in memory), W021 to W024 (insecure links)."""
+    """Return W001 (password in a URL), E020 (locks in memory), W021 to W024 (insecure links).
+
+    W050 says what is not excluded with PROFILE "failover".
+    """
     messages: list[CheckMessage] = []
     for alias in locks:
         messages += _passwords_in_urls(alias)
@@ -38,6 +42,8 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
         if len(names := hosts(_addresses(options)).get("", [])) > 1:
             messages.append(same_host_warning(options.alias, "this machine", names))
         messages += _insecure_links(options)
+        if text := caveat(options.store):
+            messages.append(_failover_warning(options.alias, text))
     return messages
 
 
@@ -68,6 +74,15 @@ def _memory_error(alias: str) -> CheckMessage:
         "exclude other processes.",
         hint="Remove BACKEND and list the servers in MASTERS.",
         id="redlock_django.E020",
+    )
+
+
+def _failover_warning(alias: str, text: str) -> CheckMessage:
+    return checks.Warning(
+        f"REDLOCK[{alias!r}]: PROFILE: {text}",
+        hint="Set min-replicas-to-write to 1 on the server, so that a former primary stops "
+        "(docs/how-to/one-redis.md), and silence this check.",
+        id="redlock_django.W050",
     )
 
 

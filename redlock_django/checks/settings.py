@@ -72,7 +72,7 @@ def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
     """Yield W002 to W005 about the number of masters, their machines and their databases."""
     shards = redlock_settings(options.store)
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
-    if shards:
+    if shards and not shards[0].failover:  # W050 is about that
         yield from _number_of_masters(named, len(shards[0].addresses))  # the same in every shard
     for shard in shards:
         # Masters of different shards may share a machine: no resource has a majority on it.
@@ -88,9 +88,12 @@ def _number_of_masters(named: str, number: int) -> Iterator[CheckMessage]:
     if number in (1, 2):
         failing = "it is down" if number == 1 else "one of them is down"
         count = "one master" if number == 1 else "two masters"
+        hint = "Use three or five independent servers."
+        if number == 1:
+            hint += " If a replica may take its place, set PROFILE to 'failover'."
         yield checks.Warning(
             f"{named}: with {count}, no lock can be acquired while {failing}.",
-            hint="Use three or five independent servers.",
+            hint=hint,
             id="redlock_django.W002",
         )
     elif number and number % 2 == 0:

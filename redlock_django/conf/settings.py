@@ -42,6 +42,9 @@ STORES = tuple(
 )
 """The stores of this package; the last one excludes no other process."""
 
+OF_SERVERS = ("PROFILE",)
+"""Keys for Redis alone that are likely to stay in a section when its BACKEND is changed."""
+
 ON_DISCONNECT = ("finish", "cancel")
 """The values of ON_DISCONNECT: an async view whose client has left is finished, or cancelled."""
 
@@ -165,6 +168,12 @@ def _section(alias: str) -> Mapping[str, Any]:
 def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
     backend_class = _backend(given.get("BACKEND", DEFAULTS["BACKEND"]))
     known = {**backend_class.settings_class.DEFAULTS, **DEFAULTS}
+    for key in OF_SERVERS:
+        if key in given and key not in known:
+            raise ValueError(
+                f"{key} is for a Redis or Valkey server whose replica may take over, and BACKEND "
+                f"is {given['BACKEND']!r}. Remove {key}, or remove BACKEND"
+            )
     for key in given:
         if key not in known:
             raise ValueError(f"unknown key {key!r}{nearest(key, known)}")

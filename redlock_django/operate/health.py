@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from django.utils.asyncio import async_unsafe
+from collections.abc import Callable
 
+from django.utils.asyncio import async_unsafe
+from django.utils.translation import gettext_noop
+
+from redlock_django.backends.base import StoreSettings
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
+from redlock_django.backends.redlock.settings import redlock_settings
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 
-__all__ = ["QuorumHealth", "ServerHealth", "counted", "master_status", "quorums", "server_word"]
+__all__ = [
+    "QuorumHealth",
+    "ServerHealth",
+    "caveat",
+    "counted",
+    "master_status",
+    "quorums",
+    "server_word",
+]
+
+FAILOVER = gettext_noop(
+    "One server whose replica may take over: a failover may forget locks, so nothing is granted "
+    "for %s s after it, and two clients hold a lock only while a former primary still answers one "
+    "of them; fences and idempotency records in the database hold even then."
+)
 
 
 @async_unsafe
@@ -33,6 +52,14 @@ def server_word(using: str) -> str:
     Raises InvalidRedlock.
     """
     return "master" if locks[using].backend.servers_are_masters else "server"
+
+
+def caveat(store: StoreSettings, translated: Callable[[str], str] = str) -> str:
+    """Return what a store does not exclude, in one sentence; "" if independent servers decide."""
+    for one in redlock_settings(store):
+        if one.failover:
+            return translated(FAILOVER) % f"{one.restart_delay:.0f}"
+    return ""
 
 
 def counted(quorum: QuorumHealth, word: str) -> str:

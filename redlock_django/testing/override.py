@@ -85,6 +85,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
             "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].settings.ttl),
             "CONNECT_TIMEOUT": _CONNECT_TIMEOUT,
             **section,
+            "PROFILE": None,  # for one server
             "BACKEND": DEFAULTS["BACKEND"],
             "MASTERS": [master.url for master in masters],
             "OPTIONS": {},

@@ -51,6 +51,14 @@ def test_a_bad_number_of_masters_is_reported(
     assert set(of(settings, [f"redis://h{n}" for n in range(number)])) == expected
 
 
+def test_one_master_points_to_the_profile_which_says_what_is_excluded(settings: Settings) -> None:
+    assert "set PROFILE to 'failover'" in of(settings, ["redis://a"])["W002"]
+    assert of(settings, ["redis://a"], PROFILE="failover") == {}
+    said = found(deploy=True)["W050"]
+    assert "nothing is granted for 64 s after it, and two clients hold a lock only while" in said
+    assert "min-replicas-to-write" in said
+
+
 def test_two_masters_on_one_machine(settings: Settings) -> None:
     said = of(settings, ["redis://h1:6379", "rediss://H1:6380", "redis://h2"])
     assert set(said) == {"W004"}

@@ -80,6 +80,32 @@ def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count
     assert store(read(settings, MASTERS=THREE[:count])).restart_delay == 0
 
 
+def test_the_failover_profile_waits_with_one_server(settings: Settings) -> None:
+    options = read(settings, MASTERS=THREE[:1], PROFILE="failover", MAX_TTL=15)
+    assert store(options).restart_delay == pytest.approx(1.02 * 15 + 5 * 0.5 + 0.05)
+    assert store(options).deployment.failover
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"RESTART_DELAY": 0}, "would grant locks that it has not received. Remove RESTART_DELAY"),
+        ({"TOLERATE": ["replica"]}, "beside its primary. Remove 'replica' from TOLERATE"),
+        ({"MASTERS": [["redis://a"], ["redis://b"]]}, "MASTERS names several groups. Name one"),
+        (
+            {"BACKEND": "redlock_django.backends.database.DatabaseBackend"},
+            "PROFILE is for a Redis or",
+        ),
+        ({"BACKEND": "redlock_django.backends.zookeeper.ZooKeeperBackend"}, "Remove PROFILE, or"),
+    ],
+)
+def test_the_failover_profile_is_refused_where_it_means_nothing(
+    settings: Settings, given: dict[str, Any], message: str
+) -> None:
+    keys = {"MASTERS": THREE[:1], "PROFILE": "failover", **given}
+    assert message in refusal(settings, **keys)
+
+
 def test_restart_delay_may_be_given(settings: Settings) -> None:
     assert store(read(settings, RESTART_DELAY=0)).restart_delay == 0
     assert store(read(settings, RESTART_DELAY=63.7)).restart_delay == 63.7
@@ -169,6 +195,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("RESTART_DELAY", 7, "0 (off) or at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = 63.7 s, got 7"),
     ("RESTART_DELAY", 63.6, "must be 'auto', 0 (off) or at least"),
     ("RESTART_DELAY", 0.001, "must be 'auto', 0 (off) or at least"),
+    ("PROFILE", "failver", "PROFILE must be 'failover', or be left out, got 'failver', did you me"),
+    ("PROFILE", True, "PROFILE must be 'failover', or be left out, got True"),
+    ("PROFILE", "failover", "MASTERS names 3 masters. Name one server, or remove PROFILE"),
     ("KEY_PREFIX", "", "KEY_PREFIX must be a string that is not empty"),
     ("KEY_PREFIX", None, "KEY_PREFIX must be a string"),
     ("KEY_PREFIX", "a b", "KEY_PREFIX must contain no space"),

@@ -251,7 +251,7 @@ class Wire:
                 if isinstance(command, Release):
                     line.keep_release(command)
                 exchange.cast(line.index, _not_sent(line.reason))
-            elif command.trusted and (now < line.ready or line.doubt(now)):
+            elif command.trusted and ((now < line.ready and not command.early) or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
                 exchange.cast(line.index, _not_sent("is not trusted yet"))
             elif isinstance(command, Acquire) and self.membership.conflict:
@@ -457,6 +457,9 @@ class Wire:
             self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
         link.owed.append(message)
         message.marker, message.ready_at = line.marker, line.ready_at
+        if message.packed is not None and message.packed.command.early:
+            self.world.seen["extended early"] += line.ready > self.owner.clock.read()
+            message.ready_at = 0
         self._post(line, link, message)
 
     def _delay(self, line: Line) -> float:

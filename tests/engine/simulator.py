@@ -83,6 +83,7 @@ class Setup:
     every: float = 0.5
     dead: int = 0  # masters that are down from the beginning to the end
     inspected: float = 0.2  # INFO is read again after so many seconds
+    failover: bool = False  # with one master: see `Deployment`; never drawn
     change: str = ""  # how new clients' lists of masters differ, one of `changes.CHANGES`
 
     @staticmethod
@@ -194,6 +195,7 @@ class Simulation:
                 fence_ttl=restart_delay(size.max_ttl, size.skew),
                 label=f"group {index + 1}" if several else "",
                 members=identity(identities) if several else "",
+                failover=size.failover,
             )
             for index, shard in enumerate(names)
         ]
@@ -647,6 +649,8 @@ class Simulation:
     @property
     def _unknown(self) -> float:
         """The seconds for which a client may not know that a master has lost locks."""
+        if self.setup.failover:
+            return -1.0  # no client need ask: its next command is refused
         return 1.01 * self.setup.inspected
 
     def _cancel(self, _: float) -> None:

@@ -14,7 +14,7 @@ from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.backends.memory.master import MemoryMaster, encoded
 from redlock_django.engine.protocol.commands import Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import GRANTED, MARKED
+from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY
 from redlock_django.wire.servers.info import run_of
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
@@ -221,6 +221,9 @@ class SimulatedMaster:
         """Return the reply of the command's script."""
         command = words.command
         argv = [b"%d" % number, *words.argv]
+        if command.trusted and self.deployment.failover and not self._is_named(marker):
+            self.world.seen["another server"] += 1
+            return [number, NOT_READY, self.clock.micros()]
         if command.trusted:
             argv += (marker, b"%d" % ready_at)
         reply = self.memory.run(command.name, words.keys, argv)
@@ -234,6 +237,11 @@ class SimulatedMaster:
         if self.watched is not None:
             self.watched(self)
         return reply
+
+    def _is_named(self, marker: bytes) -> bool:
+        """Return whether this is the server that a marker names, as failover.lua decides it."""
+        run = run_of({**self.info, "evicted_keys": "0"})
+        return marker.startswith(run.encode()) and not self.replica
 
     def _dug_up(self, token: str) -> None:
         """Check that a token came back only after its tombstone expired."""

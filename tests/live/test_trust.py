@@ -16,7 +16,6 @@ from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
 from redlock_django.wire.links import outbox
 from redlock_django.wire.servers import handshake as join
-from redlock_django.wire.servers import survey
 from redlock_django.wire.servers.info import read_info
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
@@ -362,7 +361,7 @@ def evicting(master: LocalMaster, of: LocalMaster) -> None:
 
 
 ODD = [
-    (replica, "is a replica of 127.0.0.1:{port}: name that master in MASTERS instead"),
+    (replica, "is a replica of 127.0.0.1:{port}: MASTERS must lead to that master instead"),
     (evicting, "may evict locks (maxmemory-policy allkeys-lru): set it to noeviction"),
 ]
 
@@ -457,7 +456,6 @@ def test_a_server_without_a_run_id_is_named(
         return {key: value for key, value in read_info(answer).items() if key != "run_id"}
 
     monkeypatch.setattr(join, "read_info", without)
-    monkeypatch.setattr(survey, "read_info", without)
     backend = make_backend([master.url for master in masters[:3]])
     with open_variant(name, backend) as variant:
         for _ in range(3):

@@ -22,6 +22,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import held_locks
+from tests.operate.commands import THREE_IN_MEMORY
 from tests.operate.conftest import LIST, RECORDS, RELEASE
 from tests.operate.planted import plant, plant_value
 from tests.operate.sites import Site, on_stores
@@ -431,6 +432,23 @@ def test_breadcrumbs_are_the_element_that_this_django_styles(site: Site, operato
     django_own = operator.get(LIST).content.decode()
     (element,) = re.findall(r'<(\w+) class="breadcrumbs">', django_own)
     assert re.findall(r'<(\w+) class="breadcrumbs">', detail) == [element]
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "nothing is granted for 64 s after it, and two clients hold a lock only while"),
+        ("de", "wird danach 64 s lang keine gewährt, und zwei Clients halten eine Sperre nur"),
+    ],
+)
+def test_one_server_with_a_replica_says_what_is_excluded(
+    settings: Settings, viewer: Client, language: str, said: str
+) -> None:
+    settings.REDLOCK = {
+        "default": {**THREE_IN_MEMORY, "MASTERS": ["redis://one"], "PROFILE": "failover"}
+    }
+    settings.LANGUAGE_CODE = language
+    assert said in viewer.get(LIST).content.decode()
 
 
 def test_dumpdata_skips_held_locks() -> None:

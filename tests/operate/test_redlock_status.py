@@ -58,6 +58,7 @@ def test_a_healthy_deployment_has_status_0(site: list[LocalMaster]) -> None:
     assert first["held"] == 0
     assert first["trusted_in"] == 0
     assert first["forbidden"] == []
+    assert document["caveat"] == ""
     table = run("redlock_status")
     assert table.status == 0
     assert len(table.out.splitlines()) == 6
@@ -208,6 +209,20 @@ def test_a_database(settings: Settings, database_access: None) -> None:
     assert heads.split()[:2] == ["SERVER", "COUNTED"]
     assert row.split()[:2] == ["default", "yes"]
     assert table.said.strip() == "default: the only server is counted."
+
+
+@pytest.mark.live
+def test_one_server_with_a_replica_says_what_is_excluded(
+    masters: list[LocalMaster], settings: Settings
+) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [masters[0].url], "PROFILE": "failover", **generous_timeouts()}
+    }
+    assert run("redlock_init").status == 0
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 0
+    assert ran.json["caveat"].startswith("One server whose replica may take over: a failover may")
+    assert ran.json["caveat"] in ran.said
 
 
 def test_a_database_that_does_not_answer(database_down: None) -> None:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.commands import script
+from redlock_django.engine.protocol.commands import Extend, script
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     GRANTED,
@@ -45,6 +45,7 @@ from tests.wire.manual_links import (
     DIAL,
     NOW,
     TIMEOUT,
+    TOKEN,
     WALL,
     Ends,
     ManualLinks,
@@ -52,7 +53,7 @@ from tests.wire.manual_links import (
     manual_links,
     never_dial,
 )  # fmt: skip
-from tests.wire.scripted import NAMES, resp
+from tests.wire.scripted import MARKER, NAMES, resp
 from tests.wire.variants import make_backend
 
 
@@ -796,6 +797,37 @@ def a_master_has_no_vote_before_it_is_trusted() -> None:
         exchange = links.ask(links.acquire())
         assert "acquire" not in ends.names()
         assert exchange.tally.verdict is Verdict.LOST
+
+
+def a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() -> None:
+    with manual_links(1, failover=True) as links:
+        ends = links.join(0, ready=60.0)
+        assert links.ask(links.acquire()).tally.verdict is Verdict.LOST
+        exchange = links.ask(Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10))
+        said = ends.heard()[-1]
+        assert said[1] == script("extend", failover=True)[1].encode()
+        assert said[-2:] == [MARKER, b"0"], "whenever it is trusted"
+        links.trusted(0)
+        links.reply(0, exchange.number, fences=0)
+        assert exchange.tally.verdict is Verdict.WON
+
+
+def a_master_among_several_extends_only_when_it_is_trusted() -> None:
+    with manual_links(1) as links:
+        ends = links.join(0, ready=60.0)
+        exchange = links.ask(Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10))
+        assert "extend" not in ends.names()
+        assert exchange.tally.verdict is Verdict.LOST
+
+
+def a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once() -> None:
+    with manual_links(1, failover=True) as links:
+        exchange = links.ask(links.acquire())
+        links.reply(0, exchange.number, -1)
+        links.trusted(0)
+        links.ends[0].heard()
+        links.ask(links.acquire())
+        assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
 
 
 def a_master_that_is_not_ready_is_asked_why() -> None:

@@ -143,11 +143,14 @@ def never_dial(dialer: Dialer, master: Master, reason: str, delay: float) -> Non
 class ManualLinks(Links):
     """Links without a driver: they neither connect nor wait. `time` is their clock."""
 
-    def __init__(self, time: Time, masters: int = 3) -> None:
+    def __init__(self, time: Time, masters: int = 3, *, failover: bool = False) -> None:
         urls = [f"unix:///nowhere/{index}.sock" for index in range(masters)]
         addresses = [Address.from_url(url, None) for url in urls]
         deployment = Deployment(
-            names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5
+            names=tuple(a.name for a in addresses),
+            max_clock_skew=0.5,
+            restart_delay=5,
+            failover=failover,
         )
         super().__init__(
             addresses, deployment, NoDriver(), master_timeout=TIMEOUT, connect_timeout=1.0
@@ -235,7 +238,10 @@ class ManualLinks(Links):
 
 @contextmanager
 def manual_links(
-    masters: int = 3, dial: Callable[[Dialer, Master, str, float], None] = never_dial
+    masters: int = 3,
+    dial: Callable[[Dialer, Master, str, float], None] = never_dial,
+    *,
+    failover: bool = False,
 ) -> Iterator[ManualLinks]:
     """Open such links, and close them afterwards; `dial` takes the place of `Dialer._dial`."""
     time = Time()
@@ -243,7 +249,7 @@ def manual_links(
         for module in TIMED:
             stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
         stack.enter_context(patch.object(Dialer, "_dial", dial))
-        links = ManualLinks(time, masters)
+        links = ManualLinks(time, masters, failover=failover)
         try:
             yield links
         finally:

@@ -10,6 +10,7 @@ import socket
 import struct
 import threading
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class FaultProxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._forgotten: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[Any]] = set()
+        # The connection to the master, for each connection of a client.
+        self._routes: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
         self._reserved = socket.socket()
         self._open = asyncio.Event()
@@ -98,6 +101,11 @@ class FaultProxy:
         self._target = target
         self.cut()
 
+    def switch(self, target: int) -> None:
+        """Forward to another server, and keep the connections of clients as managed proxies do."""
+        self._target = target
+        self._do(self._switch())
+
     def refuse(self) -> None:
         """Refuse new connections and reset the old ones."""
         self._do(self._refuse())
@@ -132,6 +140,29 @@ class FaultProxy:
     async def _cut(self) -> None:
         for writer in list(self._writers):
             self._reset(writer)
+
+    async def _switch(self) -> None:
+        for to_client, old in list(self._routes.items()):
+            from_master, to_master = await asyncio.open_connection("127.0.0.1", self._target)
+            self._writers.add(to_master)
+            self._routes[to_client] = to_master
+            self._reset(old)
+            down = asyncio.create_task(self._down(from_master, to_client))
+            self._pumps.add(down)
+            down.add_done_callback(partial(self._ended, to_client, to_master))
+
+    def _ended(
+        self,
+        to_client: asyncio.StreamWriter,
+        to_master: asyncio.StreamWriter,
+        down: asyncio.Task[Any],
+    ) -> None:
+        """Reset both sides once the master has closed, unless another one is used instead."""
+        self._pumps.discard(down)
+        if self._routes.get(to_client) is to_master:
+            del self._routes[to_client]
+            self._reset(to_client)
+        self._reset(to_master)
 
     async def _end(self) -> None:
         for pump in self._pumps:
@@ -169,25 +200,28 @@ class FaultProxy:
         finally:
             self._pumps.discard(opening)
         self._writers.add(to_master)
-        up = asyncio.create_task(self._up(from_client, to_master))
+        self._routes[to_client] = to_master
+        up = asyncio.create_task(self._up(from_client, to_client))
         down = asyncio.create_task(self._down(from_master, to_client))
+        down.add_done_callback(partial(self._ended, to_client, to_master))
         self._pumps |= {up, down}
+        # The direction that ends first ends both.
         with suppress(asyncio.CancelledError):
-            # The direction that ends first ends both.
-            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
-        self._pumps -= {up, down}
-        for pump in (up, down):
-            pump.cancel()
-        for writer in (to_client, to_master):
-            self._reset(writer)
+            await up
+        self._pumps.discard(up)
+        down.cancel()
+        if (route := self._routes.pop(to_client, None)) is not None:
+            self._reset(route)
+        self._reset(to_client)
 
-    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _up(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                if writer in self._forgotten:
-                    return
                 if self.delay_up:
                     await asyncio.sleep(self.delay_up)
+                writer = self._routes.get(to_client)
+                if writer is None or writer in self._forgotten:
+                    return
                 writer.write(data)
 
     async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -56,6 +56,7 @@ def make_backend(
     connect_timeout: float = 1.0,
     tolerate: frozenset[str] = frozenset(),
     members: str = "",
+    failover: bool = False,
     give_up: float | None = None,
 ) -> RedisBackend:
     """Return a backend over the masters at `urls`, with times short enough for tests.
@@ -75,6 +76,7 @@ def make_backend(
             connect_timeout=connect_timeout,
             tolerate=tolerate,
             members=members,
+            failover=failover,
         ),
         give_up=give_up,
     )

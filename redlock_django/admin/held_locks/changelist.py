@@ -22,7 +22,7 @@ from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import is_resource
 from redlock_django.locking.services import locks
-from redlock_django.operate.health import master_status
+from redlock_django.operate.health import caveat, master_status
 from redlock_django.operate.inspection import HeldLocks
 
 
@@ -31,6 +31,7 @@ class HeldLockChangeList(ChangeList):
 
     `banner` shows whether there is a quorum, `masters` are the rows of the table above the list,
     and `are_masters` is whether they have an eviction policy and persistence of their own.
+    `caveat` is what the store does not exclude, or "".
     `problem` is the error in the settings because of which no master was asked, or "".
     """
 
@@ -61,6 +62,7 @@ class HeldLockChangeList(ChangeList):
         self.are_masters = True
         self.banner: QuorumBanner | None = None
         self.looked: HeldLocks | None = None
+        self.caveat = ""
         self.problem = ""
         self.alias = self.queryset.asked.alias
         try:
@@ -70,6 +72,7 @@ class HeldLockChangeList(ChangeList):
                 tolerated = service.settings.store.tolerate
                 self.are_masters = service.backend.servers_are_masters
                 self.masters = master_rows(statuses, tolerated)
+                self.caveat = caveat(service.settings.store, _)
                 self.banner = quorum_banner(
                     statuses,
                     harmless=HARMLESS | tolerated,

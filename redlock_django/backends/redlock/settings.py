@@ -14,6 +14,9 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.shard_choice import identity
 from redlock_django.wire.servers.address import Address, nearest
 
+FAILOVER = "failover"
+"""The only PROFILE: one server, whose place a replica may take at any time."""
+
 TOLERABLE = ("eviction", "replica")
 """The server faults that TOLERATE turns from a refusal into a warning."""
 
@@ -25,6 +28,7 @@ class RedlockSettings(StoreSettings):
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
         **StoreSettings.DEFAULTS,
         "MASTERS": (),
+        "PROFILE": None,
         "OPTIONS": {},
         "MASTER_TIMEOUT": 0.25,
         "CONNECT_TIMEOUT": 1.0,
@@ -43,6 +47,7 @@ class RedlockSettings(StoreSettings):
     restart_delay: float
     key_prefix: str = "redlock"
     fence_ttl: float = 600.0
+    failover: bool = False
 
     @classmethod
     def read(cls, section: Section, *, label: str = "") -> Self:
@@ -51,6 +56,7 @@ class RedlockSettings(StoreSettings):
             raise ValueError(
                 "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
             )
+        failover = _is_failover(section, len(addresses), label)
         max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
         skew = seconds(section, "MAX_CLOCK_SKEW")
         # For how long a lock that a master forgot may still be held: clocks run at rates up
@@ -63,10 +69,11 @@ class RedlockSettings(StoreSettings):
             master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
             connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
             max_clock_skew=skew,
-            restart_delay=_restart_delay(section, forgotten, len(addresses)),
+            restart_delay=_restart_delay(section, forgotten, failover or len(addresses) >= 3),
             key_prefix=_prefix(section),
             fence_ttl=_fence_ttl(section, forgotten),
             tolerate=_tolerate(section),
+            failover=failover,
         )
 
     def check_ttl(self, ttl: float, name: str) -> None:
@@ -90,6 +97,7 @@ class RedlockSettings(StoreSettings):
             label=self.label,
             members=self.members or self.identity,
             shard_count=self.shard_count,
+            failover=self.failover,
         )
 
     @property
@@ -106,10 +114,38 @@ def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
     return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
 
 
-def _restart_delay(section: Section, forgotten: float, masters: int) -> float:
+def _is_failover(section: Section, masters: int, label: str) -> bool:
+    """Return whether a replica may take the place of the server, as PROFILE says."""
+    profile = section.get("PROFILE")
+    if profile is None:
+        return False
+    if profile != FAILOVER:
+        hint = nearest(profile, [FAILOVER]) if isinstance(profile, str) else ""
+        raise ValueError(f"PROFILE must be {FAILOVER!r}, or be left out, got {profile!r}{hint}")
+    named = f"PROFILE is {FAILOVER!r}"
+    if masters != 1 or label:
+        many = "several groups" if label else f"{masters} masters"
+        raise ValueError(
+            f"{named}, which is for one server whose replica may take over, and MASTERS names "
+            f"{many}. Name one server, or remove PROFILE, which independent masters do not need"
+        )
+    if section["RESTART_DELAY"] == 0:
+        raise ValueError(
+            f"{named} and RESTART_DELAY is 0, so a promoted replica would grant locks that it has "
+            "not received. Remove RESTART_DELAY"
+        )
+    if "replica" in _tolerate(section):
+        raise ValueError(
+            f"{named} and TOLERATE contains 'replica', so a replica would grant locks beside its "
+            "primary. Remove 'replica' from TOLERATE"
+        )
+    return True
+
+
+def _restart_delay(section: Section, forgotten: float, waits: bool) -> float:
     if section["RESTART_DELAY"] == "auto":
         # 50 ms more for the way to the master.
-        return forgotten + 0.05 if masters >= 3 else 0.0
+        return forgotten + 0.05 if waits else 0.0
     if isinstance(section["RESTART_DELAY"], str):
         raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
     delay = seconds(section, "RESTART_DELAY", least=0)

@@ -60,9 +60,13 @@ Reply = Sequence[object]
 
 
 @cache
-def script(name: str) -> tuple[str, str]:
-    """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1."""
-    parts = (*INCLUDED.get(name, ()), name)
+def script(name: str, failover: bool = False) -> tuple[str, str]:
+    """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1.
+
+    With `failover`, a trusted command begins with a check that its server is still the same.
+    """
+    guard = ("failover",) if failover and name in _TRUSTED else ()
+    parts = (*guard, *INCLUDED.get(name, ()), name)
     text = "".join(_LUA.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
     text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -87,6 +91,11 @@ class Command:
     deployment: Deployment
     resources: tuple[str, ...]
     value: str = field(repr=False)  # holds the token
+
+    @property
+    def early(self) -> bool:
+        """True if a grant of it counts even before the master is trusted."""
+        return False
 
     @property
     def token(self) -> str:
@@ -234,11 +243,19 @@ class Confirm(Command):
 
 @dataclass(slots=True)
 class Extend(Command):
-    """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one."""
+    """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one.
+
+    A promoted replica that has the lock cannot have granted it to another client, and did not
+    forget it: its holder may keep it, although it grants no other lock yet.
+    """
 
     name: ClassVar[str] = "extend"
 
     ttl: float
+
+    @property
+    def early(self) -> bool:
+        return self.deployment.failover
 
     def keys(self) -> list[str]:
         deployment = self.deployment
@@ -325,3 +342,4 @@ def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
 
 
 COMMANDS: tuple[type[Command], ...] = (Acquire, AcquireSlot, Confirm, Extend, Heal, Release)
+_TRUSTED = frozenset(command.name for command in COMMANDS if command.trusted)

@@ -16,7 +16,8 @@ class Deployment:
     `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
     identifies the masters of all shards, so that clients with another list notice; it has letters
     and digits only (ValueError), and is "" for those in `names`. If `shard_count` is above 1,
-    `label` names this one in messages ("group 2").
+    `label` names this one in messages ("group 2"). With `failover`, a replica may take the place of
+    the only master at any time.
     """
 
     names: tuple[str, ...]
@@ -28,6 +29,7 @@ class Deployment:
     label: str = ""
     members: str = ""
     shard_count: int = 1
+    failover: bool = False
     masters: int = field(init=False, compare=False, repr=False)
     """N: the number of configured masters, up or down."""
     skew: int = field(init=False, compare=False, repr=False)

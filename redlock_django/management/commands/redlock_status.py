@@ -14,6 +14,7 @@ from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import (
     QuorumHealth,
     ServerHealth,
+    caveat,
     counted,
     master_status,
     quorums,
@@ -45,6 +46,7 @@ class Command(OperatorCommand):
             document = {
                 "using": using,
                 "at": iso(time.time()),
+                "caveat": caveat(locks[using].settings.store),
                 "masters": [_described(one, are_masters) for one in masters],
             }
             self.write_json({**document, **_quorum(shards), "host": _host(host)})
@@ -54,6 +56,8 @@ class Command(OperatorCommand):
                 (_row(one, are_masters) for one in masters),
                 flexible=(0, 7),
             )
+        if what := caveat(locks[using].settings.store):
+            self.stderr.write(what, self.style.WARNING)
         self._notes(using, masters)
         if any("did not answer" in one.reason for one in masters):
             self._explain(host, word)

@@ -93,10 +93,10 @@ class Master:
         object.__setattr__(self, "sound_until", 0.0)
         self.plan.until = 0.0
 
-    def fault(self, now: float, *, late: bool = True) -> str:
+    def fault(self, now: float, *, late: bool = True, early: bool = False) -> str:
         """Return why this master's vote must not be counted now; "" if it may.
 
-        Without `late`, a late master is not a reason.
+        Without `late`, a late master is not a reason; with `early`, one that is not trusted yet.
         """
         if self.link is None:
             return self.reason
@@ -108,7 +108,7 @@ class Master:
             return doubt
         if self.trust is None:
             return "has no marker yet"
-        if now < self.trust.ready:
+        if now < self.trust.ready and not early:
             return self.trust.why(now)
         return ""
 

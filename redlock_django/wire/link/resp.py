@@ -41,7 +41,8 @@ def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
 
     With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
     """
-    verb, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
+    source, sha = script(command.name, command.deployment.failover)
+    verb, code = ("EVAL", source) if text else ("EVALSHA", sha)
     keys = command.keys()
     parts: tuple[Argument, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
     return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), pack_parts(*parts))

@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -256,6 +257,9 @@ class Inbox:
             self._steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
             self._outbox.check(master, master.check_mode)
+            if self._deployment.failover and master.link is not None:
+                master.link.inspected = -math.inf  # it may be another server: ask for INFO
+                master.look_closer()
         if exchange is not None:
             # After the reply that revealed a clock step come replies of rounds that were sent
             # before.
@@ -350,7 +354,7 @@ class Inbox:
         return True
 
     def _load(self, master: Master, name: str) -> None:
-        data = pack("SCRIPT", "LOAD", script(name)[0])
+        data = pack("SCRIPT", "LOAD", script(name, self._deployment.failover)[0])
         self._outbox.write(master, Owed(Kind.LOAD, clock()), data)
 
 

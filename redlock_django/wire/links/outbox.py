@@ -23,7 +23,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTEST, LateWatch
 from redlock_django.wire.link.link import Exchange, Kind, Link, Owed, ProtocolDesync, broken
 from redlock_django.wire.link.master import Master, Plan
-from redlock_django.wire.link.resp import Templates, pack, plain_grant
+from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_grant
 from redlock_django.wire.servers.handshake import join_arguments
 from redlock_django.wire.waiting.waiters import SENT, Waiter, Waiters
 
@@ -320,7 +320,8 @@ class Outbox:
                 self._read(master)  # it may have answered by now
             fault = ""
             if command.trusted or master.link is None:
-                fault = master.fault(now, late=not patient) or (BEHIND if master in behind else "")
+                fault = master.fault(now, late=not patient, early=command.early)
+                fault = fault or (BEHIND if master in behind else "")
             if isinstance(command, Acquire):
                 fault = fault or self._planner.conflict()
             if not fault:
@@ -340,8 +341,9 @@ class Outbox:
         """Queue a command for a master that has a link."""
         link = master.link
         assert link is not None
-        if owed.command is not None and owed.command.trusted:
-            data += link.tail
+        if (command := owed.command) is not None and command.trusted:
+            trust = master.trust if command.early else None
+            data += link.tail if trust is None else pack_parts(trust.marker, 0)
         owed.ran = self._lateness.running.passed
         link.write(owed, data)
         self.dirty.add(master.index)

@@ -115,7 +115,7 @@ def join(
     try:
         connection.connect()
         inspected = clock()
-        info = read_info(ask(connection, ("INFO",))[0])
+        info = ask_info(connection)
         warnings = check(info, tolerate)
         run_id = run_of(info)
         trust = _ask_for_trust(connection, address.name, run_id, deployment, membership)
@@ -143,7 +143,7 @@ def _ask_for_trust(
     """
     scripts = (*(command.name for command in COMMANDS), Join.name)
     loaded: list[tuple[str | int | bytes, ...]] = [
-        ("SCRIPT", "LOAD", script(each)[0]) for each in scripts
+        ("SCRIPT", "LOAD", script(each, deployment.failover)[0]) for each in scripts
     ]
     while True:
         sent = clock()
@@ -252,6 +252,21 @@ def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
     if error is not None:
         raise error
     return answers
+
+
+def ask_info(connection: Any) -> dict[str, str]:
+    """Return the INFO of a server. Raises Unfit if it hides it, and errors of the connection."""
+    try:
+        return read_info(ask(connection, ("INFO",))[0])
+    except AuthenticationError:
+        raise
+    except ResponseError as error:
+        if forbidden(error) or first_word(error) in ("NOAUTH", "LOADING"):
+            raise
+        raise Unfit(
+            "refuses INFO, without which no restart and no failover is noticed: use no proxy that "
+            "hides it"
+        ) from None
 
 
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:

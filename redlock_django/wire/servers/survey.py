@@ -24,8 +24,8 @@ from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.acl import forbidden
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Unfit, ask, describe, prepare
-from redlock_django.wire.servers.info import faults, read_info, run_of
+from redlock_django.wire.servers.handshake import Unfit, ask, ask_info, describe, prepare
+from redlock_django.wire.servers.info import faults, run_of
 
 Answer = TypeVar("Answer")
 
@@ -147,7 +147,7 @@ def _health(connection: Any, deployment: Deployment) -> Health:
     (seconds, micros) = ask(connection, ("TIME",))[0]
     latency = clock() - sent
     now = int(seconds) + int(micros) / 1_000_000
-    info = read_info(ask(connection, ("INFO",))[0])
+    info = ask_info(connection)
     query = ReadFacts(deployment=deployment)
     text, sha = script(query.name)
     keys = query.keys()

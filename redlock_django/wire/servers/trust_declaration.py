@@ -23,8 +23,16 @@ from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import NotUpYet, Unfit, ask, check, describe, prepare
-from redlock_django.wire.servers.info import read_info, run_of
+from redlock_django.wire.servers.handshake import (
+    NotUpYet,
+    Unfit,
+    ask,
+    ask_info,
+    check,
+    describe,
+    prepare,
+)
+from redlock_django.wire.servers.info import run_of
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
@@ -89,7 +97,7 @@ def read_state(
 ) -> MasterState:
     """Return the state of a master; `timeout` is in seconds for each answer. Raises Unfit."""
     with _connection(address, timeout) as connection:
-        info = read_info(ask(connection, ("INFO",))[0])
+        info = ask_info(connection)
         check(info, tolerate)
         marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
+from redlock_django.engine.protocol.commands import Command, Extend
 from redlock_django.wire.link.link import Link, _in_order
 from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import info as server_info
 from tests.engine.mutants.mutant import Mutant, slowly
 from tests.engine.mutation import (
     instead,
     never,
+    returns,
     without,
 )
 from tests.wire import (
@@ -62,6 +65,26 @@ MUTANTS: tuple[Mutant, ...] = (
         never("now < self.trust.ready"), link_schedules.a_master_has_no_vote_before_it_is_trusted,
     ),
     Mutant(
+        "a promoted replica extends nothing", "trust: a lock that is there goes on",
+        Extend.early, returns("False"),
+        link_schedules.a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing,
+    ),
+    Mutant(
+        "a promoted replica grants at once", "trust: nothing is granted before it is trusted",
+        Command.early, returns("True"),
+        link_schedules.a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing,
+    ),
+    Mutant(
+        "a master extends before it is trusted", "trust: early only where one server decides",
+        Extend.early, returns("True"),
+        link_schedules.a_master_among_several_extends_only_when_it_is_trusted,
+    ),
+    Mutant(
+        "another server is not inspected", "trust: INFO is asked for after a refused marker",
+        Inbox._handle_vote, never("self._deployment.failover and ..."),
+        link_schedules.a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once,
+    ),
+    Mutant(
         "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,
         never("status == MISMATCH"), link_schedules.a_master_of_another_deployment_is_given_up,
     ),
@@ -83,7 +106,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "replicas vote", "safe servers: no replica", server_info.faults,
-        never("info.get('role') != ..."), link_schedules.an_unsafe_server_is_not_counted,
+        never("info.get('role', 'master') != ..."), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
         "evicting servers vote", "safe servers: no eviction", server_info.faults,
