@@ -307,13 +307,18 @@ class Wait:
         return error
 
     def goes_on(self, attempt: Attempt, now: float) -> bool:
-        """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
+        """Return whether to ask again after an attempt that was lost; see `Attempt.split`.
+
+        Once the wait is over, attempts for other slots are bounded by their number.
+        """
         if self.slots is not None:
-            self.slots.note(attempt.last.account)
-        split = attempt.split or self._may_take_another(attempt)
+            self.slots.note(attempt.tally, throughout=now >= self.give_up)
         self.lost += 1
-        self.splits += split
-        return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
+        may_win = self._may_take_another(attempt)
+        if not may_win and attempt.split:
+            self.splits += 1
+            may_win = self.splits < SPLIT_ROUNDS
+        return now < self.give_up or (may_win and now < self.limit)
 
     def _may_take_another(self, attempt: Attempt) -> bool:
         """Return whether a slot may be free after an attempt that was lost."""

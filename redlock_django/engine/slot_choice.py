@@ -4,6 +4,11 @@ Each slot is a lock of its own, and one attempt asks for one slot. Masters that 
 slots are taken. A slot is open if it may be free on a majority. On a master that failed it is not
 free; on one that granted the slot that was asked for, each other slot may be. A call is refused
 once no slot is open; as long as one is, it asks again at once.
+
+For a call that does not wait, a slot that a master has once shown as taken stays taken there. So it
+is refused once no slot was free on a majority throughout the call, and asks for no slot twice
+unless votes were split or masters failed. Otherwise many clients that see the same slot come free
+would ask for one slot after the other, and find each of them taken.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ from collections.abc import Sequence
 
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot
-from redlock_django.engine.quorum import Account
+from redlock_django.engine.quorum import Tally
 
 MOST_NAMES = 1000  # of which a process remembers the slots that it has released
 
@@ -47,13 +52,14 @@ class ReleasedSlots:
 class SlotChoice:
     """The slots of `name`, of which a call asks for one after the other."""
 
-    __slots__ = ("_known", "_open", "limit", "name")
+    __slots__ = ("_known", "_open", "_taken", "limit", "name")
 
     def __init__(self, name: str, limit: int, released: ReleasedSlots) -> None:
         self.name = name
         self.limit = limit
         self._known = released.take(name)
         self._open: Sequence[int] = range(limit)
+        self._taken = [0] * limit  # for each slot, a bit for each master that showed it as taken
 
     def resource(self, token: str, called: int | None) -> tuple[str]:
         """Return the resource of the next slot.
@@ -73,13 +79,27 @@ class SlotChoice:
         """True if a slot was open at the last attempt."""
         return bool(self._open)
 
-    def note(self, account: Account) -> None:
-        """Note which slots are open after an attempt that was lost: those taken least often."""
+    def note(self, tally: Tally, *, throughout: bool) -> None:
+        """Note which slots are open after an attempt that was lost: those taken least often.
+
+        With `throughout`, those that earlier attempts found taken count, too.
+        """
         self._known = None
-        shown = [vote.taken for vote in account.votes if vote is not None and vote.taken]
-        counted = len(account.votes) - account.count(Ballot.FAILED)
-        slots = range(self.limit)
-        taken = [sum(one[slot : slot + 1] == b"1" for one in shown) for slot in slots]
-        least = min(taken)
-        is_open = account.majority(counted - least)
-        self._open = [slot for slot in slots if is_open and taken[slot] == least]
+        if tally.is_refused:  # to a client that does not wait, which shows that all are taken
+            self._open = ()
+            return
+        taken = self._taken if throughout else [0] * self.limit
+        failed, account = 0, tally.account
+        for master, vote in enumerate(account.votes):
+            if vote is None or vote.ballot is Ballot.GRANTED:
+                continue
+            if vote.ballot is Ballot.FAILED:
+                failed |= 1 << master
+                continue
+            for slot in range(self.limit):
+                if vote.taken[slot : slot + 1] != b"0":
+                    taken[slot] |= 1 << master
+        masters = [(shown | failed).bit_count() for shown in taken]
+        least = min(masters)
+        is_open = account.majority(len(account.votes) - least)
+        self._open = [slot for slot, many in enumerate(masters) if is_open and many == least]

@@ -27,7 +27,7 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine.protocol.commands import AcquireSlot
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.slots import slot_resource
-from redlock_django.engine.protocol.votes import Vote, failed
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 
@@ -47,10 +47,15 @@ class Client(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """One client at one master: the number of its vote, and the slots free since its call began."""
+    """One client at one master.
+
+    That is the number of its vote, the slots free since its call began, and the slots that a vote
+    of an earlier round has shown as taken.
+    """
 
     vote: int
     free: tuple[bool, ...]
+    shown: tuple[bool, ...]
 
 
 class Column(NamedTuple):
@@ -90,13 +95,13 @@ class Search:
         self.deployment = Deployment(names=names, restart_delay=0)
         self._votes: list[Vote] = [failed("lost")]
         self._numbers: dict[Vote, int] = {self._votes[LOST]: LOST}
+        self._new = Seat(NO_VOTE, (True,) * limit, (False,) * limit)
         self._work = cache(self._worked)
         self._decide = cache(self._decided)
 
     def run(self) -> int:
         """Visit every state and return how many there are. Raise Broken for a broken promise."""
-        seats = (Seat(NO_VOTE, (True,) * self.limit),) * self.clients
-        columns = (Column((-1,) * self.limit, seats),) * self.masters
+        columns = (Column((-1,) * self.limit, (self._new,) * self.clients),) * self.masters
         stack = [
             State(columns, tuple(Client(ASKING, 0, slot) for slot in slots), 0)
             for slots in combinations_with_replacement(range(self.limit), self.clients)
@@ -136,7 +141,9 @@ class Search:
         # A slot is free throughout a call only if no message finds it taken.
         seats = tuple(
             seat._replace(free=tuple(f and o == -1 for f, o in zip(seat.free, owners, strict=True)))
-            for seat in column.seats
+            if one.phase == ASKING
+            else self._new
+            for one, seat in zip(clients, column.seats, strict=True)
         )
         after = Column(owners, seats)
         yield from self._heard(_put(columns, index, after), clients, losses, number, index, vote)
@@ -149,26 +156,45 @@ class Search:
         self, columns: tuple[Column, ...], clients: tuple[Client, ...], losses: int,
         number: int, index: int, vote: int,
     ) -> Iterator[State]:  # fmt: skip
-        columns = _put(columns, index, _seated(columns[index], number, vote))
-        votes = tuple(column.seats[number].vote for column in columns)
-        verdict, open_slots = self._decide(votes)
+        seat = columns[index].seats[number]._replace(vote=vote)
+        columns = _put(columns, index, _seated(columns[index], number, seat))
+        seats = [column.seats[number] for column in columns]
+        verdict, open_slots = self._decide(
+            tuple(seat.vote for seat in seats), tuple(seat.shown for seat in seats)
+        )
         if verdict is Verdict.PENDING:
             yield State(_sorted(columns), clients, losses)
             return
         client = clients[number]
         if not open_slots and verdict is Verdict.LOST:
             self._check_refusal(columns, number)
-        cleared = _sorted(tuple(_seated(column, number, NO_VOTE) for column in columns))
         if verdict is Verdict.WON:
             after = _put(clients, number, client._replace(phase=HOLDING))
             self._check_holders(after)
-            yield State(cleared, after, losses)
+            yield State(self._left(columns, number), after, losses)
         elif not open_slots or client.round + 1 == self.rounds:
-            yield State(cleared, _put(clients, number, client._replace(phase=THROUGH)), losses)
+            after = _put(clients, number, client._replace(phase=THROUGH))
+            yield State(self._left(columns, number), after, losses)
         else:
+            shown = _sorted(tuple(self._shown(column, number) for column in columns))
             for slot in open_slots:
                 again = Client(ASKING, client.round + 1, slot)
-                yield State(cleared, _put(clients, number, again), losses)
+                yield State(shown, _put(clients, number, again), losses)
+
+    def _left(self, columns: tuple[Column, ...], number: int) -> tuple[Column, ...]:
+        """Return the columns without what a client knows that does not ask any more."""
+        return _sorted(tuple(_seated(column, number, self._new) for column in columns))
+
+    def _shown(self, column: Column, number: int) -> Column:
+        """Return a column in which a client has no vote any more, but knows what that has shown."""
+        seat = column.seats[number]
+        vote = None if seat.vote == NO_VOTE else self._votes[seat.vote]
+        shown = seat.shown
+        if vote is not None and vote.ballot is Ballot.REFUSED:
+            shown = tuple(
+                before or vote.taken[slot : slot + 1] != b"0" for slot, before in enumerate(shown)
+            )
+        return _seated(column, number, seat._replace(vote=NO_VOTE, shown=shown))
 
     def _check_holders(self, clients: tuple[Client, ...]) -> None:
         held = [client.slot for client in clients if client.phase == HOLDING]
@@ -184,7 +210,9 @@ class Search:
             if free > self.masters // 2:
                 raise Broken(f"refused, and slot {slot} was free on a majority throughout")
 
-    def _decided(self, votes: tuple[int, ...]) -> tuple[Verdict, tuple[int, ...]]:
+    def _decided(
+        self, votes: tuple[int, ...], shown: tuple[tuple[bool, ...], ...]
+    ) -> tuple[Verdict, tuple[int, ...]]:
         tally = Tally(self.masters, rivals=True)
         for index, vote in enumerate(votes):
             if vote != NO_VOTE:
@@ -192,7 +220,12 @@ class Search:
         if tally.verdict is not Verdict.LOST:
             return tally.verdict, ()
         choice = SlotChoice("r", self.limit, ReleasedSlots())
-        choice.note(tally.account)
+        earlier = Tally(self.masters, rivals=True)
+        for index, slots in enumerate(shown):
+            taken = b"".join(b"%d" % slot for slot in slots)
+            earlier.cast(index, Vote(Ballot.REFUSED, taken=taken))
+        choice.note(earlier, throughout=True)
+        choice.note(tally, throughout=True)
         return Verdict.LOST, tuple(choice._open)
 
     def _worked(self, owners: tuple[int, ...], mine: int, slot: int) -> tuple[tuple[int, ...], int]:
@@ -218,8 +251,7 @@ def _value(owner: int) -> str:
     return f"{owner:032x} {{}}"
 
 
-def _seated(column: Column, number: int, vote: int) -> Column:
-    seat = column.seats[number]._replace(vote=vote)
+def _seated(column: Column, number: int, seat: Seat) -> Column:
     return column._replace(seats=_put(column.seats, number, seat))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.engine import sweep as many
+from tests.engine.oversubscription import Load, rounds, share
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep_until_reached
 from tests.engine.test_fairness import MISSED, TURNS, crowd, run_disturbed
@@ -54,6 +55,16 @@ def test_a_sweep_with_permits_has_another_digest(capsys: pytest.CaptureFixture[s
         assert many.main(["--first", "3", "--seeds", "1", "--jobs", "1", *variant]) == 0
         digests.add(capsys.readouterr().out.splitlines()[-1])
     assert len(digests) == 2
+
+
+def test_calls_that_do_not_wait_end_in_two_rounds_where_many_ask_for_few_slots() -> None:
+    """Hardly any takes three, although a slot is rarely free and several see it come free."""
+    granted, refused = rounds(Load(8, 3, 0.01, 0.02), 1.0)
+    for calls in (granted, refused):
+        assert calls.total() > 100
+        assert share(calls, 1) > 0.4
+        assert share(calls, 2) > 0.95
+        assert max(calls) <= 4
 
 
 @pytest.mark.parametrize("limit", [2, 3])

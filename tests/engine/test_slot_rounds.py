@@ -11,6 +11,7 @@ import pytest
 
 from redlock_django.backends.memory.queue import TURN
 from redlock_django.engine import rounds
+from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LimitReached, QuorumUnreachable
 from redlock_django.engine.protocol.commands import AcquireSlot, Release
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
@@ -24,7 +25,7 @@ from redlock_django.engine.protocol.statuses import (
     RESERVED,
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
-from redlock_django.engine.quorum import Account
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
@@ -125,10 +126,19 @@ def refusal(taken: str) -> Vote:
     return Vote(Ballot.REFUSED, time=0, ttl=900, rival=b"f" * 32, taken=taken.encode())
 
 
+def lost(*votes: Vote | None) -> Tally:
+    """Return the tally of an attempt with these votes."""
+    tally = Tally(len(votes), 500_000, rivals=True)
+    for master, vote in enumerate(votes):
+        if vote is not None:
+            tally.cast(master, vote)
+    return tally
+
+
 def choice(*votes: Vote | None, limit: int = 3) -> SlotChoice:
     """Return the choice of a call after an attempt with these votes."""
     slots = SlotChoice("r", limit, ReleasedSlots())
-    slots.note(Account([*votes], skew=500_000))
+    slots.note(lost(*votes), throughout=True)
     return slots
 
 
@@ -154,7 +164,7 @@ def test_the_slot_that_the_process_released_last_is_asked_for_first() -> None:
         released.add("r", slot)
     first, second = SlotChoice("r", 3, released), SlotChoice("r", 3, released)
     assert [asked(first), asked(second)] == [1, 2] or [asked(first), asked(second)] == [2, 1]
-    first.note(Account([refusal("110")] * 3, skew=None))
+    first.note(lost(*[refusal("110")] * 3), throughout=True)
     assert asked(first) == 2, "once only"
     assert asked(SlotChoice("r", 2, released)) == 0
     assert asked(SlotChoice("r", 2, released), 1) == 1, "nothing is known any more"
@@ -200,6 +210,29 @@ def test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot() -> Non
         assert asked(slots) == 1
 
 
+def test_a_refusal_without_an_occupancy_shows_all_slots_as_taken() -> None:
+    assert not choice(refusal(""), refusal(""), refusal("10")).is_open
+    slots = choice(refusal(""), refusal("10"), refusal("10"), limit=2)
+    assert slots.is_open
+    assert asked(slots) == 1
+
+
+def test_a_call_that_does_not_wait_asks_for_no_slot_again_that_was_taken() -> None:
+    """Each slot is free at some moment, and none throughout the call."""
+    slots = choice(refusal("10"), refusal("10"), refusal("10"), limit=2)
+    assert asked(slots) == 1
+    slots.note(lost(*[refusal("01")] * 3), throughout=True)
+    assert not slots.is_open
+
+
+def test_a_waiter_asks_for_a_slot_that_came_free_during_its_wait() -> None:
+    slots = SlotChoice("r", 2, ReleasedSlots())
+    for taken in ("10", "01"):
+        slots.note(lost(*[refusal(taken)] * 3), throughout=False)
+        assert slots.is_open
+    assert asked(slots) == 0
+
+
 # Grants and refusals.
 
 
@@ -241,6 +274,25 @@ def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> No
     masters.hear(part, down=(1, 2))
     lease = masters.run(masters.acquire(limit=2, tokens=aiming(0)))
     assert lease.slot == 1
+
+
+def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
+    """Another client is faster each time; the last slot is free throughout the call."""
+    limit = SPLIT_ROUNDS + 2
+    masters = Masters(3)
+    protocol = masters.acquire(limit=limit)
+    step = next(protocol)
+    for _ in range(limit - 1):
+        assert isinstance(step, Round)
+        ask = step.commands[0]
+        assert ask is not None
+        taken(masters, slot_of(ask.resources[0]), limit)
+        masters.hear(step)
+        pause = masters.after_undo(protocol)
+        assert isinstance(pause, Pause)
+        assert pause.seconds == 0.0
+        step = protocol.send(masters.now)
+    assert masters.carry(protocol, step).attempts == limit
 
 
 def test_a_refusal_needs_one_round_where_all_are_taken() -> None:

@@ -23,9 +23,10 @@ class Vote(NamedTuple):
     or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
     number of waiters in front of this client in its queue (-1 if the client is not in it).
     `reserved` is True if the lock is free, but it is a waiter's turn. `taken` has a character for
-    each slot of a name that has several: "0" if this client may take it. `sent` is False only if no
-    byte was sent to the master. `stale` is True if the vote failed because the connection had been
-    closed while no client used it, or because other masters seemed to be enough.
+    each slot of a name that has several, "0" if this client may take it, or is empty if it may take
+    none. `sent` is False only if no byte was sent to the master. `stale` is True if the vote failed
+    because the connection had been closed while no client used it, or because other masters seemed
+    to be enough.
     """
 
     ballot: Ballot

@@ -133,24 +133,40 @@ MUTANTS: tuple[Mutant, ...] = (
     # Which slot is asked for, and when none is.
     Mutant(
         "a slot is free on a master that failed", "slots: none is free on a master that failed",
-        SlotChoice.note, instead("account.count(Ballot.FAILED)", "0"),
+        SlotChoice.note, without("failed |= 1 << master"),
         test_slot_rounds.test_a_master_that_failed_has_no_free_slot,
     ),
     Mutant(
         "a slot is taken on a master that granted",
         "slots: others may be free where one is granted",
-        SlotChoice.note, instead("len(account.votes) - account.count(...)", "len(shown)"),
+        SlotChoice.note, never("vote.ballot is Ballot.GRANTED"),
         test_slot_rounds.test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot,
     ),
     Mutant(
         "a slot taken on one master is taken", "slots: taken on a majority", SlotChoice.note,
-        instead("account.majority(counted - least)", "not least"),
+        instead("account.majority(...)", "not least"),
         test_slot_rounds.test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken,
     ),
     Mutant(
         "any open slot will do", "slots: the one that is taken least is asked for",
-        SlotChoice.note, always("taken[slot] == least"),
+        SlotChoice.note, always("many == least"),
         test_slot_rounds.test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for,
+    ),
+    Mutant(
+        "all slots are free where none is shown", "slots: a refusal without occupancy shows none",
+        SlotChoice.note, instead("... != b'0'", "vote.taken[slot:slot + 1] == b'1'"),
+        test_slot_rounds.test_a_refusal_without_an_occupancy_shows_all_slots_as_taken,
+    ),
+    Mutant(
+        "a taken slot is asked for again", "slots: taken once is taken throughout the call",
+        SlotChoice.note, never("throughout"),
+        test_slot_rounds.test_a_call_that_does_not_wait_asks_for_no_slot_again_that_was_taken,
+    ),
+    Mutant(
+        "a waiter asks for no taken slot again",
+        "slots: taken throughout a call, not a wait",
+        SlotChoice.note, always("throughout"),
+        test_slot_rounds.test_a_waiter_asks_for_a_slot_that_came_free_during_its_wait,
     ),
     Mutant(
         "a known slot is asked for again and again", "slots: the one released last is tried once",
@@ -171,6 +187,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "refused beside a free slot", "slots: asked again at once while one is open",
         Wait._may_take_another, never("self.slots.is_open"),
         test_slot_rounds.test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free,
+    ),
+    Mutant(
+        "a few attempts for slots, as for a lock", "slots: each that may be free is asked for",
+        Wait.goes_on,
+        instead(
+            "self._may_take_another(attempt)",
+            "self._may_take_another(attempt) and self.lost < SPLIT_ROUNDS",
+        ),
+        test_slot_rounds.test_a_call_asks_for_each_slot_that_may_be_free,
     ),
     Mutant(
         "asked again although all are taken", "slots: refused once all are taken on a majority",
