@@ -382,6 +382,16 @@ def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> N
     assert say(masters, other)[0] == REFUSED
 
 
+def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock() -> None:
+    masters = Masters(1)
+    for resource, token in (("r", "a"), ("r[1]", "c")):
+        say(masters, asks(masters, resource, token * 32))
+    refused = say(masters, asks(masters, "r", "b" * 32))
+    assert refused[2:] == [1, 5000, refused[4], b"a" * 32, -1]
+    waits = {"waiter": A, "ticket": 1}
+    assert say(masters, asks(masters, "r", "b" * 32, **waits))[7] == b"11"
+
+
 def test_a_refusal_shows_which_slots_are_taken() -> None:
     masters = Masters(1)
     say(masters, asks(masters, "r[1]", limit=3))

@@ -12,6 +12,7 @@ from struct import Struct
 
 from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.backends.memory.queue import Queues, channel_of
+from redlock_django.engine.protocol.commands import TOKEN
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -121,6 +122,8 @@ def acquire_slot(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes
             status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
             taken = b"1" * len(slots)
         if other is not None:
+            if not (free or waiter) and len(other) == TOKEN:
+                return [status, now, 1, left, stored, other, -1]
             ahead = queues.stand(queue, waiter, ticket, max_ttl if left < 0 else left)
             return [status, now, 1, left, stored, other, ahead, taken]
     if lock is None or fence is None:

@@ -5,7 +5,8 @@
 --       ticket us and waiter (left out: does not wait), expected marker, ready-at us
 -- -> round, status, TIME us and the fence, as integers of eight bytes in one string (granted); or 1, PTTL
 --    ms until the first slot is free, fence, the token or waiter in the way, the number of waiters in
---    front, and a character for each slot: '0' if this client may take it, else '1' (refused, reserved)
+--    front, and a character for each slot: '0' if this client may take it, else '1' (refused, reserved).
+--    If all slots are taken, a client that does not wait is refused as by acquire.lua, in one string
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local proposed, ttl, skew, fence_ttl, max_ttl = struct.unpack('<ddddd', ARGV[3])
 local clock = redis.call('TIME')
@@ -56,6 +57,9 @@ if lock ~= value then
       status, left, other = RESERVED, math.ceil(turn / 1000), first
       taken = { string.rep('1', slots) }
     end
+  end
+  if #free == 0 and waiter == '' and #other == 32 then
+    return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
   end
   if other then
     local _, stand = queue_functions()
