@@ -107,7 +107,7 @@ def test_everything_that_takes_a_limit_is_named() -> None:
 REFUSED: dict[str, Callable[[], Any]] = {
     "`limit=0`": lambda: lock("a", limit=0),
     "several names": lambda: lock("a", "b", limit=2),
-    "`reentrant=True`": lambda: lock("a", limit=2, reentrant=True),
+    "another limit": lambda: held_twice(limit=3, reentrant=True),
     "a second slot": lambda: held_twice(),
     "`in_transaction`": lambda: lock_resource("a", limit=2, in_transaction="default"),
     "`.fenced(held)`": lambda: Fenced(ContentType.objects.all(), lock("a", limit=2)),
@@ -115,8 +115,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
-def held_twice() -> None:
-    with lock("a", limit=2), lock("a", limit=2):
+def held_twice(limit: int = 2, *, reentrant: bool = False) -> None:
+    with lock("a", limit=2), lock("a", limit=limit, reentrant=reentrant):
         pass
 
 

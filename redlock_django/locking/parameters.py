@@ -125,11 +125,6 @@ class LockParameters:
                 "lock() of its own",
                 resource=self.names,
             )
-        if self.reentrant:
-            raise ValueError(
-                f"limit={self.limit} and reentrant=True exclude each other: a task or thread holds "
-                "one slot of a name. Leave out reentrant"
-            )
         if len(self.names.encode()) > MAX_BYTES - SUFFIX:
             raise BadName(
                 f"the resource name has {len(self.names.encode())} bytes, at most "

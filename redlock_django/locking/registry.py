@@ -324,13 +324,13 @@ def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLeas
 def _refuse_other_limit(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:
     """Raise AlreadyHeld if a slot is held where a lock is wanted, or the other way round."""
     outer, inner = held_lease.lease.limit, parameters.limit
-    if outer == inner and (outer == 1 or held_lease.is_kept):
-        return
-    raise AlreadyHeld(
-        f"{names}: this task or thread holds it already, with limit={outer}; it holds one slot of "
-        f"a name at most, and cannot acquire it again with limit={inner}",
-        resource=names,
-    )
+    if outer != inner:
+        raise AlreadyHeld(
+            f"{names}: this task or thread holds it already, with limit={outer}; it holds one slot "
+            f"of a name at most, and cannot acquire it with limit={inner}. "
+            f"lock(..., limit={outer}, reentrant=True) nests in the outer lock",
+            resource=names,
+        )
 
 
 def _unlost(found: dict[str, HeldLease], parameters: LockParameters) -> dict[str, HeldLease]:

@@ -34,6 +34,9 @@ NAME = "report:7"
 
 def report(request: HttpRequest, pk: int) -> HttpResponse:
     assert_locked(f"report:{pk}")
+    with lock(f"report:{pk}", limit=2, reentrant=True) as held:  # the slot of the request
+        assert held.slot in (0, 1)
+    assert_locked(f"report:{pk}")
     return HttpResponse("made")
 
 
@@ -281,6 +284,8 @@ async def test_an_async_view_may_wait_for_a_slot() -> None:
 
 
 async def areport(request: HttpRequest, pk: int) -> HttpResponse:
+    async with lock(f"report:{pk}", limit=2, reentrant=True) as held:
+        assert held.slot in (0, 1)
     return HttpResponse("made")
 
 

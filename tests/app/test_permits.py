@@ -162,12 +162,58 @@ async def test_tasks_hold_slots_of_one_name() -> None:
 
 def test_a_thread_holds_one_slot_of_a_name() -> None:
     with lock("export", limit=3):
-        with pytest.raises(AlreadyHeld, match="one slot of a name at most"):
+        with pytest.raises(AlreadyHeld, match="reentrant=True"):
             lock("export", limit=3).acquire()
-        with pytest.raises(AlreadyHeld, match="limit=3"):
+        with pytest.raises(AlreadyHeld, match="limit=3, reentrant=True"):
             lock("export", reentrant=True).acquire()
-    with lock("export"), pytest.raises(AlreadyHeld, match="limit=1"):
+        with pytest.raises(AlreadyHeld, match="one slot of a name at most"):
+            lock("export", limit=2, reentrant=True).acquire()
+    with lock("export"), pytest.raises(AlreadyHeld, match="limit=1, reentrant=True"):
         lock("export", limit=3).acquire()
+
+
+def test_a_reentrant_permit_shares_the_slot_of_the_outer_one() -> None:
+    others(2)
+    with lock("export", limit=3) as outer:
+        with lock("export", limit=3, reentrant=True) as inner:
+            assert (inner.slot, inner.fence) == (outer.slot, outer.fence)
+            assert not inner.release()
+            assert outer.locked
+        with pytest.raises(LimitReached):
+            in_thread(lambda: lock("export", limit=3, reentrant=True).acquire())
+    with lock("export", limit=3, reentrant=True) as alone:
+        assert alone.locked
+
+
+async def test_a_reentrant_permit_of_a_task_shares_the_slot_of_the_outer_one() -> None:
+    async def another() -> None:
+        async with lock("export", limit=2, reentrant=True):
+            pytest.fail("another task has no slot")
+
+    await asyncio.to_thread(others, 1, limit=2)
+    async with lock("export", limit=2) as outer:
+        async with lock("export", limit=2, reentrant=True) as inner:
+            assert inner.slot == outer.slot
+        with pytest.raises(LimitReached):
+            await asyncio.create_task(another())
+
+
+def test_a_function_under_hold_can_see_its_slot() -> None:
+    """Also if it calls another one that needs the same permit."""
+
+    @hold("partner-api", limit=2)
+    def ask() -> tuple[int, int]:
+        with lock("partner-api", limit=2, reentrant=True) as held:
+            return held.slot, again()
+
+    @hold("partner-api", limit=2, reentrant=True)
+    def again() -> int:
+        with lock("partner-api", limit=2, reentrant=True) as held:
+            return held.slot
+
+    others(1, limit=2, name="partner-api")
+    assert ask() == (1, 1) or ask() == (0, 0)
+    assert again() in (0, 1)
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.0, "3", 1001])
@@ -183,8 +229,6 @@ def test_a_limit_is_a_whole_number(limit: Any) -> None:
 def test_a_limit_is_refused_where_it_has_no_meaning() -> None:
     with pytest.raises(BadResource, match="limit=3 needs one name, got 2"):
         lock("a", "b", limit=3)
-    with pytest.raises(ValueError, match="reentrant=True exclude each other"):
-        lock("a", limit=3, reentrant=True)
     with pytest.raises(BadName, match="at most 507 are allowed with a limit"):
         lock("x" * 508, limit=3)
     with pytest.raises(InvalidRedlock, match="limit=2 needs one template"):
@@ -358,7 +402,7 @@ async def test_a_task_holds_one_slot_of_a_name() -> None:
     async with lock("export", limit=3) as held:
         held.ensure_held()
         await held.averify()
-        with pytest.raises(AlreadyHeld, match="one slot of a name at most"):
+        with pytest.raises(AlreadyHeld, match="reentrant=True"):
             await lock("export", limit=3).aacquire()
 
 
