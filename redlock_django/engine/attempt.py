@@ -194,6 +194,7 @@ class Wait:
     attempt: Attempt | None = None  # the last one
     begun: Attempt | None = None  # the next one, begun in the pause
     resting: bool = False  # no master has a lock or a ticket of the call
+    paused: bool = False  # the call has waited; to ask for another slot at once is no wait
 
     def __post_init__(self) -> None:
         if self.waiter is not None:
@@ -214,7 +215,7 @@ class Wait:
 
         Raises ResourceLocked.
         """
-        crowd = self.crowd
+        crowd, self.paused = self.crowd, True
         self.ticket = next(self.client.proposals)
         now = yield Pause(self.give_up - self.asked)
         if crowd is not None and crowd.is_refused:
@@ -265,7 +266,7 @@ class Wait:
         return RedlockLease(
             attempt.ask.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl,
             attempt.started, attempt.until, attempt.fences,
-            waited=attempt.started - self.asked,
+            waited=self._waited(attempt),
             attempts=self.lost + 1,
             home=home,
             reached=self.queued or attempt.tally.reached,
@@ -302,9 +303,12 @@ class Wait:
             self.client.deployment, self.resources, attempt.last, attempt.late,
             1 if self.slots is None else self.slots.limit,
         )  # fmt: skip
-        error.waited, error.took = attempt.started - self.asked, now - self.asked
+        error.waited, error.took = self._waited(attempt), now - self.asked
         error.attempts = self.lost
         return error
+
+    def _waited(self, attempt: Attempt) -> float:
+        return attempt.started - self.asked if self.paused else 0.0
 
     def goes_on(self, attempt: Attempt, now: float) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`.
@@ -344,6 +348,7 @@ class Wait:
             delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
+        self.paused = self.paused or delay > 0.0
         return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin)
 
 

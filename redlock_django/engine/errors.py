@@ -61,10 +61,10 @@ class NotAcquired(RedlockError):
     """The lock was not acquired, and nothing of the attempt is left on the masters.
 
     `retry_after` is the time in seconds after which another attempt makes sense, or None if that is
-    unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if that was
-    the first. `took` is the time in seconds of all `attempts`; both are 0 if the store does not
-    count them. A waiter that its process refuses without asking the masters has made no attempt;
-    `took` is then how long it waited.
+    unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if the call
+    has not paused before it. `took` is the time in seconds of all `attempts`; both are 0 if the
+    store does not count them. A waiter that its process refuses without asking the masters has made
+    no attempt; `took` is then how long it waited.
     """
 
     attempts: int = 0

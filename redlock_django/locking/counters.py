@@ -29,7 +29,7 @@ _types = {
     "refused": CounterType("Locks refused because another holder had them"),
     "unavailable": CounterType("Locks not acquired because too few servers could be reached"),
     "waited": CounterType(
-        "Locks that needed more than one attempt, whether acquired or refused in the end"
+        "Locks that were waited for between attempts, whether acquired or refused in the end"
     ),
     "waited_seconds": CounterType("Seconds from the first to the last attempt of those locks", "s"),
     "released": CounterType("Locks released while they were still held"),
@@ -136,7 +136,7 @@ class Counters:
         numbers["held_seconds"] += held
 
     def count_wait(self, alias: str, waited: float) -> None:
-        """Count a lock that needed more than one attempt, and the seconds until the last one."""
+        """Count a lock that was waited for, and the seconds until its last attempt."""
         numbers = self._numbers[alias]
         numbers["waited"] += 1
         numbers["waited_seconds"] += waited

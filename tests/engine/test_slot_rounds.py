@@ -276,6 +276,29 @@ def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> No
     assert lease.slot == 1
 
 
+def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
+    masters = Masters(3)
+    taken(masters, 0, 2)
+    for guesses in ((0, 1), (0,)):
+        protocol = masters.acquire(limit=2, tokens=aiming(*guesses))
+        step = next(protocol)
+        assert isinstance(step, Round)
+        masters.now += 0.1
+        masters.hear(step)
+        if len(guesses) == 1:
+            with pytest.raises(LimitReached) as refused:
+                protocol.send(masters.now)
+            assert refused.value.waited == 0.0
+        else:
+            step = masters.after_undo(protocol)
+            lease = masters.carry(protocol, step)
+            assert (lease.attempts, lease.waited) == (2, 0.0)
+    waiting = Waiting(masters, A)
+    masters.now += 0.1
+    free(masters, lease)
+    assert waiting.won(1).waited > 0.1
+
+
 def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
     """Another client is faster each time; the last slot is free throughout the call."""
     limit = SPLIT_ROUNDS + 2

@@ -208,6 +208,10 @@ MUTANTS: tuple[Mutant, ...] = (
         test_slot_rounds.test_a_waiter_without_a_quorum_pauses,
     ),
     Mutant(
+        "a wrong guess is a wait", "slots: a wrong guess is no wait", Wait._waited,
+        always("self.paused"), test_slot_rounds.test_a_wrong_guess_of_a_slot_is_no_wait,
+    ),
+    Mutant(
         "a waiter pauses beside a free slot", "slots: asked again at once while one is open",
         Wait.pause, never("self._may_take_another(attempt)"),
         test_slot_rounds.test_it_asks_at_once_also_where_it_waits,
