@@ -50,15 +50,18 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
 def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
     section: Any = settings.REDLOCK[alias]
     # Even if the rest of the settings is invalid.
-    masters = section.get("MASTERS") if isinstance(section, Mapping) else None
-    for where, url in places(masters):
-        if _has_password(url):
-            yield checks.Warning(
-                f"REDLOCK[{alias!r}]: MASTERS: {where} has a password in its URL. Django's debug "
-                "page and error emails show it.",
-                hint="Move the password to OPTIONS = {'password': ...}, where Django masks it.",
-                id="redlock_django.W001",
-            )
+    section = section if isinstance(section, Mapping) else {}
+    for key, options in (("MASTERS", "OPTIONS"), ("SENTINELS", "SENTINEL_OPTIONS")):
+        for where, url in places(section.get(key)):
+            if _has_password(url):
+                where = where if key == "MASTERS" else where.replace("master", "Sentinel")
+                yield checks.Warning(
+                    f"REDLOCK[{alias!r}]: {key}: {where} has a password in its URL. Django's debug "
+                    "page and error emails show it.",
+                    hint=f"Move the password to {options} = {{'password': ...}}, where Django "
+                    "masks it.",
+                    id="redlock_django.W001",
+                )
 
 
 def _has_password(url: object) -> bool:

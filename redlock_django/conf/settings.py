@@ -42,7 +42,7 @@ STORES = tuple(
 )
 """The stores of this package; the last one excludes no other process."""
 
-OF_SERVERS = ("PROFILE",)
+OF_SERVERS = ("PROFILE", "SENTINELS", "SENTINEL_OPTIONS")
 """Keys for Redis alone that are likely to stay in a section when its BACKEND is changed."""
 
 ON_DISCONNECT = ("finish", "cancel")

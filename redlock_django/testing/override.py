@@ -85,7 +85,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
             "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].settings.ttl),
             "CONNECT_TIMEOUT": _CONNECT_TIMEOUT,
             **section,
-            "PROFILE": None,  # for one server
+            **FOR_ONE_SERVER,
             "BACKEND": DEFAULTS["BACKEND"],
             "MASTERS": [master.url for master in masters],
             "OPTIONS": {},
@@ -99,6 +99,10 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
                     state = read_state(address, deployment, shard.tolerate, timeout)
                     declare(state, deployment, timeout, "trust")
         yield
+
+
+FOR_ONE_SERVER = {key: RedlockSettings.DEFAULTS[key] for key in ("PROFILE", "SENTINELS")}
+"""What is left out where several masters take the place of one server."""
 
 
 def _sections() -> Iterable[tuple[str, Section]]:

@@ -55,7 +55,7 @@ def test_one_master_points_to_the_profile_which_says_what_is_excluded(settings: 
     assert "set PROFILE to 'failover'" in of(settings, ["redis://a"])["W002"]
     assert of(settings, ["redis://a"], PROFILE="failover") == {}
     said = found(deploy=True)["W050"]
-    assert "nothing is granted for 64 s after it, and two clients hold a lock only while" in said
+    assert "nothing is granted for 79 s after it, and two clients hold a lock only while" in said
     assert "min-replicas-to-write" in said
 
 
@@ -179,6 +179,17 @@ def test_a_password_in_a_url(settings: Settings) -> None:
     assert "master 2" not in said["W001"]
     assert "W001" not in found()
     assert "master 2" in deployed(settings, "redis://h1,redis://u:canary@h2")["W001"]
+    assert "canary" not in str(said)
+    settings.REDLOCK = {
+        "default": {
+            "MASTERS": ["redis://name"],
+            "SENTINELS": ["redis://h:1", "redis://:canary@h:2"],
+            "PROFILE": "failover",
+        }
+    }
+    said = found(deploy=True)
+    assert "SENTINELS: Sentinel 2 has a password in its URL" in said["W001"]
+    assert "SENTINEL_OPTIONS = {'password': ...}" in said["W001"]
     assert "canary" not in str(said)
 
 

@@ -82,14 +82,40 @@ def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count
 
 def test_the_failover_profile_waits_with_one_server(settings: Settings) -> None:
     options = read(settings, MASTERS=THREE[:1], PROFILE="failover", MAX_TTL=15)
-    assert store(options).restart_delay == pytest.approx(1.02 * 15 + 5 * 0.5 + 0.05)
+    assert store(options).restart_delay == pytest.approx(1.02 * 15 + 5 * 0.5 + 15.05)
     assert store(options).deployment.failover
+
+
+def test_a_service_of_sentinel_is_named_in_the_place_of_a_host(settings: Settings) -> None:
+    sentinels = ["redis://s1:26379", "rediss://s2:26379"]
+    given = {"SENTINELS": sentinels, "SENTINEL_OPTIONS": {"password": CANARY}}
+    options = read(settings, MASTERS=["rediss://MyMaster/3"], PROFILE="failover", **given)
+    (address,) = store(options).addresses
+    assert (address.name, address.kwargs["host"]) == ("MyMaster/3", "MyMaster")
+    assert address.store == "MyMaster/sentinel/3"
+    assert [one.name for one in address.sentinels] == ["s1:26379", "s2:26379"]
+    assert [one.kwargs["password"] for one in address.sentinels] == [CANARY] * 2
+    assert CANARY not in repr(options)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"RESTART_DELAY": 0}, "would grant locks that it has not received. Remove RESTART_DELAY"),
+        (
+            {"RESTART_DELAY": 70},
+            "+ 5 x MAX_CLOCK_SKEW + 15 s = 78.7 s, got 70",
+        ),
+        (
+            {"SENTINELS": ["redis://s"]},
+            "SENTINELS: Sentinel 1: must be redis://HOST:PORT or",
+        ),
+        ({"SENTINELS": ["redis://s:1/2"]}, "SENTINELS: Sentinel 1: must be redis://HOST:PORT or"),
+        ({"SENTINELS": "redis://s:1"}, "SENTINELS must be a list"),
+        ({"SENTINELS": ["redis://s:1"], "MASTERS": ["redis://a:1"]}, "must name a service of Sent"),
+        ({"SENTINELS": ["redis://s:1"], "MASTERS": ["cache:default"]}, "must start with redis://"),
+        ({"SENTINELS": ["redis://s:1"], "PROFILE": None}, "Set PROFILE to 'failover'"),
+        ({"SENTINEL_OPTIONS": []}, "SENTINEL_OPTIONS must be a dict"),
         ({"TOLERATE": ["replica"]}, "beside its primary. Remove 'replica' from TOLERATE"),
         ({"MASTERS": [["redis://a"], ["redis://b"]]}, "MASTERS names several groups. Name one"),
         (

@@ -437,8 +437,8 @@ def test_breadcrumbs_are_the_element_that_this_django_styles(site: Site, operato
 @pytest.mark.parametrize(
     ("language", "said"),
     [
-        ("en", "nothing is granted for 64 s after it, and two clients hold a lock only while"),
-        ("de", "wird danach 64 s lang keine gewährt, und zwei Clients halten eine Sperre nur"),
+        ("en", "nothing is granted for 79 s after it, and two clients hold a lock only while"),
+        ("de", "wird danach 79 s lang keine gewährt, und zwei Clients halten eine Sperre nur"),
     ],
 )
 def test_one_server_with_a_replica_says_what_is_excluded(

@@ -44,6 +44,7 @@ def health_of(
         offsets = sorted(one.offset for one in reports.values())
         fingerprint = _fingerprint(deployment, reports.values())
         is_used = any(one.ready_in == 0 and one.deployment for one in reports.values())
+        is_used = is_used or deployment.failover  # no other server could show it
         middle = offsets[len(offsets) // 2]
         faults = list(_faults(report, deployment, fingerprint, middle, twins, is_used=is_used))
     counted = all(code in HARMLESS | tolerate for code, _ in faults)

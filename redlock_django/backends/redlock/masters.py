@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,13 +20,16 @@ _CACHE_CLASSES = {
 
 
 def read_masters(
-    masters: object, options: Mapping[str, Any], label: str = ""
+    masters: object,
+    options: Mapping[str, Any],
+    label: str = "",
+    sentinels: Sequence[Address] = (),
 ) -> tuple[Address, ...]:
     """Return the address of every entry of MASTERS, in order; `options` apply to each.
 
-    `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names. `label`
-    precedes the position of an entry in messages. Raises ValueError with a message that names
-    the position of the entry and contains no password.
+    `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names; with
+    `sentinels`, the URLs name services. `label` precedes the position of an entry in messages.
+    Raises ValueError with a message that names the position of the entry and contains no password.
     """
     if isinstance(masters, str):
         masters = [part for part in (part.strip() for part in masters.split(",")) if part]
@@ -39,7 +42,7 @@ def read_masters(
     addresses = []
     for where, master in zip(places, masters, strict=True):
         try:
-            addresses.append(_address(master, options))
+            addresses.append(_address(master, options, sentinels))
         except ValueError as error:
             raise ValueError(f"MASTERS: {where}: {error}") from None
     refuse_twins(
@@ -49,7 +52,20 @@ def read_masters(
     return tuple(addresses)
 
 
-def _address(master: object, options: Mapping[str, Any]) -> Address:
+def read_sentinels(sentinels: Sequence[object], options: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the address of every entry of SENTINELS. Raises ValueError as `read_masters` does."""
+    addresses = []
+    for number, url in enumerate(sentinels, 1):
+        try:
+            addresses.append(Address.of_sentinel(url, options))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise ValueError(f"SENTINELS: Sentinel {number}: {error}") from None
+    return tuple(addresses)
+
+
+def _address(master: object, options: Mapping[str, Any], sentinels: Sequence[Address]) -> Address:
+    if sentinels:
+        return Address.of_service(master, options, sentinels)  # type: ignore[arg-type]
     if isinstance(master, str) and master.startswith("cache:"):
         url, of_cache = _cache(master.removeprefix("cache:"))
         return Address.from_url(url, {**of_cache, **options})
@@ -77,7 +93,10 @@ def _cache(alias: str) -> tuple[str, dict[str, Any]]:
             "not masters; list each master by itself"
         )
     if "SENTINELS" in (config.get("OPTIONS") or {}):
-        raise ValueError(f"cache {alias!r} is behind Sentinel; name the masters' own addresses")
+        raise ValueError(
+            f"cache {alias!r} is behind Sentinel; name the masters' own addresses, or set PROFILE "
+            "to 'failover' and SENTINELS, and name the service: redis://NAME/0"
+        )
     return location[0], options
 
 

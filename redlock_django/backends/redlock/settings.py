@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import Section, StoreSettings
-from redlock_django.backends.redlock.masters import read_masters
+from redlock_django.backends.redlock.masters import read_masters, read_sentinels
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.shard_choice import identity
@@ -16,6 +16,11 @@ from redlock_django.wire.servers.address import Address, nearest
 
 FAILOVER = "failover"
 """The only PROFILE: one server, whose place a replica may take at any time."""
+
+HANDOVER = 15.0
+"""Seconds for which a former primary may go on beside the new one, and grant and extend locks.
+
+A Sentinel demotes it some 8 s after it has promoted the replica (four times its period of 2 s)."""
 
 TOLERABLE = ("eviction", "replica")
 """The server faults that TOLERATE turns from a refusal into a warning."""
@@ -29,6 +34,8 @@ class RedlockSettings(StoreSettings):
         **StoreSettings.DEFAULTS,
         "MASTERS": (),
         "PROFILE": None,
+        "SENTINELS": (),
+        "SENTINEL_OPTIONS": {},
         "OPTIONS": {},
         "MASTER_TIMEOUT": 0.25,
         "CONNECT_TIMEOUT": 1.0,
@@ -51,7 +58,11 @@ class RedlockSettings(StoreSettings):
 
     @classmethod
     def read(cls, section: Section, *, label: str = "") -> Self:
-        addresses = read_masters(section["MASTERS"], mapping(section, "OPTIONS"), label)
+        sentinels = read_sentinels(
+            several(section, "SENTINELS"), mapping(section, "SENTINEL_OPTIONS")
+        )
+        options = mapping(section, "OPTIONS")
+        addresses = read_masters(section["MASTERS"], options, label, sentinels)
         if cls.needs_masters and not addresses:
             raise ValueError(
                 "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
@@ -69,7 +80,11 @@ class RedlockSettings(StoreSettings):
             master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
             connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
             max_clock_skew=skew,
-            restart_delay=_restart_delay(section, forgotten, failover or len(addresses) >= 3),
+            restart_delay=_restart_delay(
+                section,
+                forgotten + HANDOVER if failover else forgotten,
+                failover or len(addresses) >= 3,
+            ),
             key_prefix=_prefix(section),
             fence_ttl=_fence_ttl(section, forgotten),
             tolerate=_tolerate(section),
@@ -116,7 +131,12 @@ def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
 
 def _is_failover(section: Section, masters: int, label: str) -> bool:
     """Return whether a replica may take the place of the server, as PROFILE says."""
-    profile = section.get("PROFILE")
+    profile = section["PROFILE"]
+    if profile is None and section["SENTINELS"]:
+        raise ValueError(
+            "SENTINELS is set, and PROFILE is not: Sentinel makes a replica the primary, which may "
+            f"have forgotten locks. Set PROFILE to {FAILOVER!r}"
+        )
     if profile is None:
         return False
     if profile != FAILOVER:
@@ -150,10 +170,11 @@ def _restart_delay(section: Section, forgotten: float, waits: bool) -> float:
         raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
     delay = seconds(section, "RESTART_DELAY", least=0)
     if 0 < delay < forgotten - 1e-6:  # as exact as floats are
+        more = f" + {HANDOVER:g} s" if section["PROFILE"] else ""
         raise ValueError(
             "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
-            f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {delay:g}: after a shorter delay a master "
-            "that forgot a lock would grant it again while it is held"
+            f"5 x MAX_CLOCK_SKEW{more} = {forgotten:g} s, got {delay:g}: after a shorter delay a "
+            "master that forgot a lock would grant it again while it is held"
         )
     return delay
 

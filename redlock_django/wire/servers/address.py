@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
@@ -78,13 +78,17 @@ class Address:
     `name` is shown to people: `host:port`, `host:port/db` or the unix path, never a secret.
     `kwargs` are the arguments of `connection_class`; they may hold a password and are in no repr.
     `endpoint` is equal for two addresses of the same server; the db does not count, because two
-    databases of one server are one master.
+    databases of one server are one master. With `sentinels`, the host in `kwargs` is the name of a
+    service, and these are asked for its primary; `answers` has the index of the one that answered
+    last, which is asked first.
     """
 
     name: str
     endpoint: Hashable
     connection_class: ConnectionClass
     kwargs: Mapping[str, Any] = field(repr=False, compare=False)
+    sentinels: tuple[Address, ...] = ()
+    answers: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     @property
     def store(self) -> str:
@@ -127,6 +131,40 @@ class Address:
         if kwargs["db"]:
             name = f"{name}/{kwargs['db']}"
         return cls(name=name, endpoint=endpoint, connection_class=connection_class, kwargs=kwargs)
+
+    @classmethod
+    def of_service(
+        cls, url: str, options: Mapping[str, Any], sentinels: Sequence[Address]
+    ) -> Address:
+        """Read the URL of a service of Sentinel: its name takes the place of host and port."""
+        read = cls.from_url(url, options)
+        parts = _split(url)
+        if parts.scheme == "unix" or parts.port is not None:
+            raise ValueError(
+                "must name a service of Sentinel, because SENTINELS is set: redis://NAME/0 or "
+                "rediss://NAME/0, without a port"
+            )
+        service = unquote(parts.netloc.rpartition("@")[2])  # `hostname` is in lower case
+        db = read.kwargs["db"]
+        return replace(
+            read,
+            name=f"{service}/{db}" if db else service,
+            endpoint=(service, "sentinel"),
+            kwargs={**read.kwargs, "host": service},
+            sentinels=tuple(sentinels),
+        )
+
+    @classmethod
+    def of_sentinel(cls, url: str, options: Mapping[str, Any]) -> Address:
+        """Read the URL of one Sentinel."""
+        address = cls.from_url(url, options)
+        parts = _split(url)
+        if parts.scheme == "unix" or parts.port is None or address.kwargs["db"]:
+            raise ValueError(
+                "must be redis://HOST:PORT or rediss://HOST:PORT of a Sentinel, whose port is "
+                "26379 by default; it has no databases"
+            )
+        return address
 
 
 def _split(url: str) -> SplitResult:

@@ -169,11 +169,15 @@ def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
 
 
 def prepare(address: Address, timeout: float) -> Any:
-    """Return a connection of redis-py, not connected yet; `timeout` is in seconds for each step."""
+    """Return a connection of redis-py, not connected yet; `timeout` is in seconds for each step.
+
+    Raises NotUpYet if no Sentinel knows where it leads to.
+    """
     return address.connection_class(
         **{
             "protocol": 2,  # RESP3 is negotiated last: not every server supports it
             **address.kwargs,
+            **(_primary_of(address, timeout / 2) if address.sentinels else {}),
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             # The ten retries with back-off of redis-py make a dead master cost seconds, and one of
@@ -181,6 +185,33 @@ def prepare(address: Address, timeout: float) -> Any:
             "retry": Retry(NoBackoff(), 0),
         }
     )
+
+
+def _primary_of(address: Address, timeout: float) -> dict[str, Any]:
+    """Return host and port of the primary of a service, as the first Sentinel that answers says.
+
+    Sentinels are asked one after the other, each for `timeout` seconds at most for each step.
+    Raises NotUpYet.
+    """
+    service, sentinels, answers = address.kwargs["host"], address.sentinels, address.answers
+    why = []
+    for turn in range(len(sentinels)):
+        index = (answers[0] + turn) % len(sentinels)
+        name, connection = sentinels[index].name, prepare(sentinels[index], timeout)
+        try:
+            connection.connect()
+            (found,) = ask(connection, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
+        except (RedisError, OSError) as error:
+            why.append(f"Sentinel {name} {describe(error, timeout)}")
+            continue
+        finally:
+            connection.disconnect()
+        if found:
+            answers[0] = index
+            host, port = found
+            return {"host": host.decode(), "port": int(port)}
+        why.append(f"Sentinel {name} does not know the service {service!r}")
+    raise NotUpYet(f"cannot be found: {'; '.join(why)}")
 
 
 def speaks_resp3(connected: socket.socket) -> bool:

@@ -52,13 +52,13 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
     if not re.fullmatch("[0-9a-fA-F]+", info.get("run_id", "")):
         text = "reports no run_id in INFO, without which no restart is noticed: use Redis 5, "
         yield "run_id", text + "Valkey 7.2 or newer, and no proxy that changes INFO"
-    if not info.get("role"):
-        text = "reports no role in INFO, without which no failover is noticed: "
-        yield "run_id", text + "use no proxy that changes INFO"
     if info.get("loading", "0") != "0":
         yield "loading", "is still loading its data"
     if info.get("cluster_enabled", "0") == "1":
         yield "cluster", "is a cluster node: Redlock needs independent masters"
+    if not info.get("role"):
+        text = "reports no role in INFO, without which no failover is noticed: "
+        yield "run_id", text + "use no proxy that changes INFO"
     if info.get("role", "master") != "master":
         of = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         yield "replica", f"{REPLICA} of {of}: MASTERS must lead to that master instead"
