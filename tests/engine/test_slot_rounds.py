@@ -491,6 +491,21 @@ def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
     assert {second.won(0).slot, first.won(1).slot} == {0, 1}
 
 
+def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired() -> None:
+    masters = Masters(3)
+    taken(masters, 0, ttl=2.0)
+    taken(masters, 1, ttl=2.0)
+    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    masters.now += 2.1
+    masters.called.clear()
+    assert first.won(1).slot == 1
+    assert masters.called == calls(masters, B, 0)
+    masters.called.clear()
+    assert second.won(0).slot == 0
+    assert masters.called == [], "no slot is free for the third one"
+    third.give_up()
+
+
 def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]

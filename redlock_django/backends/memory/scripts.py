@@ -105,7 +105,8 @@ def acquire_slot(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes
     lock, fence = keyspace.get(key), keyspace.get(fence_key)
     if fence is not None and not _FENCE.fullmatch(fence):
         return [CORRUPT, now]
-    stored = _number(fence)
+    stored, queues = _number(fence), Queues(keyspace)
+    free: list[int] = []
     if lock != value:
         holders = [keyspace.get(slot) for slot in slots]
         lasts = [
@@ -117,7 +118,6 @@ def acquire_slot(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes
         status, left = REFUSED, min((left for left in lasts if left >= 0), default=-1)
         other = lock and lock[:32]
         taken = b"".join(b"0" if holder is None else b"1" for holder in holders)
-        queues = Queues(keyspace)
         if free and (first := queues.call_first(queue, now, waiter, ticket, len(free), free)):
             status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
             taken = b"1" * len(slots)
@@ -139,6 +139,9 @@ def acquire_slot(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes
     if now % 16 == 0:
         keyspace.trim_index(keys[1], now // 1000)
     keyspace.remove(queue, waiter)
+    others = [slot for slot in free if slots[slot] != key]
+    if waiter and others:
+        queues.call_first(queue, now, free=len(others), slots=others)
     return [GRANTED, now, stored]
 
 

@@ -84,6 +84,17 @@ MUTANTS: tuple[Mutant, ...] = (
         scripts.acquire_slot, without("keyspace.remove(queue, waiter)"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
+    Mutant(
+        "a grant calls no other waiter", "slots: a granted waiter calls the next for another slot",
+        scripts.acquire_slot, never("waiter and others"),
+        test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
+    ),
+    Mutant(
+        "a grant calls a waiter for its own slot",
+        "slots: a granted waiter calls the next for another slot", scripts.acquire_slot,
+        always("slots[slot] != key"),
+        test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
+    ),
     # Turns.
     Mutant(
         "one turn reserves all slots", "slots: as many turns as free slots", Queues.call_first,

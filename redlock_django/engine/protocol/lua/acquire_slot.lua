@@ -32,9 +32,9 @@ local lock, fence = seen[4], seen[5]
 if fence and not (fence:find('^%d+$') and #fence <= 16) then
   return { round, CORRUPT, now }
 end
-local stored = tonumber(fence or 0)
+local stored, free = tonumber(fence or 0), {}
 if lock ~= value then
-  local free, taken, soonest = {}, {}, -1
+  local taken, soonest = {}, -1
   for slot = 1, slots do
     local other = seen[6 + slot]
     taken[slot] = other and '1' or '0'
@@ -86,5 +86,15 @@ if now % 16 == 0 then -- seldom, because it costs as much as the grant: entries 
 end
 if waiter ~= '' then
   redis.pcall('ZREM', queue, waiter)
+  -- Slots that expired, or whose minimum hold has ended, have called no waiter.
+  local others = {}
+  for _, slot in ipairs(free) do
+    if KEYS[7 + slot] ~= KEYS[4] then
+      others[#others + 1] = slot
+    end
+  end
+  if #others > 0 then
+    queue_functions()(queue, now, '', nil, #others, others)
+  end
 end
 return struct.pack('<i8i8i8i8', unpack(reply))
