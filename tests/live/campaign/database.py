@@ -40,7 +40,7 @@ from tests.live.campaign.faults import LASTS, Kind, Stage
 from tests.live.campaign.processes import Workers
 from tests.live.campaign.report import availability, broken_promises, table
 from tests.live.campaign.run import LINGERS, START, WORKERS, Campaign, print_line
-from tests.live.campaign.worker import TTL, use_pymysql
+from tests.live.campaign.worker import PERMITS, TTL, use_pymysql
 from tests.live.clocks import Clock, build
 
 if TYPE_CHECKING:
@@ -217,7 +217,11 @@ def main() -> int:
     events = campaign.events
     rows = availability(campaign.windows, events, [kind.name for kind in kinds])
     grants = sum(event.what == "granted" or event.entry == "granted" for event in events)
-    print_line(f"\n{table(rows)}\n\n{grants:,} grants, {len(campaign.windows):,} faults")
+    permits = sum(
+        event.what == "granted" and event.resource.startswith(PERMITS) for event in events
+    )
+    counts = f"{grants:,} grants ({permits:,} permits), {len(campaign.windows):,} faults"
+    print_line(f"\n{table(rows)}\n\n{counts}")
     for line in campaign.broken:
         print_line(f"BROKEN: {line}")
     print_line("broken" if campaign.broken else "all promises kept")

@@ -1,9 +1,10 @@
 """A worker process of the campaign: threads and tasks that acquire locks, and obey commands.
 
 Each has a key of its own, by which availability is measured, or competes for keys that all share,
-by which exclusion is checked. Events go to stdout, one JSON list a line: the name of the thread,
-then the fields of `history.Event`; "own" events have the latency in seconds as `until`. Commands
-come from stdin; "end" ends the worker.
+by which exclusion is checked: locks, and the slots of a name, each of which has one holder. Events
+go to stdout, one JSON list a line: the name of the thread, then the fields of `history.Event`;
+"own" events have the latency in seconds as `until`. Commands come from stdin; "end" ends the
+worker.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 TTL = 1.0
 SHARED = 3  # keys that all workers share
+PERMITS = "permits"  # the name that they share with a limit
+LIMIT = 2
 PAUSE = 0.05  # seconds between two tries of a thread, on average
 
 
@@ -92,9 +95,9 @@ class Worker:
 
         rng = random.Random()
         while not self._ending.is_set():
-            key = f"shared:{rng.randrange(SHARED)}"
-            held = lock(key, wait=rng.choice((0, 0.2, 1.0)))
-            self._report(thread, "acquire", key)
+            key, limit = _wanted(rng)
+            held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
+            asked = self._report(thread, "acquire", key)
             try:
                 held.acquire()
             except NotAcquired:
@@ -102,7 +105,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
                 self._report(thread, "error", key, entry=repr(error))
             else:
-                self._report_lease(thread, "granted", key, held)
+                key = self._report_grant(thread, key, held, asked)
                 self._ending.wait(_hold(rng))
                 self._report_lease(thread, "renewed", key, held)
                 self._report(thread, "release", key)
@@ -134,9 +137,9 @@ class Worker:
 
         rng = random.Random()
         while not self._ending.is_set():
-            key = f"shared:{rng.randrange(SHARED)}"
-            held = lock(key, wait=rng.choice((0, 0.2, 1.0)))
-            self._report(task, "acquire", key)
+            key, limit = _wanted(rng)
+            held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
+            asked = self._report(task, "acquire", key)
             try:
                 await held.aacquire()
             except NotAcquired:
@@ -144,7 +147,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
                 self._report(task, "error", key, entry=repr(error))
             else:
-                self._report_lease(task, "granted", key, held)
+                key = self._report_grant(task, key, held, asked)
                 await asyncio.sleep(_hold(rng))
                 self._report_lease(task, "renewed", key, held)
                 self._report(task, "release", key)
@@ -216,6 +219,16 @@ class Worker:
 
     # Events.
 
+    def _report_grant(self, thread: str, key: str, held: Lock, asked: float) -> str:
+        """Report what was granted, and return its resource: of a permit, a slot."""
+        if held._held_lease is None:
+            return key
+        [resource] = held._held_lease.lease.resources
+        if resource != key:  # which slot was asked for is not known before
+            self._report(thread, "acquire", resource, at=asked)
+        self._report_lease(thread, "granted", resource, held)
+        return resource
+
     def _report_lease(self, thread: str, what: str, key: str, held: Lock) -> None:
         if held._held_lease is not None:
             lease = held._held_lease.lease
@@ -229,10 +242,14 @@ class Worker:
         fence: int = 0,
         until: float = 0.0,
         entry: str = "",
-    ) -> None:
+        at: float | None = None,
+    ) -> float:
+        """Report an event, and return its time."""
+        at = clock() if at is None else at
         # One write, so that a killed worker has reported either the whole line or nothing.
-        line = json.dumps([f"{self._name}/{thread}", what, clock(), key, fence, until, entry])
+        line = json.dumps([f"{self._name}/{thread}", what, at, key, fence, until, entry])
         os.write(sys.stdout.fileno(), line.encode() + b"\n")
+        return at
 
 
 def _result_of(error: Exception) -> str:
@@ -242,6 +259,13 @@ def _result_of(error: Exception) -> str:
     if not isinstance(error, NotAcquired):
         return f"error: {error!r}"
     return "locked" if isinstance(error, ResourceLocked) else "unreachable"
+
+
+def _wanted(rng: random.Random) -> tuple[str, int]:
+    """Return a name that all workers share, and its limit: 1 for a lock."""
+    if rng.random() < 0.3:
+        return PERMITS, LIMIT
+    return f"shared:{rng.randrange(SHARED)}", 1
 
 
 def _hold(rng: random.Random) -> float:
