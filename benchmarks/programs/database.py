@@ -32,6 +32,7 @@ BARE_TAKE = (
     "WHERE bare.ends <= clock_timestamp() RETURNING token"
 )
 BARE_RELEASE = "UPDATE bare SET ends = clock_timestamp() WHERE resource = %s AND token = %s"
+LIMIT = 3  # of permits
 PEERS = [name for name in ("pglock", "db_mutex") if importlib.util.find_spec(name)]
 
 
@@ -61,11 +62,27 @@ def main() -> None:
             show_pairs("Pairs", contenders(), given.rounds, given.pairs)
             show_pairs("Transactions", transactions(), given.rounds, given.pairs)
             show_wakes(locks["default"].backend, given.wakes)
+            show_hand_off("a waiter for a permit is woken", permits(), given.wakes)
             if "pglock" in PEERS:
                 show_hand_off("a waiter of django-pglock", hold_pglock, given.wakes)
         finally:
             locks.close()
             connection.close()
+
+
+def permits() -> Callable[[bool], Callable[[], object]]:
+    """Hold all permits of a name but one; return the function that acquires that one."""
+    from redlock_django import locks
+
+    backend = locks["default"].backend
+    for _ in range(LIMIT - 1):
+        backend.acquire(("export",), 3600, 0, HOLDER, LIMIT)
+
+    def hold(wait: bool) -> Callable[[], object]:
+        lease = backend.acquire(("export",), 30, 20 if wait else 0, HOLDER, LIMIT)
+        return lambda: backend.release(lease)
+
+    return hold
 
 
 def hold_pglock(wait: bool) -> Callable[[], object]:
@@ -101,7 +118,11 @@ def contenders() -> Contenders:
     async def arun() -> None:
         await backend.arelease(await backend.aacquire((NAME,), 30, 0, HOLDER))
 
+    def permit() -> None:
+        backend.release(backend.acquire((NAME,), 30, 0, HOLDER, LIMIT))
+
     found = {"bare INSERT + UPDATE": bare, **ours(backend)}
+    found[f"DatabaseBackend, limit={LIMIT}"] = permit
     # About 20 µs of it are the start and the end of the loop's run.
     found["DatabaseBackend, async"] = lambda: loop.run_until_complete(arun())
     if "pglock" in PEERS:
