@@ -1,15 +1,21 @@
-"""Which errors of a database server may leave it without an identity."""
+"""How a database server is recognized, and which errors may leave it without an identity."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import Error, NotSupportedError, OperationalError, ProgrammingError
 
+from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import dialect_of
 from redlock_django.backends.database.trust import recognize
+from redlock_django.locking.services import locks
+from tests.contract.stores import DATABASE, HOLDER
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 
 class Failing:
@@ -45,3 +51,17 @@ def test_any_other_error_leaves_the_server_unrecognized(state: str) -> None:
     with pytest.raises(OperationalError, match="it failed"):
         recognize(cursor, 60)
     assert dialect_of(cursor).identity
+
+
+@pytest.mark.postgres
+def test_the_cluster_is_read_once_for_a_connection_but_with_each_lock_behind_a_pooler(
+    pooled: None, settings: Settings
+) -> None:
+    for alias, is_read in (("pg", False), ("pooled", True)):
+        settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": alias}}
+        backend = locks["default"].backend
+        assert isinstance(backend, DatabaseBackend)
+        assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
+        statement = backend.connections.run(lambda cursor: dialect_of(cursor).sql_of_take(1))
+        assert ("pg_control_system()" in statement) is is_read
+        assert "pg_walfile_name(" in statement

@@ -165,6 +165,11 @@ _POSTGRESQL_KEPT = (
     "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
 )
 
+_POSTGRESQL_IDENTITY = (
+    "CASE WHEN NOT pg_is_in_recovery() THEN {cluster} || ':' || "
+    "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
+)
+
 _POSTGRESQL_NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 POSTGRESQL = Dialect(
@@ -187,10 +192,8 @@ SELECT resource, fence, token_hash, 1 / (count(*) OVER () / {{many}}) FROM taken
     recognize=_RECOGNIZE,
     kept=_POSTGRESQL_KEPT,
     # The cluster, and its timeline: a promoted replica and a restored backup begin a new one.
-    identity=(
-        "CASE WHEN NOT pg_is_in_recovery() THEN "
-        "(SELECT system_identifier FROM pg_control_system())::text || ':' || "
-        "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
+    identity=_POSTGRESQL_IDENTITY.format(
+        cluster="(SELECT system_identifier FROM pg_control_system())::text"
     ),
     # A crash empties UNLOGGED tables, and begins all statistics again. A clean restart keeps both.
     is_durable=(
@@ -294,6 +297,30 @@ def recognize_mariadb(cursor: CursorWrapper) -> None:
 def ignore_identity(cursor: CursorWrapper) -> None:
     """Make `dialect_of` return a dialect without `identity` for the connection of a cursor."""
     setattr(cursor.db, _DIALECT, replace(dialect_of(cursor), identity=""))
+
+
+def is_direct(cursor: CursorWrapper) -> bool:
+    """Return whether a connection of psycopg 3 leads to one server of PostgreSQL.
+
+    A pooler may change the server at any time. `settings` makes this difference.
+    """
+    return getattr(cursor.db.connection, "prepare_threshold", None) == 0
+
+
+def keep_cluster(cursor: CursorWrapper, identity: str) -> None:
+    """Make `dialect_of` return a dialect that knows the cluster of PostgreSQL for a connection.
+
+    A connection without a pooler in between leads to one server, whose cluster stays the same;
+    only its timeline may change. To read the cluster takes as long as all else of the statement.
+    """
+    cluster = identity.partition(":")[0]
+    if cluster.isdigit():
+        setattr(cursor.db, _DIALECT, _of_cluster(dialect_of(cursor), cluster))
+
+
+@cache
+def _of_cluster(dialect: Dialect, cluster: str) -> Dialect:
+    return replace(dialect, identity=_POSTGRESQL_IDENTITY.format(cluster=f"'{cluster}'"))
 
 
 _DIALECT = "redlock_dialect"  # an attribute of a connection

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from redlock_django.backends.database.dialects import is_direct
 from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def prepares(cursor: CursorWrapper) -> bool:
     Not behind a pooler, nor with psycopg2 (see `settings`). With gevent, a call of libpq would
     block all greenlets.
     """
-    if getattr(cursor.db.connection, "prepare_threshold", None) != 0:
+    if not is_direct(cursor):
         return False
     gevent = sys.modules.get("gevent.monkey")
     return gevent is None or not gevent.is_module_patched("select")

@@ -12,6 +12,8 @@ from redlock_django.backends.database.dialects import (
     SECOND,
     dialect_of,
     ignore_identity,
+    is_direct,
+    keep_cluster,
     sqlstate,
 )
 
@@ -68,10 +70,13 @@ def recognize(cursor: CursorWrapper, forgotten: float) -> None:
             raise
         ignore_identity(cursor)
         return
-    if cursor.fetchone() == (None,):
+    (identity,) = cursor.fetchone()
+    if identity is None:
         raise OperationalError(
             "the server is a standby (in recovery, or read-only), and only its primary grants locks"
         )
+    if is_direct(cursor):
+        keep_cluster(cursor, identity)
     cursor.execute(dialect.sql(dialect.recognize), [round(forgotten * SECOND)])
 
 
