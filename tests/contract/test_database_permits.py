@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,64 @@ def test_each_released_slot_calls_another_waiter(
     assert max(lease.waited for lease in leases) < 9
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("limit", [2, 3])
+def test_slots_that_are_released_at_once_serve_as_many_waiters(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Each release does not see the others, which are not committed yet."""
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit) for _ in range(limit)]
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    waiters = []
+    for number in range(limit):
+        waiters.append(Started(lambda: acquired(backend, limit, wait=100)))
+        until(partial(_waits, backend, number + 1), what="it waits")
+    with ExitStack() as transactions:
+        for lease in held:
+            cursor = transactions.enter_context(closing(backend.settings.connect())).cursor()
+            cursor.execute("BEGIN")
+            transactions.callback(cursor.execute, "COMMIT")
+            assert backend._release(lease).work(cursor)
+    leases = [waiter.lease() for waiter in waiters]
+    assert {lease.slot for lease in leases} == set(range(limit))
+    assert max(lease.waited for lease in leases) < 9
+
+
+@pytest.mark.parametrize(
+    "store",
+    [KINDS[1], MariaDB],
+    ids=["postgres", "mariadb"],
+    indirect=True,
+)
+def test_two_later_clients_do_not_take_the_slot_of_the_first_waiter(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slots are free and one waiter waits; each of the two has looked before the other took."""
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit=2) for _ in range(2)]
+    monkeypatch.setattr(database_sql, "ALIVE", 600.0)
+    backend.connections.run(lambda cursor: database_sql.join(cursor, "first", (NAME,)))
+    for lease in held:
+        backend.release(lease)
+    look, others = SlotStatements._look, list[Started]()
+
+    def look_slowly(self: SlotStatements) -> Slots:
+        found = look(self)
+        if not others:
+            others.append(Started(lambda: acquired(backend, limit=2)))
+            others[0].lease()
+        return found
+
+    monkeypatch.setattr(SlotStatements, "_look", look_slowly)
+    with pytest.raises(LimitReached, match="reserved for a waiter"):
+        acquired(backend, limit=2)
+
+
 def _waits(backend: DatabaseBackend, many: int) -> bool:
     def count(cursor: Any) -> bool:
         cursor.execute(f"SELECT count(*) FROM {WAITERS}")
@@ -239,9 +298,10 @@ def test_an_attempt_that_is_given_up_holds_no_slot(
         ([5, -12], 1, True, 1, 0),  # and had it
         ([5, -12], 2, True, 0, 8),
         ([5, -12], 2, False, 1, 0),  # a caller that does not wait leaves one turn
-        ([-1, -1], 1, True, 2, 0),
+        ([-1, -1], 0, True, 2, 0),
+        ([-1, -1], 1, True, 1, 0),  # one is left to the waiter before
         ([-1, -2], 2, True, 0, 8),
-        ([-1, -12], 2, True, 2, 0),
+        ([-1, -12], 2, True, 1, 0),  # the one for which two had their turn
         ([5, None], 9, True, 1, 0),  # a slot that nobody has held
     ],
 )

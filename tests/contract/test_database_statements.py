@@ -132,6 +132,27 @@ def test_a_wait_takes_five_statements(
     assert sent == ["INSERT" if len(names) == 1 else "WITH", "INSERT", "SELECT", "WITH", "UPDATE"]
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("backend", [Postgres], ids=["postgres"], indirect=True)
+def test_a_wait_for_a_permit_takes_six_statements(
+    sent: list[str], backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries one slot, looks at all, joins the queue, looks, and takes what it is called for."""
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # else a waiter looks again soon
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    held = [backend.acquire(("export",), 30, 0, HOLDER, 3) for _ in range(3)]
+    sent.clear()
+    waiter = Started(lambda: backend.acquire(("export",), 30, 20, HOLDER, 3))
+    until(lambda: len(sent) == 4, what="it has joined and looked")
+    backend.release(held[2])
+    assert waiter.lease().slot == held[2].slot
+    sent.remove("UPDATE")
+    backend.release(waiter.lease())
+    assert sent == ["INSERT", "SELECT", "INSERT", "SELECT", "WITH", "UPDATE"]
+
+
 def test_a_waiter_that_looks_takes_few_statements(
     sent: list[str], backend: DatabaseBackend
 ) -> None:

@@ -73,7 +73,7 @@ class Queue:
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
-        self._called: int | None = None
+        self._called: tuple[int, int] | None = None
         self._wake = wake
 
     @property
@@ -95,14 +95,15 @@ class Queue:
             self._stayed = now
         return self._place
 
-    def _call(self, number: int) -> None:
-        self._called = number
+    def _call(self, number: int, slot: int) -> None:
+        self._called = number, slot
         self._wake()
 
-    def take_call(self) -> int | None:
-        """Return the number of waiters that were called with this one but go first, and forget it.
+    def take_call(self) -> tuple[int, int] | None:
+        """Return the last call and forget it; None if there was none.
 
-        None if it was not called.
+        It is the number of waiters that were called with this one but go first, and the slot that
+        came free.
         """
         called, self._called = self._called, None
         return called
@@ -121,8 +122,8 @@ class Queue:
 class DatabaseAttempt:
     """One attempt to take the resources, with a token of its own: the steps of its `job`.
 
-    The first attempt of a waiter that is refused joins its queue. `is_called` is True for a waiter
-    that takes what was released, without a look.
+    The first attempt of a waiter that is refused joins its queue. `called` is the slot that a
+    waiter takes without a look, because it was called for it.
     """
 
     def __init__(
@@ -133,12 +134,12 @@ class DatabaseAttempt:
         holder: str,
         limit: int,
         queue: Queue | None,
-        is_called: bool = False,
+        called: int | None = None,
     ) -> None:
         self._access = access
         self._limit = limit
         self._queue = queue
-        self._is_called = is_called
+        self._called = called
         self._may_have_taken = False
         self._token = secrets.token_hex(16)
         resources = slots_of(resources, limit)
@@ -157,7 +158,7 @@ class DatabaseAttempt:
         if not queue.has_joined and (fences := self._statements(cursor, sql.NOT_WAITING).fences()):
             return fences
         statements = self._statements(cursor, queue.place(cursor))
-        return statements.take(looks_first=not self._is_called)
+        return statements.take(looks_first=self._called is None, called=self._called)
 
     def _statements(
         self, cursor: CursorWrapper, place: sql.Place

@@ -119,13 +119,11 @@ class DatabaseBackend(BaseBackend):
         asked = self.clock()
         waited = 0.0
         queue = Queue(self.access, resources, wake) if wait > 0 else None
-        is_called = False
+        called: int | None = None
         attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                attempt = DatabaseAttempt(
-                    self.access, resources, ttl, holder, limit, queue, is_called
-                )
+                attempt = DatabaseAttempt(self.access, resources, ttl, holder, limit, queue, called)
                 yield attempt.job
                 taken = attempt.job.result()
                 if not isinstance(taken, sql.DatabaseRefusal):
@@ -137,12 +135,7 @@ class DatabaseBackend(BaseBackend):
                 if queue is None or now >= asked + wait:
                     raise _refused(taken, waited, limit)
                 yield Pause(self._pause(taken, asked + wait - now))
-                called = queue.take_call()
-                if called:  # it is the turn of the waiter before
-                    left = asked + wait - self.clock()
-                    yield Pause(max(0.0, min(self.access.turn, left)))
-                    called = queue.take_call()
-                is_called = called == 0 and limit == 1  # which slot is free must be looked for
+                called = yield from self._called(queue, limit, asked + wait)
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
@@ -152,6 +145,20 @@ class DatabaseBackend(BaseBackend):
             if queue is not None:
                 queue.end()
             raise
+
+    def _called(
+        self, queue: Queue, limit: int, end: float
+    ) -> Generator[DatabaseStep, None, int | None]:
+        """Return the slot that a waiter is called for; None if it must look for one.
+
+        The second waiter of a lock leaves the first its turn. That of a permit looks: more slots
+        may be free, because releases at the same moment call the same waiters.
+        """
+        called = queue.take_call()
+        if called and called[0] and limit == 1:
+            yield Pause(max(0.0, min(self.access.turn, end - self.clock())))
+            called = queue.take_call()
+        return called[1] if called and not called[0] else None
 
     def _pause(self, refusal: sql.DatabaseRefusal, left: float) -> float:
         longest = self.settings.poll * random.uniform(0.5, 1.0)

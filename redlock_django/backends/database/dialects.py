@@ -66,7 +66,8 @@ class Dialect:
     """An expression that makes the commit of its statement durable."""
 
     notified: str = ""
-    """An expression that calls the first waiters for a row of {locks}, if there are any."""
+    """An expression that calls the first waiters for a row of {locks}, if there are any: their
+    names, and `[2]` if the row is slot 2."""
 
     identity: str = ""
     """An expression for the identity of the server's data, which a failover changes; or "".
@@ -89,7 +90,7 @@ class Dialect:
         One that releases a slot is for a number of `siblings`, all slots of its name.
         """
         others = ", ".join(["%s"] * siblings)
-        notified = self.notified.replace("{called}", f"({_CALLED})" if siblings else "0")
+        notified = self.notified.replace("{skipped}", f"({_CALLED})" if siblings else "0")
         notified = notified.replace("{siblings}", others).format(name=self.name, now=self.now)
         return statement.format(
             locks=LOCKS,
@@ -101,6 +102,7 @@ class Dialect:
             greatest=self.greatest,
             least=self.least,
             kept=f"RETURNING {self.kept}" if self.kept else "",
+            called=notified,
             notified=f"RETURNING {notified}" if notified else "",
             name=self.name,
             contains=self.contains,
@@ -203,10 +205,11 @@ SELECT resource, fence, token_hash, 1 / (count(*) OVER () / {{many}}) FROM taken
     ran_for="SELECT extract(epoch FROM clock_timestamp() - stats_reset) FROM pg_stat_archiver",
     # A notification costs all commits of the server a common lock: only where a waiter exists.
     notified=(
-        f"(SELECT pg_notify('{CHANNEL}', string_agg(name, ' ' ORDER BY arrived_at, name)) FROM "
+        f"(SELECT pg_notify('{CHANNEL}', string_agg(name, ' ' ORDER BY arrived_at, name) || "
+        f"replace(substr({LOCKS}.resource, length({{name}}) + 1), '[', ' [')) FROM "
         f"(SELECT name, arrived_at FROM {WAITERS} AS waiter WHERE waiter.resource = "
         "{name} AND waiter.alive_until > {now} ORDER BY arrived_at, name LIMIT 2 "
-        "OFFSET {called}) AS called HAVING count(*) > 0)"
+        "OFFSET {skipped}) AS called HAVING count(*) > 0)"
     ),
 )
 SQLITE = Dialect(

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
+WhenCalled = Callable[[int, int], object]
+"""Called with the number of waiters that were called, too, and go first, and with the slot."""
+
 _PROOF = 2.0  # seconds after which our own notification is sent again; each time twice as many
 _LONGEST = 60.0  # seconds; the most of those
 _AGAIN = 1.0  # seconds until a connection that broke is replaced
@@ -45,16 +48,13 @@ class Listener:
         self._connect = connect
         self._post = post
         self._own = f"process {secrets.token_hex(8)}"  # the payload of our own notifications
-        self._waiting: dict[str, Callable[[int], object]] = {}
+        self._waiting: dict[str, WhenCalled] = {}
         self._mutex = threading.RLock()  # a signal handler may interrupt its own thread
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
 
-    def watch(self, waiter: str, call: Callable[[int], object]) -> None:
-        """Call `call` when a lock that a waiter waits for was released and it is among the first.
-
-        Its argument is the number of waiters before it.
-        """
+    def watch(self, waiter: str, call: WhenCalled) -> None:
+        """Call `call` when a lock that a waiter waits for came free and it is among the first."""
         with self._mutex:
             self._waiting[waiter] = call
             if self._thread is None and not self._closing.is_set():
@@ -125,10 +125,11 @@ class Listener:
             else:
                 self._wake(payload)
 
-    def _wake(self, waiters: str) -> None:
+    def _wake(self, payload: str) -> None:
+        waiters, _, slot = payload.partition("[")
         for number, waiter in enumerate(waiters.split()):
             if (call := self._waiting.get(waiter)) is not None:
-                call(number)
+                call(number, int(slot[:-1] or 0))
 
 
 def _received(connection: Any) -> Iterator[str]:

@@ -108,10 +108,11 @@ class TakeStatements:
         self._waits = place is not NOT_WAITING
         self._queue = [round(turn * SECOND), 1000 if self._waits else 1, *place]
 
-    def take(self, looks_first: bool = False) -> Taken | DatabaseRefusal:
+    def take(self, looks_first: bool = False, called: int | None = None) -> Taken | DatabaseRefusal:
         """Take all locks, or none; return the fences, or why they were not taken.
 
         A refusal that only reads (`looks_first`) costs the server less than one that locks the row.
+        `called` has no effect: a lock is one slot.
         """
         for _ in range(_RACES):
             refusal = self.refusal() if looks_first else None
@@ -236,6 +237,13 @@ def release(
         values += [*siblings, round(turn * SECOND)]
     cursor.execute(dialect.sql(statement, len(resources), siblings=len(siblings)), values)
     return bool(cursor.rowcount == len(resources))
+
+
+def call_waiters(cursor: CursorWrapper, resource: str) -> None:
+    """Call the first waiters for a resource that is free, if the database can do that."""
+    dialect = dialect_of(cursor)
+    if dialect.notified:
+        cursor.execute(dialect.sql("SELECT {called} FROM {locks} WHERE resource = %s"), [resource])
 
 
 def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
