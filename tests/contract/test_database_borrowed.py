@@ -13,10 +13,10 @@ from redlock_django import lock
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS
-from redlock_django.backends.database.prepared import PreparedCursor
+from redlock_django.backends.database.direct_cursor import DirectCursor
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
-from tests.contract.stores import HOLDER, Postgres, Started
+from tests.contract.stores import DATABASE, HOLDER, Postgres, Started
 from tests.live.test_locking_interrupts import Lines
 from tests.waiting import until
 
@@ -63,13 +63,13 @@ def held(backend: DatabaseBackend) -> int:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     """Return the list of the threads that execute statements from now on."""
     seen: list[threading.Thread] = []
-    execute = PreparedCursor.execute
+    execute = DirectCursor.execute
 
-    def noted(self: PreparedCursor, *arguments: Any) -> None:
+    def noted(self: DirectCursor, *arguments: Any) -> None:
         seen.append(threading.current_thread())
         execute(self, *arguments)
 
-    monkeypatch.setattr(PreparedCursor, "execute", noted)
+    monkeypatch.setattr(DirectCursor, "execute", noted)
     return seen
 
 
@@ -79,6 +79,18 @@ def test_a_caller_executes_its_statements_itself(
     pair(backend)
     assert threads == [threading.current_thread()] * 2
     assert is_whole(backend)
+
+
+def test_a_caller_executes_its_statements_itself_behind_a_pooler(
+    pooled: None, settings: Settings, threads: list[threading.Thread]
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1}}
+    backend = locks["default"].backend
+    assert isinstance(backend, DatabaseBackend)
+    pair(backend)
+    threads.clear()
+    pair(backend)
+    assert threads == [threading.current_thread()] * 2
 
 
 def test_a_caller_leaves_its_job_to_a_thread_if_the_connection_broke(
@@ -148,15 +160,15 @@ def test_a_lock_that_a_finalizer_releases_inside_a_job_is_posted(
 ) -> None:
     other = backend.acquire(("order:2",), 30, 0, HOLDER)
     released: list[bool | None] = []
-    answer = PreparedCursor._wait
+    answer = DirectCursor._wait
 
-    def collect(self: PreparedCursor) -> None:
+    def collect(self: DirectCursor) -> None:
         if not released:
             released.append(False)
             released[0] = backend.release(other)
         answer(self)
 
-    monkeypatch.setattr(PreparedCursor, "_wait", collect)
+    monkeypatch.setattr(DirectCursor, "_wait", collect)
     pair(backend)
     assert released == [None]
     until(lambda: not held(backend), what="it was released")

@@ -24,7 +24,7 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
-from redlock_django.backends.database.prepared import PreparedCursor, prepares
+from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
@@ -51,7 +51,7 @@ class Connection:
     """One connection of the process; `cursor` is None until it is made."""
 
     def __init__(self) -> None:
-        self.cursor: CursorWrapper | PreparedCursor | None = None
+        self.cursor: CursorWrapper | DirectCursor | None = None
 
     def close(self) -> None:
         """Close the connection. It is made again when it is needed."""
@@ -164,7 +164,7 @@ class Connections:
         try:
             _move(self._free.get_nowait, job.borrowed.append)
             cursor = job.borrowed[0].cursor
-            if is_lent := isinstance(cursor, PreparedCursor):
+            if is_lent := isinstance(cursor, DirectCursor):
                 cursor.deadline = clock() + self._timeout
                 job.value = job.work(cast("CursorWrapper", cursor))
                 cursor.deadline = None
@@ -317,7 +317,7 @@ class Connections:
                 job.error = error
             return
 
-    def _new_cursor(self) -> CursorWrapper | PreparedCursor:
+    def _new_cursor(self) -> CursorWrapper | DirectCursor:
         wrapper = self._connect()
         wrapper.inc_thread_sharing()
         cursor = wrapper.cursor()
@@ -327,8 +327,8 @@ class Connections:
         except BaseException:
             _close(cursor)  # a connection whose server is not recognized is not used
             raise
-        self._lends = prepares(cursor)
-        return PreparedCursor(cursor) if self._lends else cursor
+        self._lends = can_be_direct(cursor)
+        return DirectCursor(cursor) if self._lends else cursor
 
     def _recognize(self, cursor: CursorWrapper) -> None:
         recognize(cursor, self._forgotten)
@@ -372,13 +372,13 @@ def _move(take: Callable[[], Connection], put: Callable[[Connection], object]) -
 def _finish(connection: Connection) -> None:
     """Wait for the end of a statement that a caller has left."""
     cursor = connection.cursor
-    if isinstance(cursor, PreparedCursor):
+    if isinstance(cursor, DirectCursor):
         cursor.deadline = None
         with suppress(Exception):  # the connection broke, which the next statement finds out
             cursor.finish()
 
 
-def _close(cursor: CursorWrapper | PreparedCursor | None) -> None:
+def _close(cursor: CursorWrapper | DirectCursor | None) -> None:
     if cursor is not None:
         with suppress(Exception):
             cursor.close()

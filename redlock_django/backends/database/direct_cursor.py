@@ -1,8 +1,8 @@
-"""A cursor of PostgreSQL for the few statements of locks, each prepared once by the server.
+"""A cursor of PostgreSQL for the few statements of locks, which are sent by libpq.
 
 psycopg sends a statement and waits for its answer in many steps. This cursor takes the few calls of
 libpq that are needed, which saves a fifth of the time of a pair, and can wait for an answer with a
-limit of time.
+limit of time. Without a pooler, the server prepares each statement once.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ _SENDS = {  # for each call that waits for the answer, the one that only sends
 _OK = (1, 2)  # ExecStatus.COMMAND_OK and TUPLES_OK of psycopg, which may not be installed
 
 
-def prepares(cursor: CursorWrapper) -> bool:
-    """Return whether `PreparedCursor` can be used on the connection of a cursor.
+def can_be_direct(cursor: CursorWrapper) -> bool:
+    """Return whether `DirectCursor` can be used on the connection of a cursor.
 
-    Not behind a pooler, nor with psycopg2 (see `settings`). With gevent, a call of libpq would
-    block all greenlets.
+    Not with psycopg2. With gevent, a call of libpq would block all greenlets.
     """
-    if not is_direct(cursor):
+    if not hasattr(cursor.db.connection, "pgconn"):
         return False
     gevent = sys.modules.get("gevent.monkey")
     return gevent is None or not gevent.is_module_patched("select")
 
 
-class PreparedCursor:
+class DirectCursor:
     """Executes statements in autocommit as the cursor of Django does, with less work for each."""
 
     def __init__(self, cursor: CursorWrapper) -> None:
@@ -51,6 +50,7 @@ class PreparedCursor:
         """The moment of `clock` until which the thread waits for answers; None without a limit."""
         self._cursor = cursor
         self._pgconn: Any = cursor.db.connection.pgconn
+        self._most = _MOST if is_direct(cursor) else 0
         self._prepared: dict[str, bytes] = {}
         self._numbers = count()  # an interrupt may skip one, and never repeats one
         self._result: Any = None
@@ -65,7 +65,7 @@ class PreparedCursor:
         with self.db.wrap_database_errors:
             if (name := self._prepared.get(statement)) is None:
                 text = _numbered(statement, len(values))
-                if len(self._prepared) >= _MOST:
+                if len(self._prepared) >= self._most:
                     self._result = self._call("exec_params", text, given)
                     return
                 name = b"redlock_%d" % next(self._numbers)

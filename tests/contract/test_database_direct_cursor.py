@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError, ProgrammingError, connections
 
-from redlock_django.backends.database import prepared
+from redlock_django.backends.database import direct_cursor
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import sqlstate
-from redlock_django.backends.database.prepared import PreparedCursor, prepares
+from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
 from tests.contract.stores import Postgres
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def cursor(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Curso
 def test_results_are_those_of_django(
     cursor: CursorWrapper, statement: str, values: tuple[str, ...]
 ) -> None:
-    ours = PreparedCursor(cursor)
+    ours = DirectCursor(cursor)
     for _ in range(2):
         cursor.execute(statement, values or None)
         ours.execute(statement, values)
@@ -59,8 +59,8 @@ def test_results_are_those_of_django(
 def test_a_statement_is_prepared_once_and_rare_ones_are_not(
     cursor: CursorWrapper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "_MOST", 3)
-    ours = PreparedCursor(cursor)
+    monkeypatch.setattr(direct_cursor, "_MOST", 3)
+    ours = DirectCursor(cursor)
     for number in [*range(6), *range(6)]:
         ours.execute(f"SELECT {number}, %s", ("a",))
         assert ours.fetchall() == [(number, "a")]
@@ -69,7 +69,7 @@ def test_a_statement_is_prepared_once_and_rare_ones_are_not(
 
 
 def test_errors_are_those_of_django(cursor: CursorWrapper) -> None:
-    ours = PreparedCursor(cursor)
+    ours = DirectCursor(cursor)
     with pytest.raises(ProgrammingError) as missing:
         ours.execute("SELECT * FROM nowhere")
     assert sqlstate(missing.value) == "42P01"
@@ -80,13 +80,13 @@ def test_errors_are_those_of_django(cursor: CursorWrapper) -> None:
         ours.execute("SELECT 1")
 
 
-def test_gevent_and_psycopg2_and_poolers_keep_the_cursor_of_django(
+def test_gevent_and_psycopg2_keep_the_cursor_of_django(
     cursor: CursorWrapper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert prepares(cursor)
+    assert can_be_direct(cursor)
     patched: Any = SimpleNamespace(is_module_patched=lambda name: name == "select")
     monkeypatch.setitem(sys.modules, "gevent.monkey", patched)
-    assert not prepares(cursor)
+    assert not can_be_direct(cursor)
     monkeypatch.undo()
-    cursor.db.connection.prepare_threshold = None
-    assert not prepares(cursor)
+    psycopg2: Any = SimpleNamespace(db=SimpleNamespace(connection=object()))
+    assert not can_be_direct(psycopg2)
