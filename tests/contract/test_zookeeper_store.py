@@ -448,10 +448,15 @@ def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
     (_, node) = in_order(client.get_children(queue))
     backend_of().release(holder)
     refused = []
-    while client.exists(f"{queue}/{node.name}"):
+
+    def has_ended() -> bool:
         was_taken = taken("order:1")
         if client.exists(f"{queue}/{node.name}"):
             refused.append(was_taken)
+            return False
+        return True
+
+    until(has_ended, what="the servers end its session", longest=0.2)
     assert refused
     assert all(refused)
     backend_of().release(backend_of().acquire(("order:1",), 30, 20, HOLDER))

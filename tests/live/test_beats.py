@@ -7,19 +7,24 @@ import json
 import os
 import sys
 import time
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.live.leading.supervisors import Supervisors, is_alive, moment
-from tests.live.test_leading import SHORT, TAKEOVER, leading, three
+from tests.live.test_leading import SHORT, TAKEOVER, leading, three, until_queued
 from tests.waiting import stalls, until
+
+if TYPE_CHECKING:
+    from redlock_django.testing.masters import LocalMaster
 
 __all__ = ["leading", "three"]  # fixtures
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-INTERVAL = 1.0  # as in tests/live/leading/beat.py
+INTERVAL = 0.5  # as in tests/live/leading/beat.py
 BEAT = "-A tests.live.leading.beat beat --pidfile= --loglevel=ERROR"
 
 
@@ -38,9 +43,9 @@ def two_ticks(messages: Path) -> None:
     until(lambda: len(os.listdir(messages)) >= before + 2, "two ticks")
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(60, marks=pytest.mark.nightly, id="10-minutes")])
+@pytest.mark.parametrize("kills", [1, pytest.param(60, marks=pytest.mark.nightly, id="10-minutes")])
 def test_one_of_three_beats_sends_and_no_tick_twice(
-    leading: Supervisors, kills: int, tmp_path: Path
+    leading: Supervisors, three: list[LocalMaster], kills: int, tmp_path: Path
 ) -> None:
     messages = tmp_path / "messages"
     messages.mkdir()
@@ -52,7 +57,8 @@ def test_one_of_three_beats_sends_and_no_tick_twice(
     for done in range(kills):
         leading.next_start(done)
         two_ticks(messages)
-        time.sleep(7 if kills > 2 else 0)
+        until_queued(three, 2)
+        time.sleep(7 if kills > 1 else 0)
         with stalls() as late:
             leader = leading.leader()
             killed = moment()
@@ -61,14 +67,17 @@ def test_one_of_three_beats_sends_and_no_tick_twice(
             took = leading.next_start(done + 1).at - killed - late()
             slowest = max(slowest, took)
         leader.wait()
-        leading.start(*SHORT, program=beat)
+        if done + 1 < kills:
+            leading.start(*SHORT, program=beat)
     two_ticks(messages)
     leading.end()
     until(lambda: not is_alive(leading.starts()[-1].pid), "the end of the last beat")
     sent = ticks(messages)
     assert leading.overlaps() == 0
     assert len(sent) >= 2 * (kills + 1)
-    assert len({sender for _, sender in sent}) >= kills
-    gaps = [after[0] - before[0] for before, after in itertools.pairwise(sent)]
+    senders = [sender for sender, _ in itertools.groupby(sent, key=itemgetter(1))]
+    assert len(senders) == len({*senders}) > kills, "a beat sent after another had begun"
+    # Not within a term: a beat that is stopped before it sends makes up for it.
+    gaps = [late[0] - early[0] for early, late in itertools.pairwise(sent) if late[1] != early[1]]
     assert min(gaps) > INTERVAL / 2, "a tick was sent twice"
     assert slowest <= TAKEOVER + 5, f"the slowest takeover took {slowest:.2f} s"

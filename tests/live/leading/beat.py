@@ -9,7 +9,7 @@ from pathlib import Path
 
 from celery import Celery
 
-INTERVAL = 1.0
+INTERVAL = 0.5
 DIRECTORY = Path(os.environ["BEAT_DIRECTORY"])
 
 app = Celery("beats", broker="filesystem://")

@@ -87,9 +87,9 @@ class Supervisors:
         """Return how often a program started while another was alive."""
         return sum(line[0] == "two" for line in self._lines())
 
-    def next_start(self, before: int, seconds: float = 30.0) -> Start:
+    def next_start(self, before: int) -> Start:
         """Wait for the start after the first `before` ones."""
-        until(lambda: len(self.starts()) > before, "the next start", seconds=seconds)
+        until(lambda: len(self.starts()) > before, "the next start")
         return self.starts()[before]
 
     def leader(self) -> subprocess.Popen[bytes]:
@@ -129,6 +129,15 @@ def children(pid: int) -> list[int]:
     """Return the children of a process."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
+
+
+def sockets(pid: int) -> int:
+    """Return how many sockets a process has."""
+    found = 0
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:")
+    return found
 
 
 def moment() -> float:
