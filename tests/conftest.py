@@ -105,38 +105,49 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect nightly tests, and order the others: a long one at the end leaves workers idle."""
+    """Deselect nightly tests, and order the others."""
     if "nightly" not in config.option.markexpr:
         later = [item for item in items if item.get_closest_marker("nightly")]
         config.hook.pytest_deselected(items=later)
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
-    items.sort(key=_place)
+    place = _places({item.nodeid.partition("::")[0] for item in items})
+    items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
 
-# First what waits for servers most of the time, the longest first, while other tests use the
-# processors; then what takes seconds of processor time; at the end files that take none.
-_ORDER = (
+# What waits for servers most of the time, the longest first: a long one at the end leaves workers
+# idle.
+_WAITING = (
     "tests/live/test_idempotency",
     "tests/browser/",
-    "tests/live/fencing/",
-    "tests/live/test_web_increments",
     "tests/contract/test_zookeeper",
+    "tests/live/test_leading",
+    "tests/live/test_web_increments",
     "tests/contract/test_leases",
     "tests/live/",
-    "tests/contract/",
     "tests/wire/",
-    "tests/app/test_demo",
-    "tests/app/test_renewal_service",
-    "tests/test_",
-    "tests/operate/",
-    "tests/engine/",
     "tests/testing/",
+    "tests/contract/",
+    "tests/scenarios/",
 )
 
 
-def _place(item: pytest.Item) -> int:
-    starts = map(item.nodeid.startswith, _ORDER)
-    return next((number for number, begins in enumerate(starts) if begins), len(_ORDER))
+def _places(files: set[str]) -> dict[str, float]:
+    """Return the place of each file, from 0 to 1: some workers compute while others wait.
+
+    So the files that wait, those of the algorithm, which take most of the processor time, and the
+    rest are spread evenly.
+    """
+    places: dict[str, float] = {}
+    waiting = {file for file in files if file.startswith(_WAITING)}
+    engine = {file for file in files if file.startswith("tests/engine/")}
+    for group in (waiting, engine, files - waiting - engine):
+        ordered = sorted(group, key=lambda file: (_rank(file), file))
+        places |= {file: number / len(ordered) for number, file in enumerate(ordered)}
+    return places
+
+
+def _rank(file: str) -> int:
+    return next((n for n, start in enumerate(_WAITING) if file.startswith(start)), len(_WAITING))
 
 
 @pytest.hookimpl(wrapper=True)
