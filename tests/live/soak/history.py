@@ -26,13 +26,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from redlock_django.engine.protocol.slots import name_of
+
 
 class Event(NamedTuple):
     """One step of a worker, in the order in which the worker reports its steps.
 
     `what` is "acquire", "granted", "refused", "renew", "renewed", "lost", "release", "released",
     or for the register "write", "wrote", "rejected". A renewal in the background is reported only
-    as "renewed". A request is reported before it is sent, a reply after it has arrived. `until` is
+    as "renewed". A permit is requested by its name, and granted and renewed as the resource of its
+    slot. A request is reported before it is sent, a reply after it has arrived. `until` is
     the deadline of the lease, `entry` the entry that is written.
     """
 
@@ -110,7 +113,7 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
             asked[worker] = event
         elif what == "granted":
             question = asked.pop(worker, None)
-            if question is None or question.resource != event.resource:
+            if question is None or name_of(question.resource) != name_of(event.resource):
                 wrong.append(f"{event}: granted without a request")
                 continue
             held[worker] = lease = ObservedLease(

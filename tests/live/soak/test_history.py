@@ -57,6 +57,8 @@ def broken(text: str) -> list[str]:
         "b acquire 0 | b granted 4 fence=6 until=14",
         # A lease of another resource, held at the same time.
         "b acquire 1 resource=s | b granted 2 fence=5 until=12 resource=s",
+        # The same for a slot, which is requested by its name.
+        "b acquire 1 | b granted 2 fence=5 until=12 resource=r[1]",
         # Of two simultaneous requests either may be granted first.
         "b acquire 0 | b granted 0.5 fence=4 until=0.75",
         # It is unknown whether this one was granted, and no worker saw its fence.
@@ -66,6 +68,12 @@ def broken(text: str) -> list[str]:
 )
 def test_a_right_history_is_accepted(rest: str) -> None:
     assert broken(f"{A_HOLDS} | {rest}") == []
+
+
+def test_two_holders_of_one_slot_are_found() -> None:
+    first = "a acquire 0 | a granted 1 fence=5 until=11 resource=r[1]"
+    second = "b acquire 1 | b granted 2 fence=6 until=12 resource=r[1]"
+    assert "before the lease" in broken(f"{first} | {second}")[0]
 
 
 def test_an_expired_lease_is_not_held_although_its_worker_resumes() -> None:

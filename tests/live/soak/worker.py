@@ -1,7 +1,8 @@
 """A worker process of the soak: acquire a lock, read the register, pause, write.
 
-It reports its steps on stdout, as `history.Event`s without the worker's name: requests before they
-are sent, replies after they have arrived. It runs until SIGTERM.
+Now and then it takes a slot of a name of which several may hold one. It reports its steps on
+stdout, as `history.Event`s without the worker's name: requests before they are sent, replies after
+they have arrived. It runs until SIGTERM.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import django
 from django.conf import settings
 
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.wire.clock import clock
 from tests.timeouts import generous_timeouts
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tests.live.soak.register import Register
 
 TTL = 1.0
+PERMITS = 2  # slots of a name that all workers share
 
 
 @dataclass
@@ -69,9 +72,31 @@ class Worker:
         if self._task.gated:
             sys.stdin.readline()
         while not self._ending.is_set():
+            if not self._task.gated and self._rng.random() < 0.25:
+                self.take_permit("permits")
+                continue
             granted = self.increment(self._rng.choice(self._task.registers))
             if granted and self._task.gated:
                 return
+
+    def take_permit(self, name: str) -> None:
+        """Hold a slot of a name for a moment, or for longer than the TTL."""
+        from redlock_django import NotAcquired, lock
+
+        held = lock(name, wait=self._rng.choice((0, 5 * TTL)), renew=True, limit=PERMITS)
+        self._report("acquire", name)
+        try:
+            held.acquire()
+        except NotAcquired:
+            self._report("refused", name)
+            self._ending.wait(self._rng.uniform(0, 0.1))
+            return
+        self._report("granted", slot_resource(name, held.slot), held)
+        self._ending.wait(self._rng.uniform(0, 0.02) if self._rng.random() < 0.9 else 1.5 * TTL)
+        self._report_renewed(slot_resource(name, held.slot), held)
+        self._report("release", name)
+        held.release()
+        self._report("released", name)
 
     def increment(self, name: str) -> bool:
         """Add 1 to a register and append to it, under its lock; return whether it was granted."""
