@@ -26,6 +26,7 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from redlock_django import lock
 from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
+from redlock_django.backends.zookeeper import slots
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
@@ -777,6 +778,39 @@ def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
         backend_of().release(held.pop())
     assert waiter.lease().waited > 0
     until(lambda: len(nodes_in(client, *queues)) == 2, what="two slots are held")
+
+
+def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
+    store: Store, settings: Settings, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before its session ends."""
+    monkeypatch.setattr(slots, "TURN", 0.2)
+    held, turns = hold_slots(2, 2), backend_of().tree.turns("order:1")
+    source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, "-c", source], env=environment) as child:
+        try:
+            until(lambda: bool(nodes_in(client, turns)), what="it has joined")
+        finally:
+            child.kill()
+    waiter = SyncCaller(store).start("order:1", wait=50, limit=2)
+    until(lambda: len(nodes_in(client, turns)) == 2, what="one waits behind it")
+    backend_of().release(held.pop())
+    waiter.lease()
+    assert len(nodes_in(client, turns)) == 1, "the killed one has its place still"
+
+
+def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take(
+    store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "TURN", 0.2)
+    caller, turns = SyncCaller(store), backend_of().tree.turns("order:1")
+    held = hold_slots(2, 2)
+    front = caller.start("order:1", wait=50, limit=2)
+    until(lambda: len(nodes_in(client, turns)) == 1, what="it waits")
+    assert caller.start("order:1", wait=50, limit=3).lease().slot == 2
+    backend_of().release(held[1])
+    assert front.lease().slot == held[1].slot
 
 
 def test_slots_and_turns_outlive_a_restart_of_the_server(

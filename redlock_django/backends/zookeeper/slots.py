@@ -4,7 +4,8 @@ The queue of a slot is that of any lock: its first node holds it. A client that 
 nodes creates its own there, unless another client has done so since it looked. A client that
 finds none joins the queue of turns (`Tree.turns`), as does one for which no free slot is left by
 the clients in this queue. The first one there watches the slots, and each other one only the node
-before its own: so a release wakes one client.
+before its own: so a release wakes one client. Each other one also looks now and then, and takes a
+slot that those in front leave free: they may have been killed, or have a smaller limit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from redlock_django.backends.zookeeper.own_nodes import (
 from redlock_django.backends.zookeeper.paths import Node, Tree, in_order, seconds_left
 from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol, ZooKeeperStep
 from redlock_django.engine.protocol.slots import slot_resource
+
+TURN = 2.0  # seconds for which clients in front may leave a slot free
 
 
 class SlotQueue(NamedTuple):
@@ -76,6 +79,8 @@ class SlotSearch:
         resources = [slot_resource(self._name, slot) for slot in range(wanted.limit)]
         self._queues = [(resource, tree.queue(resource)) for resource in resources]
         self._has_waited = False
+        # When each free slot was first seen, by its queue and version.
+        self._seen: dict[tuple[str, int | None], float] = {}
 
     def take(self) -> ZooKeeperProtocol[TakenSlot | ZooKeeperRefusal]:
         """Take a free slot, or wait for one in the queue of turns."""
@@ -88,8 +93,9 @@ class SlotSearch:
             free = [slot for slot in slots if slot.first is None]
             has_joined, now = self._turns in self._nodes.paths, self._clock()
             join = False
-            if len(before) < len(free):
-                taken = yield from self._take(random.choice(free[len(before) :]))
+            left = self._left_free(free)
+            if ours := free[len(before) :] or left:
+                taken = yield from self._take(random.choice(ours))
                 if taken is not None:
                     self._nodes.leave(self._turns)
                     return taken
@@ -104,11 +110,17 @@ class SlotSearch:
                 yield from self._await_free()
             elif now < self._wanted.patient_until:
                 until = self._wanted.patient_until if free else self._wanted.deadline
-                self._has_waited = True
-                path = f"{self._turns}/{before[-1].name}"
-                yield from self._requests.until_deleted(path, until - now)
+                turn = TURN * (1 + len(before) / 10)  # many look hardly more often than a few
+                yield from self._await_place(before[-1], min(until - now, turn))
             else:
                 return ZooKeeperRefusal(self._name, 0.0, "a slot is reserved for a waiter")
+
+    def _left_free(self, free: Sequence[SlotQueue]) -> list[SlotQueue]:
+        """Return the free slots that clients in front have not taken in their turn."""
+        now, seen = self._clock(), self._seen
+        self._seen = {(slot.queue, slot.version): now for slot in free}
+        self._seen.update((key, seen[key]) for key in self._seen.keys() & seen.keys())
+        return [slot for slot in free if now >= self._seen[slot.queue, slot.version] + TURN]
 
     def _look(
         self, *, join: bool = False, watch: Callable[[Any], object] | None = None
@@ -176,6 +188,26 @@ class SlotSearch:
 
     def _requests_of_take(self, queue: str, client: KazooClient) -> list[Any]:
         return [client.get_children_async(self._turns), *look_at(queue, self._base, client)]
+
+    def _await_place(self, node: Node, seconds: float) -> ZooKeeperProtocol[None]:
+        """Wait until a node before the own one is deleted, for at most `seconds`."""
+        self._has_waited = True
+        path = f"{self._turns}/{node.name}"
+        pause, watches = ZooKeeperStep(seconds), self._session.watches
+        watches.add(pause, frozenset({path}))
+        try:
+            yield from self._await_deleted(path, pause)
+        finally:
+            watches.remove(pause)
+
+    def _await_deleted(self, path: str, pause: ZooKeeperStep) -> ZooKeeperProtocol[None]:
+        # One callback for all looks, which kazoo keeps once: see `Watches`.
+        changed = self._session.watches.changed
+        (exists,) = yield from self._requests.ask(
+            lambda client: [client.exists_async(path, changed)]
+        )
+        if exists is not None:
+            yield pause
 
     def _await_free(self) -> ZooKeeperProtocol[None]:
         """Wait until a slot is free or has another holder, or the deadline has come."""
