@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
@@ -37,6 +39,24 @@ def no_deadlock() -> Iterator[None]:
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Create a directory with a test CA (`ca.pem`) and a key pair for 127.0.0.1."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl program is not installed")
+    home = tmp_path_factory.mktemp("authority")
+    (home / "san").write_text("subjectAltName=IP:127.0.0.1")
+    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for line in (
+        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {key} -keyout master.key -out master.csr -subj /CN=master",
+        "x509 -req -in master.csr -out master.pem -extfile san -CA ca.pem -CAkey ca.key -days 2",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=home, check=True, capture_output=True)
+    return home
 
 
 @pytest.fixture(scope="session")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
 import ssl
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -149,24 +147,6 @@ def test_unix_sockets(name: str, masters: list[LocalMaster]) -> None:
 
 
 # TLS. The bundled server does not support it, so a proxy terminates TLS in front of each master.
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Create a directory with a test CA (`ca.pem`) and a key pair for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl program is not installed")
-    home = tmp_path_factory.mktemp("authority")
-    (home / "san").write_text("subjectAltName=IP:127.0.0.1")
-    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    for line in (
-        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
-        f"req {key} -keyout master.key -out master.csr -subj /CN=master",
-        "x509 -req -in master.csr -out master.pem -extfile san -CA ca.pem -CAkey ca.key -days 2",
-    ):
-        subprocess.run(["openssl", *line.split()], cwd=home, check=True, capture_output=True)
-    return home
 
 
 # TLS handshakes take processor time, and the machine may be loaded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tests.wire.variants import PATIENT, VARIANTS, Variant, make_backend, open_v
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from redlock_django.testing.masters import LocalMaster
 
@@ -146,6 +148,32 @@ def test_a_proxy_that_leads_live_links_to_the_promoted_replica(
         assert link is not None
         until(lambda: refuses(variant, "restarted: trusted in"), "it is another server")
         assert variant.extend(held)[0] is LeaseState.LOST
+
+
+@both
+def test_a_failover_over_tls_with_a_password(name: str, pair: Pair, authority: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "master.pem", authority / "master.key")
+    options = {"password": "canary", "ssl_ca_certs": str(authority / "ca.pem")}
+    with (
+        FaultProxy(pair.primary.port, tls=context) as address,
+        pair.primary.client() as primary,
+        pair.replica.client() as replica,
+        ExitStack() as after,
+    ):
+        backend = make_backend([address.url], options=options, **LONG)
+        trust(pair.primary, backend.deployment)
+        for server in (primary, replica):  # connections that are open need no password
+            server.config_set("requirepass", "canary")
+            after.callback(server.config_set, "requirepass", "")
+        with open_variant(name, backend) as variant:
+            variant.start()
+            kept = variant.acquire("kept", ttl=TTL)
+            assert primary.wait(1, 30_000) == 1
+            replica.replicaof("NO", "ONE")
+            address.lead_to(pair.replica.port)
+            until(lambda: refuses(variant, "restarted: trusted in"), "the failover is noticed")
+            assert variant.extend(kept, ttl=TTL)[0] is LeaseState.RENEWED
 
 
 @either
