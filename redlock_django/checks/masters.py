@@ -34,7 +34,13 @@ _ERRORS = {
     "deployment": "E036",
     "acl": "E037",
 }
-_WARNINGS = {"unreachable": "W038", "loading": "W039", "untrusted": "W040", "policy": "W041"}
+_WARNINGS = {
+    "unreachable": "W038",
+    "loading": "W039",
+    "untrusted": "W040",
+    "policy": "W041",
+    "alone": "W051",
+}
 _HINTS = {
     "version": "Upgrade the server.",
     "run_id": "Connect to the server itself, and upgrade it if it is older.",
@@ -69,7 +75,7 @@ def check_command(**_: Any) -> list[CheckMessage]:
 
 
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return E030 to E043: the faults that `redlock_status` shows for each master.
+    """Return E030 to E043, W051: the faults that `redlock_status` shows for each master.
 
     Like Django's own database checks, it opens connections only if `--database` is given.
     """

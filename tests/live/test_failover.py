@@ -194,8 +194,13 @@ def test_a_primary_that_is_demoted_grants_nothing_on_live_links(name: str, pair:
 def test_a_former_primary_that_needs_a_replica_grants_nothing(name: str, pair: Pair) -> None:
     """Split brain: the former primary is cut off, and with it some clients."""
     with trusting(name, pair) as cut_off, pair.primary.client() as primary:
+        (health,) = cut_off.backend.health()
+        assert [code for code, _ in health.faults] == ["alone"]
+        assert health.counted
         primary.config_set("min-replicas-to-write", 1)
         try:
+            (health,) = cut_off.backend.health()
+            assert health.faults == ()
             assert cut_off.release(cut_off.acquire("order:1"))
             pair.part()
             until(lambda: refuses(cut_off, "answered NOREPLICAS"), "it refuses writes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import override
 
+from redlock_django.admin.held_locks.masters import master_rows
 from redlock_django.admin.held_locks.quorum_banner import ADVICE, QuorumBanner, quorum_banner
 from redlock_django.admin.labels import missing_text
 from redlock_django.backends.inspection.results import HARMLESS, ServerHealth
@@ -38,6 +39,15 @@ def test_all_masters_are_up() -> None:
     shown = banner(server("a"), server("b"), server("c", ("policy", "would evict locks")))
     assert (shown.level, shown.detail, shown.problems, shown.advice) == ("ok", "", (), ())
     assert shown.headline == "Quorum: all 3 servers are up, 2 are needed."
+
+
+def test_a_server_that_is_counted_is_not_called_otherwise() -> None:
+    faults = (("policy", "would evict locks"), ("eviction", "may evict locks"))
+    servers = [server("a", faults[0]), server("b", faults[1]), server("c", *faults, counted=False)]
+    with override("en"):
+        rows = master_rows(servers, {"eviction"})
+    shown = [("warning", "up"), ("warning", "tolerated"), ("error", "not counted")]
+    assert [(row.level, row.word) for row in rows] == shown
 
 
 def test_a_quorum_that_the_next_failure_ends() -> None:

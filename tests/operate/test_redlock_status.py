@@ -19,6 +19,7 @@ from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
 from tests.operate.misconfigured import misconfigure
 from tests.operate.sites import DATABASE
 from tests.timeouts import generous_timeouts
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -223,6 +224,13 @@ def test_one_server_with_a_replica_says_what_is_excluded(
     assert ran.status == 0
     assert ran.json["caveat"].startswith("One server whose replica may take over: a failover may")
     assert ran.json["caveat"] in ran.said
+    with masters[0].client() as primary, masters[1].client() as replica:
+        primary.config_set("repl-diskless-sync-delay", 0)
+        replica.replicaof("127.0.0.1", str(masters[0].port))
+        until(lambda: primary.info("replication")["connected_slaves"] == 1, "it has a replica")
+    assert "set min-replicas-to-write to 1" in run("redlock_status").said
+    said = found(deploy=True, tag="redlock_masters", databases=["default"])
+    assert "would go on beside a promoted replica" in said["W051"]
 
 
 def test_a_database_that_does_not_answer(database_down: None) -> None:

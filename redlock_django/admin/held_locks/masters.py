@@ -46,8 +46,8 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     elif codes == ["untrusted"]:
         is_restarted = health.ready_in and not faults[0].startswith(NEW)
         level, word = "warning", _("restarted") if is_restarted else _("not trusted yet")
-    elif tolerated and set(codes) <= set(tolerated):
-        level, word = "warning", _("tolerated")
+    elif status.counted:
+        level, word = "warning", _("tolerated") if {*codes} & {*tolerated} else _("up")
     else:
         level, word = "error", _("not counted")
     memory = health.policy

@@ -27,8 +27,9 @@ def health_of(
 
     The codes of its faults are `unreachable`, those of `wire.servers.info.faults`, `acl`, `twin`
     (the same server as another), `clock`, `deployment`, `untrusted`, and the HARMLESS ones:
-    `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it) and
-    `waiting` (its ACL does not let it call waiters). Masters in `forbidden` are silent because of
+    `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it),
+    `waiting` (its ACL does not let it call waiters) and `alone` (with `failover`: it accepts writes
+    when it is cut off from its replica). Masters in `forbidden` are silent because of
     their ACL.
     """
     name, report, reason = deployment.names[index], reports.get(index), ""
@@ -77,6 +78,9 @@ def _faults(
     if report.policy != "noeviction" and not report.maxmemory:
         text = f"would evict locks if it had a maxmemory (maxmemory-policy {report.policy})"
         yield "policy", f"{text}: set it to noeviction"
+    if deployment.failover and report.goes_on_alone:
+        text = "would go on beside a promoted replica: set min-replicas-to-write to 1 on it"
+        yield "alone", text
     if missing := [command for command in report.forbidden if command in LOCKS]:
         text = (
             f"its ACL forbids {', '.join(missing)} (docs/reference/acl.md has the least that works)"

@@ -16,6 +16,7 @@ class Health:
     where the server is trusted, None where it has no marker. `deployment` is the fingerprint in its
     marker, "" without one. `forbidden` are the commands of `wire.servers.acl` that its ACL forbids.
     `faults` are pairs of a code and a text, as `wire.servers.info.faults` yields them.
+    `goes_on_alone` is whether it accepts writes when it is cut off from its replicas.
     """
 
     server: str
@@ -32,3 +33,4 @@ class Health:
     deployment: str = ""
     forbidden: tuple[str, ...] = ()
     faults: tuple[tuple[str, str], ...] = ()
+    goes_on_alone: bool = False

@@ -40,6 +40,12 @@ def may_evict(info: dict[str, str]) -> bool:
     return info.get("maxmemory", "0") != "0" and policy != "noeviction"
 
 
+def goes_on_alone(info: dict[str, str]) -> bool:
+    """Return whether a primary that has a replica accepts writes when it is cut off from it."""
+    # The field is there only with min-replicas-to-write.
+    return info.get("connected_slaves", "0") != "0" and "min_slaves_good_slaves" not in info
+
+
 def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield what makes a server unsafe for locks: a code and a message each, the worst first."""
     version = info.get("redis_version", "0")

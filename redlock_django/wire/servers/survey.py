@@ -25,7 +25,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.acl import forbidden
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit, ask, ask_info, describe, prepare
-from redlock_django.wire.servers.info import faults, run_of
+from redlock_django.wire.servers.info import faults, goes_on_alone, run_of
 
 Answer = TypeVar("Answer")
 
@@ -178,4 +178,5 @@ def _health(connection: Any, deployment: Deployment) -> Health:
         deployment="" if known is None else known.deployment,
         forbidden=facts.forbidden,
         faults=tuple(faults(info)),
+        goes_on_alone=goes_on_alone(info),
     )
