@@ -15,7 +15,7 @@ from tests.live.left_over import nothing_left
 from tests.live.linked import linked
 from tests.programs import Program, started
 from tests.timeouts import generous_timeouts
-from tests.waiting import until
+from tests.waiting import stalls, until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_deadlock")]
 R = "export"
-TTL = 2.0
+TTL = 30.0  # no lock expires on a busy machine
 
 SETUP = """
     import sys, threading
@@ -34,7 +34,7 @@ SETUP = """
     from tests.timeouts import generous_timeouts
     settings.configure(REDLOCK={"default": {
         "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
-        "TTL": 2, **generous_timeouts(2)}})
+        "TTL": 30, **generous_timeouts()}})
     django.setup()
     from redlock_django import lock
 """
@@ -46,6 +46,7 @@ HOLDER = f"""{SETUP}
         print("released", flush=True)
         sys.stdin.readline()
 """
+SHORT_LIVED = HOLDER.replace('"TTL": 30, **generous_timeouts()', '"TTL": 4, **generous_timeouts(4)')
 # Each thread notes how many hold the name, in a server that no lock is on.
 WORKER = f"""{SETUP}
     from redis import Redis
@@ -92,21 +93,26 @@ def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
     masters: list[LocalMaster],
 ) -> None:
     with ExitStack() as stack:
-        holders = [stack.enter_context(started(HOLDER, urls(masters), ready="held")) for _ in "ab"]
+        holders = [
+            stack.enter_context(started(SHORT_LIVED, urls(masters), ready="held")) for _ in "ab"
+        ]
         with pytest.raises(LimitReached):
             lock(R, limit=2).acquire()
         holders[0].kill()
         killed = time.monotonic()
-        with lock(R, limit=2, wait=30) as held:
-            assert time.monotonic() - killed <= TTL + 1.5
+        with stalls() as late, lock(R, limit=2, wait=60) as held:
+            assert time.monotonic() - killed - late() <= 4 + 1.5
             with ThreadPoolExecutor(1) as thread, pytest.raises(LimitReached):
                 thread.submit(lock(R, limit=2).acquire).result(60)  # the other one is renewed
             held.ensure_held()
 
 
 def test_a_permit_that_another_process_releases_goes_to_the_waiter(
-    masters: list[LocalMaster],
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A waiter that is not called asks when the locks have expired.
+    monkeypatch.setattr("redlock_django.engine.pauses.CALM", 60.0)
+    monkeypatch.setattr("redlock_django.engine.pauses.CALM_LONGEST", 60.0)
     with ExitStack() as stack:
         first, second = (
             stack.enter_context(started(HOLDER, urls(masters), ready="held")) for _ in "ab"
@@ -118,7 +124,7 @@ def test_a_permit_that_another_process_releases_goes_to_the_waiter(
             assert second.hear() == "released"
             began = time.monotonic()
             held = waits.result(60)
-            assert time.monotonic() - began < 0.5, "it was called: it does not ask for 1 s"
+            assert time.monotonic() - began < 0.5 * TTL, "it was called"
             thread.submit(held.release).result(60)
         first.say("release")
         assert first.hear() == "released"
