@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from redlock_django.web.lock_resource import lock_resource
     from redlock_django.web.mixins import LockResourceMixin
     from redlock_django.web.name_templates import resource
+    from redlock_django.web.verified_by import verified_by
 
 __all__ = [
     "AlreadyHeld",
@@ -58,6 +59,7 @@ __all__ = [
     "locks",
     "resource",
     "transaction_lock",
+    "verified_by",
 ]
 
 _MODULES = {
@@ -73,6 +75,7 @@ _MODULES = {
     "locks": "locking.services",
     "resource": "web.name_templates",
     "transaction_lock": "locking.transactions.transaction_lock",
+    "verified_by": "web.verified_by",
 }
 
 

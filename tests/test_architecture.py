@@ -59,7 +59,7 @@ LAYERS = [
     web.options web.hold
     web.request_state
     web.call
-    web.lock_resource
+    web.lock_resource web.verified_by
     web.mixins web.rules
     middleware
     idempotency.fingerprint idempotency.protocol

@@ -35,6 +35,7 @@ TESTED = {
     "docs/how-to/permits.md": "tests/test_permits_page.py",
     "docs/how-to/testing.md": "tests/testing/test_testing_page.py",
     "docs/how-to/views.md": "tests/app/test_lock_pages.py",
+    "docs/how-to/webhooks.md": "tests/idempotency/test_webhooks_page.py",
     "docs/how-to/write-a-store.md": "tests/test_write_a_store_page.py",
     "docs/tutorial/shop.md": "tests/test_tutorial.py",
 }
@@ -60,9 +61,11 @@ from django.core.wsgi import get_wsgi_application
 from django.db import transaction
 from django.http import JsonResponse
 from django.views import View
+from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from redlock_django import (
-    IdempotentMixin, ResourceLocked, hold, idempotent, lock, lock_resource, transaction_lock
+    IdempotentMixin, ResourceLocked, hold, idempotent, lock, lock_resource, transaction_lock,
+    verified_by
 )
 from rest_framework.decorators import action
 from rest_framework.response import Response
@@ -73,6 +76,7 @@ api = NinjaAPI(urls_namespace="examples")
 app = Celery()
 task = app.task  # django.tasks, where Django has it, takes functions in modules only
 REDLOCK = {"default": {}}
+stripe_signature = lambda request, **_: True  # of the site
 """
 
 

@@ -18,6 +18,7 @@ from django.db import router
 from django.utils.module_loading import import_string
 
 from redlock_django.checks.aliases import valid_aliases
+from redlock_django.checks.lock_order import checks_user, module_of
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
@@ -37,7 +38,7 @@ from redlock_django.idempotency.settings import (
 )
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import records_requests
+from redlock_django.web.request_state import is_recording_wrapper, is_verified, records_requests
 from redlock_django.web.rules import Route, routes
 from redlock_django.web.transactions import view_name
 
@@ -45,7 +46,7 @@ from redlock_django.web.transactions import view_name
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return the messages about IDEMPOTENCY, its stores and its views.
 
-    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W050 and W051: webhooks.
+    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W050 to W052: webhooks.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
@@ -62,6 +63,7 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
     yield from _misplaced(view)
     yield from _before_authentication(view)
     yield from _options_of_view(view)
+    yield from _unverified(view)
     if not atomic_aliases(view):
         return
     for name, handler in handlers_of(view):
@@ -114,6 +116,30 @@ def _options_of_view(view: Any) -> Iterator[CheckMessage]:
                 hint="Pass retention= to @idempotent, or raise RETENTION.",
                 id="redlock_django.W050",
             )
+
+
+def _unverified(view: Any) -> Iterator[CheckMessage]:
+    """Yield W052 for a webhook if nothing around it can verify who has sent an event.
+
+    A decorator of the site may do so, and so may a framework or a class with a dispatch of its own.
+    """
+    options = getattr(view, "idempotent_options", None)
+    if not (isinstance(options, IdempotentOptions) and options.scope is not None):
+        return
+    if is_verified(view) or checks_user(view) or not getattr(view, "csrf_exempt", False):
+        return
+    function = view
+    while not is_recording_wrapper(function):
+        if not module_of(function).startswith(("django.views.decorators.", "redlock_django.")):
+            return
+        function = function.__wrapped__
+    yield checks.Warning(
+        f"{view_name(view)}: nothing around @idempotent verifies who has sent an event, so any "
+        "client can use up the ids of events, and the real ones are then not run.",
+        hint="Put @verified_by(...) above @idempotent. If a middleware or a server in front of the "
+        "site verifies the sender, silence this check.",
+        id="redlock_django.W052",
+    )
 
 
 def _shared_scopes() -> Iterator[CheckMessage]:

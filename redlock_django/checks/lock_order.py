@@ -11,19 +11,20 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.web.frameworks import Framework, authenticating_framework
+from redlock_django.web.request_state import is_verified
 from redlock_django.web.transactions import TransactionMarker, view_name
 
-_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.")
+_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", "redlock_django.web.verified_by")
 
 _HINT = (
-    "Put @lock_resource below login and permission decorators, LockResourceMixin after the mixins "
-    "that check permissions, and in REST framework @lock_resource on handlers with LockAPIMixin. A "
-    "rule locks before the view checks anything: use the decorator instead."
+    "Put @lock_resource below @verified_by and login and permission decorators, LockResourceMixin "
+    "after the mixins that check permissions, and in REST framework @lock_resource on handlers "
+    "with LockAPIMixin. A rule locks before the view checks anything: use the decorator instead."
 )
 
 
 def login_inside_lock(view: Any, *, by_rule: bool) -> Iterator[CheckMessage]:
-    """Yield W014 if a view checks the user only after its lock is acquired.
+    """Yield W014 if a view checks the user or a signature only after its lock is acquired.
 
     `by_rule` is whether a rule locks it, around everything.
     """
@@ -31,8 +32,8 @@ def login_inside_lock(view: Any, *, by_rule: bool) -> Iterator[CheckMessage]:
     if inside is None:
         return
     yield checks.Warning(
-        f"{view_name(view)}: {inside} is inside of the lock, so clients that are not logged in "
-        "can hold the lock.",
+        f"{view_name(view)}: {inside} is inside of the lock, so clients that it would refuse can "
+        "hold the lock.",
         hint=_HINT,
         id="redlock_django.W014",
     )
@@ -47,8 +48,11 @@ def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
     marker = getattr(view, "_non_atomic_requests", None)
     if not (isinstance(marker, TransactionMarker) and marker.atomic_aliases()):
         return
-    while (module := _module_of(view)) and not module.startswith("redlock_django."):
-        if not module.startswith(_CHECKING_ONLY):
+    while module := module_of(view):
+        is_checking = module.startswith(_CHECKING_ONLY)
+        if module.startswith("redlock_django.") and not is_checking:
+            return
+        if not is_checking:
             yield checks.Warning(
                 f"{view_name(view)}: a decorator in {module} is above the lock, so it runs outside "
                 "of the transaction of ATOMIC_REQUESTS.",
@@ -59,7 +63,7 @@ def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
         view = getattr(view, "__wrapped__", None)
 
 
-def _module_of(view: Any) -> str:
+def module_of(view: Any) -> str:
     """Return the module in which a wrapper is defined; `__module__` is that of the view."""
     return str(getattr(view, "__globals__", {}).get("__name__", ""))
 
@@ -78,12 +82,19 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
         # Of several decorators of dispatch, it is unknown which are inside and which outside.
         # After LockResourceMixin; this is its mark.
         bases = tuple(dropwhile(lambda base: not _is_lock_mixin(base), bases))
-    elif _checks_user(locked):
+    elif checks_user(locked):
         return "a login or permission decorator"
+    elif is_verified(locked):
+        return "@verified_by"
     # A class that inherits from AccessMixin has imported it.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
-    for base in bases if mixins is not None else ():
-        if issubclass(base, mixins.AccessMixin) and "dispatch" in vars(base):
+    for base in bases:
+        dispatch = vars(base).get("dispatch")
+        if dispatch is None:
+            continue
+        if mixins is not None and issubclass(base, mixins.AccessMixin):
+            return base.__name__
+        if is_verified(dispatch) and not _is_lock_mixin(base):
             return base.__name__
     return None
 
@@ -99,6 +110,6 @@ def _locked(view: Any) -> Any:
     return view
 
 
-def _checks_user(view: object) -> bool:
+def checks_user(view: object) -> bool:
     """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
     return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")

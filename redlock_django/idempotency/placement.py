@@ -13,7 +13,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import records_requests
+from redlock_django.web.request_state import is_verified, records_requests
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
@@ -94,6 +94,16 @@ _AFTER_AUTHENTICATION = {
 }
 
 
+def check_verified_first(view: Callable[..., Any]) -> None:
+    """Raise InvalidRedlock for a view to decorate that verifies its request further in."""
+    if is_verified(view):
+        raise InvalidRedlock(
+            f"{view_name(view)}: @verified_by is inside of @idempotent, so a request that "
+            "nobody has signed would use up the id of an event, or get a replay. Put @verified_by "
+            "above @idempotent"
+        )
+
+
 def inner_permission_check(view: Callable[..., Any], owner: type | None = None) -> str | None:
     """Return the name of a permission check that a replay would skip, or None.
 
@@ -113,7 +123,11 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
         own = vars(cls).get("dispatch")
         if own is None or records_requests(own):
             continue
-        if _checks_user(own) or (mixins is not None and issubclass(cls, mixins.AccessMixin)):
+        if (
+            _checks_user(own)
+            or is_verified(own)
+            or (mixins is not None and issubclass(cls, mixins.AccessMixin))
+        ):
             return cls.__name__
     return None
 
@@ -124,8 +138,9 @@ def handler_permission_check(owner: type, methods: Iterable[str]) -> str | None:
     `methods` are the HTTP methods whose requests may be replayed.
     """
     for name in sorted(map(str.lower, methods)):
-        if _checks_user(getattr(owner, name, None)):
-            return f"the login or permission decorator of {name}()"
+        handler = getattr(owner, name, None)
+        if _checks_user(handler) or is_verified(handler):
+            return f"the login, permission or @verified_by decorator of {name}()"
     return None
 
 

@@ -168,6 +168,11 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
+def is_verified(view: object) -> bool:
+    """Return whether a view has the decorator `@verified_by`, at any depth."""
+    return hasattr(view, "verified_by")
+
+
 request_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}
 """The attributes that `LockMiddleware` adds to every request."""
 
