@@ -154,7 +154,8 @@ def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
     """Raise ResourceLocked if this process holds one of the resources, and surely still does.
 
     This asks no server. Only for callers that do not wait: a waiter joins the queue. A store inside
-    this process is as quick itself.
+    this process is as quick itself. Not for permits: a process seldom holds all slots of a name,
+    and one that it does not hold may be free.
     """
     if not (_held_leases and backend.is_shared):
         return
