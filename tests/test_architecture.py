@@ -73,6 +73,7 @@ LAYERS = [
     idempotency.flow.attempt
     idempotency.decorators
     admin.* checks.* contrib.* management.* testing.*
+    conformance conformance.config conformance.exchange conformance.rules conformance.__main__
     apps
     """.strip().splitlines()
 ]

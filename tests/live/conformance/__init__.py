@@ -1,0 +1,1 @@
+"""`python -m tests.live.conformance`: two libraries of others under the conformance runner."""
