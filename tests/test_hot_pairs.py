@@ -47,20 +47,24 @@ def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
     assert figures["pairs"] == 300
 
 
-def test_the_steps_of_a_pair_add_up_to_its_bytecodes(contender: Threads) -> None:
+def test_the_steps_of_a_pair_and_of_a_refusal_add_up_to_its_bytecodes(contender: Threads) -> None:
     settle(contender)
+    totals = []
     with Memory(contender) as memory:
         codes = pair_parts.bytecodes(contender, memory)
-        best, shares = pair_parts.timed(contender, memory, 0.05)
-    lines = "\n".join(pair_parts.table(codes, best, shares)).splitlines()
-    counts = [int(line.split("|")[2].strip(" *").replace(",", "")) for line in lines[2:-2]]
-    *steps, pair = counts
-    assert len(steps) == len(pair_parts.STEPS) + 1
-    assert min(steps) > 0
-    assert sum(steps) == pytest.approx(pair, abs=len(steps))  # each is rounded
-    assert 1_000 < pair < 20_000
-    assert 0 < best < 10_000
-    assert set(shares) <= {*pair_parts.STEPS, pair_parts.LOOP}
+        for work in pair_parts.TITLES:
+            best, shares = pair_parts.timed(contender, memory, work, 0.05)
+            lines = "\n".join(pair_parts.table(work, codes[work], best, shares)).splitlines()
+            rows = [line.split("|")[2] for line in lines[2:] if line.startswith("|")]
+            *steps, total = (int(row.strip(" *").replace(",", "")) for row in rows)
+            assert len(steps) == len(pair_parts.STEPS) + 1
+            assert min(steps) > 0
+            assert sum(steps) == pytest.approx(total, abs=len(steps))  # each is rounded
+            assert 0 < best < 10_000
+            assert set(shares) <= {*pair_parts.STEPS, pair_parts.LOOP}
+            totals.append(total)
+    pair, refusal = totals
+    assert 1_000 < refusal < pair < 20_000
 
 
 def test_a_step_of_a_pair_that_is_not_found_any_more_is_an_error(

@@ -1,6 +1,6 @@
-"""The costs of the steps of a pair, in bytecodes and processor time of the client.
+"""The costs of the steps of a pair and of a refusal, in bytecodes and processor time of the client.
 
-`uv run python -m benchmarks pair_parts` prints a table, for pairs without the kernel and with hot
+`uv run python -m benchmarks pair_parts` prints a table of each, without the kernel and with hot
 caches (`workloads/hot.py`). A version of Python runs the same bytecodes on every machine; the time
 depends on the processor, and its shares are taken from samples, so they scatter by a few percent.
 """
@@ -22,11 +22,20 @@ from benchmarks.harness.workload import markdown
 from benchmarks.peers.ours import Threads
 from benchmarks.programs import count_bytecodes
 from benchmarks.worker.figures import clock
-from benchmarks.workloads.hot import BATCH, TARGET_US, Memory, batch, run_pairs, settle
+from benchmarks.workloads.hot import (
+    BATCH,
+    TARGET_US,
+    Memory,
+    Work,
+    batch,
+    run_pairs,
+    run_refusals,
+    settle,
+)
 from redlock_django.testing import local_masters
 
 SECONDS = 3.0
-"""How long pairs are timed."""
+"""How long each is timed."""
 
 SAMPLE = 0.0005
 """Seconds between two samples of what is running."""
@@ -34,20 +43,22 @@ SAMPLE = 0.0005
 PACKAGE = f"{Path(redlock_django.__file__).parent}/"
 LOOP = "the benchmark itself"
 STEPS: dict[str, tuple[str, ...]] = {
-    "receive ten replies": (
+    "receive the replies": (
         "wire/links/inbox.py",
         "wire/judging/clock_steps.py",
         "wire/link/link.py:Exchange.decide",
         "engine/quorum.py:Tally.grant",
+        "engine/quorum.py:Tally.refuse",
+        "engine/quorum.py:Tally._begin",
     ),
-    "send to ten links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
-    "begin two rounds": (
+    "send to the links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
+    "begin the rounds": (
         "wire/links/outbox.py",
         "wire/link/resp.py",
         "wire/link/link.py:Exchange",
     ),
-    "drive two rounds: mutex, reader, poll": ("wire/",),
-    "make and judge two rounds": ("engine/",),
+    "drive the rounds: mutex, reader, poll": ("wire/",),
+    "make and judge the rounds": ("engine/",),
     "the store": ("backends/",),
     "above the store: `Lock`, registry, counters, renewal": ("",),
 }
@@ -59,8 +70,12 @@ _STEP_OF = {place: step for step, places in STEPS.items() for place in places}
 PLACES = sorted(_STEP_OF, key=len, reverse=True)
 
 
+TITLES: dict[Work, str] = {run_pairs: "a pair", run_refusals: "a refusal"}
+LOOPS = [work.__code__ for work in TITLES]
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     with local_masters(5) as masters:
         contender = Threads([("127.0.0.1", master.port) for master in masters])
         settle(contender)
@@ -68,15 +83,18 @@ def main() -> None:
         gc.freeze()  # as in the workers
         with Memory(contender) as memory:
             codes = bytecodes(contender, memory)
-            best, shares = timed(contender, memory, SECONDS)
-    print("\n".join(table(codes, best, shares)))
+            for work in TITLES:
+                best, shares = timed(contender, memory, work, SECONDS)
+                print("\n".join(table(work, codes[work], best, shares)), end="\n\n")
 
 
-def table(codes: Counter[tuple[str, str]], best: float, shares: Counter[str]) -> Iterator[str]:
+def table(
+    work: Work, codes: Counter[tuple[str, str]], best: float, shares: Counter[str]
+) -> Iterator[str]:
     """Yield the table, and what the target of a pair is in bytecodes.
 
-    `codes` are the bytecodes of a batch by step and function, `best` is the time of a pair in µs,
-    `shares` are samples by step.
+    `codes` are the bytecodes of a batch by step and function, `best` is the time of one of it in
+    µs, `shares` are samples by step.
     """
     steps: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for (step, function), count in codes.items():
@@ -87,17 +105,18 @@ def table(codes: Counter[tuple[str, str]], best: float, shares: Counter[str]) ->
         most = ", ".join(f"`{name}` {n / BATCH:.0f}" for name, n in functions.most_common(4))
         time = best * shares[step] / samples
         rows.append([step, f"{functions.total() / BATCH:,.0f}", f"{time:.1f}", most])
-    rows.append(["**a pair**", f"**{total:,.0f}**", f"**{best:.1f}**", ""])
+    rows.append([f"**{TITLES[work]}**", f"**{total:,.0f}**", f"**{best:.1f}**", ""])
     yield markdown(["Step", "Bytecodes", "µs", "Functions with the most bytecodes"], rows)
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield (
-        f"\nPython {version}: {best / total * 1000:.1f} ns for each bytecode, "
-        f"so the target of {TARGET_US} µs is {TARGET_US / best * total:,.0f} bytecodes."
-    )
+    if work is run_pairs:
+        version = ".".join(map(str, sys.version_info[:3]))
+        yield (
+            f"\nPython {version}: {best / total * 1000:.1f} ns for each bytecode, "
+            f"so the target of {TARGET_US} µs is {TARGET_US / best * total:,.0f} bytecodes."
+        )
 
 
-def bytecodes(contender: Any, memory: Memory) -> Counter[tuple[str, str]]:
-    """Return the bytecodes of a batch of pairs by step and function."""
+def bytecodes(contender: Any, memory: Memory) -> dict[Work, Counter[tuple[str, str]]]:
+    """Return the bytecodes of a batch of each work by step and function."""
     places: set[str | None] = set()
 
     def key_of(frame: FrameType) -> tuple[str, str]:
@@ -105,15 +124,17 @@ def bytecodes(contender: Any, memory: Memory) -> Counter[tuple[str, str]]:
         places.add(place_of(code))
         return step_of(frame), code.co_qualname.replace("__create_fn__.<locals>.", "dataclass ")
 
-    batch(contender, memory)  # caches are hot now
-    memory.answer(BATCH)
-    counts = count_bytecodes(partial(run_pairs, contender), key_of)
+    counts = {}
+    for work in TITLES:
+        batch(contender, memory, work)  # caches are hot now
+        memory.answer(work)
+        counts[work] = count_bytecodes(partial(work, contender), key_of)
     require_all_steps(places)
     return counts
 
 
-def timed(contender: Any, memory: Memory, seconds: float) -> tuple[float, Counter[str]]:
-    """Return the time of a pair in µs, the best of all batches, and samples of it by step."""
+def timed(contender: Any, memory: Memory, work: Work, seconds: float) -> tuple[float, Counter[str]]:
+    """Return the time of a pair or refusal in µs, the best of all batches, and samples by step."""
     samples: Counter[str] = Counter()
     best, until = float("inf"), clock() + seconds
 
@@ -122,12 +143,12 @@ def timed(contender: Any, memory: Memory, seconds: float) -> tuple[float, Counte
             samples[step] += 1
 
     while clock() < until or best == float("inf"):
-        best = min(best, batch(contender, memory))
+        best = min(best, batch(contender, memory, work))
     before = signal.signal(signal.SIGALRM, sample)
     signal.setitimer(signal.ITIMER_REAL, SAMPLE, SAMPLE)
     try:
         while clock() < until + seconds:
-            batch(contender, memory)
+            batch(contender, memory, work)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -135,11 +156,11 @@ def timed(contender: Any, memory: Memory, seconds: float) -> tuple[float, Counte
 
 
 def step_of(frame: FrameType) -> str:
-    """Return the step that a frame is a part of; an empty string outside of pairs."""
+    """Return the step that a frame is a part of; an empty string outside of the work."""
     inner: FrameType | None = frame
     while inner is not None:
         code = inner.f_code
-        if code is run_pairs.__code__:
+        if code in LOOPS:
             return LOOP
         if (place := place_of(code)) is not None:
             return _STEP_OF[place]

@@ -1,4 +1,4 @@
-"""Pairs without the kernel: sockets and poll are replaced by memory, and caches are hot.
+"""Pairs and refusals without the kernel: memory in place of sockets and poll, and hot caches.
 
 What is left is the project's own Python code, so the figures scatter less than any with servers.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from math import inf
@@ -21,18 +22,30 @@ from benchmarks.worker.bench import Bench
 from benchmarks.worker.contender import Contender
 from benchmarks.worker.figures import clock
 from benchmarks.workloads.pairs import PYTHON
-from redlock_django.engine.protocol.statuses import GRANTED
+from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 from redlock_django.wire.clock import clock as link_clock
 from redlock_django.wire.drivers import threads
 
 if TYPE_CHECKING:
     from benchmarks.harness.plan import Plan
 
-BATCH = 100  # pairs between two looks at the clock
+BATCH = 100  # pairs, or refusals, between two looks at the clock
+RIVAL = b"0123456789abcdef" * 2
+REPLIES: Mapping[str, Callable[[int, int], bytes]] = {
+    "acquired": lambda number, now: b"$32\r\n%b\r\n" % pack("<4q", number, GRANTED, now, 7),
+    "released": lambda number, now: b":%d\r\n" % number,
+    "refused": lambda number, now: b"$72\r\n%b\r\n" % pack(
+        "<5q32s", number, REFUSED, now, 30_000, 7, RIVAL
+    ),
+}  # fmt: skip
+"""The reply of a master to the round of that number, as its clock shows so many µs."""
+
+Work = Callable[[Contender], None]
+"""Does something BATCH times, to which the replies of `ANSWERS` are prepared."""
 
 
 class Memory:
-    """The masters of an alias, which answer from memory that they grant; see `settle`."""
+    """The masters of an alias, which answer from memory; see `settle`."""
 
     def __init__(self, contender: Any) -> None:
         self.driver: Any = contender._locks["default"].backend.thread_driver()
@@ -53,18 +66,14 @@ class Memory:
     def __exit__(self, *exception: object) -> None:
         self.replaced.close()  # the links are out of step with their masters now
 
-    def answer(self, pairs: int) -> None:
-        """Prepare the replies to so many pairs."""
+    def answer(self, work: Work) -> None:
+        """Prepare the replies to a batch of work."""
         first = (
             next(self.links.outbox._numbers) + 1
         )  # a number is skipped, for itertools has no peek
         now = time.time_ns() // 1000
-        replies = [
-            b"$32\r\n%b\r\n" % pack("<4q", number, GRANTED, now, 7)
-            if (number - first) % 2 == 0
-            else b":%d\r\n" % number
-            for number in range(first, first + 2 * pairs)
-        ]
+        kinds = ANSWERS[work] * BATCH
+        replies = [REPLIES[kind](first + at, now) for at, kind in enumerate(kinds)]
         for master in self.links.masters:
             link = master.link
             link.recv, link.send_some = partial(next, iter(replies)), len
@@ -96,9 +105,9 @@ def cost(contender: Any, *, seconds: float) -> dict[str, Any]:
     until, best, batches = clock() + seconds, float("inf"), 0
     with Memory(contender) as memory:
         while clock() < until or batches < 3:
-            best, batches = min(best, batch(contender, memory)), batches + 1
+            best, batches = min(best, batch(contender, memory, run_pairs)), batches + 1
         profile = cProfile.Profile()
-        memory.answer(BATCH)
+        memory.answer(run_pairs)
         profile.enable()
         run_pairs(contender)
         profile.disable()
@@ -120,18 +129,31 @@ def settle(contender: Any) -> None:
             time.sleep(0.01)  # the tender thread reads it
 
 
-def batch(contender: Contender, memory: Memory) -> float:
-    """Return the processor time of a pair in µs, the average of one batch."""
-    memory.answer(BATCH)
+def batch(contender: Contender, memory: Memory, work: Work) -> float:
+    """Return the processor time of a pair or refusal in µs, the average of one batch."""
+    memory.answer(work)
     began = time.thread_time()
-    run_pairs(contender)
+    work(contender)
     return (time.thread_time() - began) / BATCH * 1e6
 
 
 def run_pairs(contender: Contender) -> None:
-    """Run one batch, to which replies are prepared."""
+    """Run one batch of pairs."""
     for _ in range(BATCH):
         contender.release(contender.acquire("hot"))
+
+
+def run_refusals(contender: Contender) -> None:
+    """Run one batch of refusals."""
+    for _ in range(BATCH):
+        if contender.acquire("hot") is not None:
+            raise RuntimeError("a master that refuses has granted a lock")
+
+
+ANSWERS: Mapping[Work, tuple[str, ...]] = {
+    run_pairs: ("acquired", "released"),
+    run_refusals: ("refused",),
+}
 
 
 def measure(plan: Plan, setting: str, case: str, name: str) -> dict[str, Any]:
