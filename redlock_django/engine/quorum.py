@@ -79,36 +79,36 @@ class Tally:
 
     def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences."""
-        votes = self._votes
-        if self._shared is None and self._account is None:
-            self._begin(fences, time)
         if (
             fences == self._shared
             and self._earliest <= time <= self._latest
-            and votes[master] is None
+            and self._votes[master] is None
         ):
-            votes[master] = time
+            self._votes[master] = time
             self._missing -= 1
             if not self._missing:
                 self.verdict = WON
             return self.verdict
+        if self._shared is None and self._account is None:
+            self._begin(fences, time)
+            return self.grant(master, time, fences)
         return self.cast(master, granted(time, fences))
 
     def refuse(self, master: int, time: int, ttl: int, fence: int, rival: bytes) -> Verdict:
         """Count a vote that refuses one resource to a client that does not wait; see `refused`."""
-        votes = self._votes
-        if self._shared is None and self._account is None and self.rivals:
-            self._begin(rival, time)
         if (
             rival == self._shared
             and self._earliest <= time <= self._latest
-            and votes[master] is None
+            and self._votes[master] is None
         ):
-            votes[master] = time, ttl, fence
+            self._votes[master] = time, ttl, fence
             self._missing -= 1
             if not self._missing:
                 self.verdict = LOST
             return self.verdict
+        if self._shared is None and self._account is None and self.rivals:
+            self._begin(rival, time)
+            return self.refuse(master, time, ttl, fence, rival)
         return self.cast(master, refused(time, ttl, fence, rival))
 
     def _begin(self, shared: tuple[int, ...] | bytes, time: int) -> None:

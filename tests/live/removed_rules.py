@@ -57,7 +57,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     ),
     "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),
-    "of several replies one is read": (Inbox._parse, always("not parser.has_data()")),
+    "of several replies one is read": (Inbox._answer_all, always("not parser.has_data()")),
     "votes after the verdict are dropped": (
         Tally.cast,
         instead(

@@ -53,7 +53,7 @@ from tests.wire.manual_links import (
     manual_links,
     never_dial,
 )  # fmt: skip
-from tests.wire.scripted import MARKER, NAMES, resp
+from tests.wire.scripted import MARKER, NAMES, resp, short
 from tests.wire.variants import make_backend
 
 
@@ -212,7 +212,7 @@ def replies_that_come_too_late_are_read_in_parts() -> None:
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
         now = links.time.wall
-        links.say(0, b"".join(resp([number, 1, now, 7]) for number in numbers))
+        links.say(0, b"".join(resp(short([number, 1, now, 7])) for number in numbers))
         assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
         for _ in range(20):
             links.read(links.masters[0])
@@ -713,7 +713,7 @@ def a_late_master_must_answer_all_that_it_owes() -> None:
 def a_late_master_is_read_before_it_is_left_out() -> None:
     with manual_links(1) as links:
         first = _late(links)
-        links.ends[0].say(resp([first.number, 1, links.time.wall, 7]))
+        links.ends[0].say(resp(short([first.number, 1, links.time.wall, 7])))
         exchange = links.ask(links.acquire("b" * 32))
         links.reply(0, exchange.number)
         assert exchange.tally.verdict is Verdict.WON
@@ -722,7 +722,7 @@ def a_late_master_is_read_before_it_is_left_out() -> None:
 def received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
-        links.ends[0].say(resp([exchange.number, 1, links.time.wall, 7]))
+        links.ends[0].say(resp(short([exchange.number, 1, links.time.wall, 7])))
         poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.WON
 

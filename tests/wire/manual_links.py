@@ -24,7 +24,7 @@ from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Joined, Trust, Unfit
-from tests.wire.scripted import MARKER, NAMES, resp
+from tests.wire.scripted import MARKER, NAMES, resp, short
 
 TIMEOUT = 0.25
 TOKEN = "a" * 32
@@ -223,7 +223,8 @@ class ManualLinks(Links):
     ) -> None:
         """Reply to an acquire, or with no `fences` to a release, for a master with a clock."""
         now = self.time.wall + round(ahead * 1e6)
-        self.say(index, resp([number, status, now, *[fence] * (fences if status == 1 else 0)]))
+        reply = [number, status, now, *[fence] * (fences if status == 1 else 0)]
+        self.say(index, resp(short(reply) if len(reply) == 4 else reply))
 
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""

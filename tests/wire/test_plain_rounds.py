@@ -21,7 +21,7 @@ from redlock_django.engine.quorum import Switch, Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.link.link import Kind
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.resp import GRANT_SIZE, MOST, REFUSAL_SIZE, Templates, pack_command
+from redlock_django.wire.link.resp import MOST, REFUSAL_SIZE, Templates, pack_command
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.outbox import INSPECTED
@@ -179,7 +179,7 @@ def test_random_sessions_are_the_same_without_the_fast_path(seed: int) -> None:
 
 def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
     for index in range(len(links.ends)):
-        links.say(index, resp([exchange.number, 1, time.wall, 7]))
+        links.say(index, resp(short([exchange.number, 1, time.wall, 7])))
 
 
 def test_a_healthy_round_takes_the_fast_path() -> None:
@@ -246,7 +246,7 @@ def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: i
         exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
-        links.say(index, resp([exchange.number, 1, time.wall, *[7] * command.fenced]))
+        links.say(index, resp(short([exchange.number, 1, time.wall, *[7] * command.fenced])))
     assert exchange.tally.verdict is Verdict.WON
     return exchange.tally.account.reasons()
 
@@ -353,7 +353,7 @@ def test_the_fast_path_is_not_taken_where_masters_are_asked_differently() -> Non
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     with timed_links(True, masters=1) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
-        for cut in range(1, GRANT_SIZE):
+        for cut in range(1, len(resp(pack("<4q", 1, 1, time.wall, 7)))):
             exchange = links.ask(links.acquire("b" * 32))
             reply = resp(pack("<4q", exchange.number, 1, time.wall, 7))
             for part in (reply[:cut], reply[cut:]):
@@ -394,12 +394,15 @@ def test_a_clock_step_ends_the_fast_path(form: Callable[[list[int]], object]) ->
         assert not links.link(0).owed or links.masters[0].checking
 
 
-def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
+@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
+def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
         ahead = time.wall + 5_000_000
-        links.say(0, b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
+        replies = [resp(short([one.number, 1, ahead, 7])) for one in asked]
+        for said in [b"".join(replies)] if together else replies:
+            links.say(0, said)
         assert ["stepped" in one.tally.account.reasons()[0] for one in asked] == [True, True]
 
 
@@ -496,6 +499,14 @@ def test_a_grant_of_another_round_is_not_a_vote() -> None:
         assert exchange.tally.grants == 0
 
 
+def test_a_release_of_another_round_is_not_a_vote() -> None:
+    with timed_links(True) as (links, _):
+        exchange = links.ask(links.release())
+        links.say(0, resp(exchange.number + 1))
+        assert links.masters[0].link is None
+        assert exchange.tally.grants == 0
+
+
 def test_bytes_inside_a_refusal_do_not_grant() -> None:
     with timed_links(True) as (links, time):
         exchange = links.ask(links.release())
@@ -514,7 +525,7 @@ def test_bounds_of_clocks_are_not_old() -> None:
         for stepped in [0] * 100 + [1_200_000]:
             time.now += 1.0
             exchange = links.ask(links.acquire())
-            links.say(0, resp([exchange.number, 1, time.wall + stepped, 7]))
+            links.say(0, resp(short([exchange.number, 1, time.wall + stepped, 7])))
         assert "stepped by 1.2 s" in exchange.tally.account.reasons()[0]
 
 
@@ -524,7 +535,7 @@ def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
         time.now += 1.0
         links.steps.clock = lambda: time.now + 0.001  # to count replies takes time, too
         asked = [links.ask(links.acquire(word * 32)) for word in "bcd"]
-        links.ends[0].say(b"".join(resp([one.number, 1, time.wall, 7]) for one in asked))
+        links.ends[0].say(b"".join(resp(short([one.number, 1, time.wall, 7])) for one in asked))
         with patch.object(links.steps, "note", wraps=links.steps.note) as note:
             links.read(links.masters[0])
         assert note.call_count == 1

@@ -21,10 +21,11 @@ import hiredis
 
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
-from redlock_django.engine.protocol.votes import Vote
+from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
+from redlock_django.wire.link.resp import PlainReplies
 
 CHUNK = 65536
 BACKLOG = 2048
@@ -57,13 +58,12 @@ class Owed:
     `number` is that of the round, 0 if there is none. `command` is set for `Kind.COMMAND` alone,
     `mode` ("join" or "distrust") for `Kind.CHECK`.
     `sent` is when the command was written, and `ran` how long the driver had been running then.
-    `grant` and `granted` are the prefix and the array length of the reply that grants: see
-    `plain_grant`. They are set only where several masters were sent the same command together.
+    `plain` is how its plain replies begin: see `plain_replies`. It is None unless several masters
+    were sent the same command together.
     """
 
     __slots__ = ("_exchange", "command", "kind", "mode", "number", "ran", "sent")
-    granted = 0
-    grant: bytes | None = None
+    plain: PlainReplies | None = None
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Exchange(Owed):
     together.
     """
 
-    __slots__ = ("asked", "decided", "grant", "granted", "tally", "wake")
+    __slots__ = ("asked", "decided", "plain", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     kind = Kind.COMMAND
     mode = ""
@@ -119,7 +119,7 @@ class Exchange(Owed):
         self.tally = asked.tally
         self.number = number
         self.wake = wake
-        self.granted = 0
+        self.plain = None
         self.decided = False
 
     @property
@@ -129,7 +129,11 @@ class Exchange(Owed):
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
-        if self.tally.cast(master, vote) is not PENDING and not self.decided:
+        if vote.ballot is Ballot.GRANTED and vote.time is not None:  # of several resources
+            verdict = self.tally.grant(master, vote.time, vote.fences)
+        else:
+            verdict = self.tally.cast(master, vote)
+        if verdict is not PENDING and not self.decided:
             self.decide()
 
     def decide(self) -> None:
@@ -152,6 +156,7 @@ class Link:
     __slots__ = (
         "behind",
         "blocked",
+        "cut",
         "expired",
         "heard",
         "inspected",
@@ -181,6 +186,7 @@ class Link:
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.parsing = False  # the parser has bytes that it has not returned
+        self.cut = b""  # the beginning of a reply whose rest is to come, which is not parsed yet
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()

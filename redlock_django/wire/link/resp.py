@@ -18,7 +18,7 @@ from redlock_django.engine.protocol.commands import (
     script,
 )
 from redlock_django.engine.protocol.slots import name_of
-from redlock_django.engine.protocol.statuses import GRANTED
+from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 
 
 def pack(*parts: str | bytes | int) -> bytes:
@@ -133,37 +133,38 @@ def _gap(piece: str | int) -> Any:
     return _GAP * len(str(piece).encode())
 
 
-# Nearly every reply grants a release, or grants or refuses an acquire of one resource. If nothing
-# else is received with it, its bytes are compared, which takes less time than to parse it.
-_HEADER, REFUSAL_HEADER, _END = b"$32\r\n", b"$72\r\n", b"\r\n"
-_BEGINNING = Struct(f"<{len(_HEADER)}s2q")  # with the number of the round, and the status
-_GRANT = Struct(f"<{_BEGINNING.size}s2q{len(_END)}x")
-GRANT_SIZE = _GRANT.size
-"""The bytes of a reply that grants an acquire."""
+# Nearly every reply grants a release, or grants or refuses an acquire of one resource. These are
+# plain: their bytes are compared, which takes less time than to parse them.
+_END, _HEAD = b"\r\n", Struct("<5s2q")  # the head has the number of the round and the status
+_GRANT = Struct(f"<{_HEAD.size}s2q{len(_END)}x")
+_REFUSAL = Struct(f"<{_HEAD.size}s3q{TOKEN}s{len(_END)}x")
+GRANT_SIZE, REFUSAL_SIZE = _GRANT.size, _REFUSAL.size
+"""The bytes of a plain reply to an acquire: that grants, and that refuses."""
+_GRANTED, _REFUSED = b"$32\r\n", b"$72\r\n"
+REFUSES = _REFUSED[1]
+"""The second byte of a plain refusal."""
 
-read_grant = _GRANT.unpack
-"""Return the prefix, the master's clock in µs and the fence of such a reply."""
+read_grant = _GRANT.unpack_from
+"""Return the head, the master's clock in µs and the fence of a reply that grants an acquire."""
+read_refusal = _REFUSAL.unpack_from
+"""Return the head, the master's clock in µs, the PTTL in ms, the fence and the rival."""
 
-_REFUSAL = Struct(f"<{len(REFUSAL_HEADER)}s5q{TOKEN}s{len(_END)}x")
-REFUSAL_SIZE = _REFUSAL.size
-"""The bytes of a reply that refuses an acquire of a client that does not wait."""
-
-read_refusal = _REFUSAL.unpack
-"""Return the header of such a reply, and what `unpack_refusal` returns."""
+PlainReplies = tuple[bytes, bytes]
+"""The whole reply that grants a release and b"", or the heads of a grant and of a refusal."""
 
 
-def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
-    """Return the prefix of the reply that grants `command`, and its length as an array.
-
-    The reply that grants a release is its prefix alone. The prefix is None for several resources,
-    whose reply is received as an array.
-    """
+def plain_replies(command: Command, number: int) -> PlainReplies | None:
+    """Return how the plain replies to a command begin; None if all its replies are parsed."""
     if not command.fenced:
-        return b":%d\r\n" % number, 3
-    fences = len(command.resources)
-    return (_BEGINNING.pack(_HEADER, number, GRANTED) if fences == 1 else None), 3 + fences
+        return b":%d\r\n" % number, b""
+    if len(command.resources) > 1:
+        return None
+    return _HEAD.pack(_GRANTED, number, GRANTED), _HEAD.pack(_REFUSED, number, REFUSED)
 
 
-def parsed(data: bytes) -> bytes:
-    """Return what a parser makes of a reply that grants or refuses an acquire."""
-    return data[len(_HEADER) : -len(_END)]
+def is_cut(data: bytes) -> bool:
+    """Return whether these bytes are the beginning of a plain reply, whose rest is to come."""
+    if data.startswith(b":"):
+        return not data.endswith(_END)
+    sizes = (_GRANTED, GRANT_SIZE), (_REFUSED, REFUSAL_SIZE)
+    return any(len(data) < size and head.startswith(data[: len(head)]) for head, size in sizes)

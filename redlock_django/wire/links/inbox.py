@@ -1,9 +1,8 @@
 """The inbox: each reply is matched to the command that it answers, and counted.
 
 A plain reply, as nearly every reply is, grants what is owed, or refuses one resource to a client
-that does not wait. It is counted here without a vote, and not even parsed if nothing else was
-received with it. All other replies (other refusals, errors, pushes, checks) are answered one by
-one.
+that does not wait. It is recognised by its bytes, and counted without a vote. All other replies
+(several fences, other refusals, errors, pushes, checks) are parsed and handled one by one.
 """
 
 from __future__ import annotations
@@ -17,17 +16,9 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import (
-    REFUSAL_LENGTH,
-    Acquire,
-    Release,
-    as_array,
-    script,
-    unpack_grant,
-    unpack_refusal,
-)
+from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import GRANTED, NOT_READY, REFUSED
+from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.clock import clock
@@ -46,11 +37,11 @@ from redlock_django.wire.link.link import (
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.link.resp import (
     GRANT_SIZE,
-    REFUSAL_HEADER,
     REFUSAL_SIZE,
+    REFUSES,
+    is_cut,
     pack,
     pack_command,
-    parsed,
     read_grant,
     read_refusal,
 )
@@ -61,12 +52,6 @@ from redlock_django.wire.servers.info import read_info
 from redlock_django.wire.waiting.waiters import Waiters
 
 logger = logging.getLogger("redlock_django")
-
-Grant = tuple[int, tuple[int, ...]]
-"""The master's clock in µs (0 without a clock) and the fences, as a reply that grants has them."""
-RELEASED: Grant = (0, ())
-Refusal = tuple[int, int, int, bytes]
-"""The master's clock in µs, the PTTL in ms, the fence and the rival, as such a reply has them."""
 
 
 class Inbox:
@@ -124,23 +109,73 @@ class Inbox:
     def _count(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
         """Count the replies in what was received from a master until `heard`.
 
-        `ran` is for how long the driver had been running then.
+        `ran` is for how long the driver had been running then. From the first reply on that is not
+        plain, all are parsed.
         """
-        owed = link.owed
-        try:
-            if (
-                heard < master.sound_until
-                and owed
-                and not link.expired
-                and not link.parsing
-                and (plain := _plain_in(data, owed[0])) is not None
-            ):
-                if not plain[0] or self._believes(master, plain[0], owed[0], heard):
-                    self._count_plain(master, link, plain, heard, ran)
-                else:
-                    self._answer(master, link, parsed(data))
+        if link.cut:
+            data, link.cut = link.cut + data, b""
+        at, end, owed = 0, len(data), link.owed
+        while at < end and owed and not link.parsing:
+            exchange: Any = owed[0]  # an Exchange, if it has plain replies
+            # A master that was hung sends hundreds of replies to rounds that are decided, whose
+            # votes need no trust in it.
+            if heard >= master.sound_until and (exchange.undecided or not link.expired):
+                break
+            if exchange.plain is None:
+                break
+            (grant, refusal), is_refusal = exchange.plain, False
+            if not exchange.command.fenced:
+                if data != grant and not data.startswith(grant, at):
+                    break
+                at += len(grant)
+                verdict = exchange.tally.grant(master.index, 0, ())
+            elif end - at >= REFUSAL_SIZE and data[at + 1] == REFUSES:
+                is_refusal = True
+                head, time, ttl, fence, rival = read_refusal(data, at)
+                if head != refusal or not self._believes(master, time, exchange.sent, heard):
+                    break
+                at += REFUSAL_SIZE
+                verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
+            elif end - at >= GRANT_SIZE:
+                head, time, fence = read_grant(data, at)
+                if head != grant or not self._believes(master, time, exchange.sent, heard):
+                    break
+                at += GRANT_SIZE
+                verdict = exchange.tally.grant(master.index, time, (fence,))
             else:
-                self._parse(master, link, data, heard, ran)
+                break
+            if verdict is not PENDING:
+                if not exchange.decided:
+                    exchange.decide()
+                elif verdict is LOST and not is_refusal:
+                    self._outbox.undo_late(master, exchange)
+            owed.popleft()  # last, as in `_answer`
+            if link.expired:
+                link.expired -= 1
+            link.ran, link.heard, link.took = ran, heard, heard - exchange.sent
+        if at < end or link.parsing:
+            self._parse(master, link, data[at:])
+        if master.late and not owed:
+            self._lateness.in_time(master)
+
+    def _believes(self, master: Master, time: int, sent: float, heard: float) -> bool:
+        """Return whether a reply shows no step of a clock; note the clock that it shows."""
+        shown, (least, most, until) = time / 1e6, master.steady
+        if heard < until and heard >= sent and sent + least <= shown <= heard + most:
+            return True
+        return self._steps.note(master, shown - heard, shown - sent)
+
+    # All other replies.
+
+    def _parse(self, master: Master, link: Link, data: bytes) -> None:
+        """Parse what was received, and handle each reply in it."""
+        if not link.parsing and is_cut(data):
+            link.cut = data  # it may be plain once the rest has come
+            return
+        link.parsing = True
+        try:
+            link.parser.feed(data)
+            self._answer_all(master, link)
         except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
             logger.error(
                 "redlock master %s: %s",
@@ -149,68 +184,17 @@ class Inbox:
                 extra={"master": master.address.name},
             )
             self._dialer.lose(master, broken(error))
-        if master.late and not owed:
-            self._lateness.in_time(master)
 
-    def _parse(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
-        """Parse what was received, and count each reply in it."""
-        owed, parser = link.owed, link.parser
-        link.parsing = True
-        parser.feed(data)
-        while True:  # without a condition: see docs/explanation/interrupts.md
-            reply = parser.gets()
-            if reply is False:
+    def _answer_all(self, master: Master, link: Link) -> None:
+        """Handle each reply that the parser has."""
+        parser = link.parser
+        while (reply := parser.gets()) is not False:
+            self._answer(master, link, reply)
+            if master.link is not link:
                 break
-            plain: Grant | Refusal | None = None
-            # A master that was hung sends hundreds of replies to rounds that are decided, whose
-            # votes need no trust in it.
-            sound = heard < master.sound_until and not link.expired
-            if owed and (sound or (link.expired and not owed[0].undecided)):
-                plain = _plain_of(reply, owed[0])
-            if plain is not None and (
-                not plain[0] or self._believes(master, plain[0], owed[0], heard)
-            ):
-                self._count_plain(master, link, plain, heard, ran)
-            else:
-                self._answer(master, link, reply)
-                if master.link is not link:
-                    break
             if not parser.has_data():
                 link.parsing = False
                 break
-
-    def _believes(self, master: Master, time: int, owed: Owed, heard: float) -> bool:
-        """Return whether a reply shows no step of a clock; note the clock that it shows."""
-        shown, (least, most, until) = time / 1e6, master.steady
-        sent = owed.sent
-        if heard < until and heard >= sent and sent + least <= shown <= heard + most:
-            return True
-        return self._steps.note(master, shown - heard, shown - sent)
-
-    def _count_plain(
-        self, master: Master, link: Link, plain: Grant | Refusal, heard: float, ran: float
-    ) -> None:
-        """Count a plain reply, without a vote."""
-        exchange: Any = link.owed[0]  # an Exchange: only these have a plain reply
-        if len(plain) == 2:
-            time, fences = plain
-            verdict = exchange.tally.grant(master.index, time, fences)
-        else:
-            time, ttl, fence, rival = plain
-            verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
-        if verdict is not PENDING:
-            if not exchange.decided:
-                exchange.decide()
-            elif verdict is LOST and len(plain) == 2:
-                self._outbox.undo_late(master, exchange)
-        link.owed.popleft()  # last, as in `_answer`
-        if link.expired:
-            link.expired -= 1
-        link.ran = ran
-        link.heard = heard
-        link.took = heard - exchange.sent
-
-    # All other replies.
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         """Handle a reply that is not counted plainly."""
@@ -265,7 +249,7 @@ class Inbox:
             # before.
             doubt = master.doubt(read) if command.trusted else ""
             exchange.cast(master.index, failed(doubt) if doubt else vote)
-            if vote.ballot is Ballot.GRANTED:
+            if vote.ballot is Ballot.GRANTED and exchange.tally.verdict is LOST:
                 self._outbox.undo_late(master, owed)
 
     def _handle_check(self, master: Master, owed: Owed, reply: Any) -> None:
@@ -356,40 +340,3 @@ class Inbox:
     def _load(self, master: Master, name: str) -> None:
         data = pack("SCRIPT", "LOAD", script(name, self._deployment.failover)[0])
         self._outbox.write(master, Owed(Kind.LOAD, clock()), data)
-
-
-def _plain_in(data: bytes, owed: Owed) -> Grant | Refusal | None:
-    """Return the plain reply that these bytes are, and nothing else; None if they are not one."""
-    if data == owed.grant:
-        return RELEASED if owed.granted == 3 else None  # else it is a part of a grant
-    if len(data) == GRANT_SIZE:
-        prefix, time, fence = read_grant(data)
-        if prefix == owed.grant:
-            return time, (fence,)
-    elif len(data) == REFUSAL_SIZE and owed.granted == 4:
-        header, number, status, time, ttl, fence, rival = read_refusal(data)
-        if header == REFUSAL_HEADER and number == owed.number and status == REFUSED:
-            return time, ttl, fence, rival
-    return None
-
-
-def _plain_of(reply: Any, owed: Owed) -> Grant | Refusal | None:
-    """Return the plain reply that a parsed one is, None if it is not one."""
-    length = owed.granted
-    if length == 3 and reply == owed.number:
-        return RELEASED
-    if length == 4 and type(reply) is bytes:
-        if len(reply) != REFUSAL_LENGTH:
-            number, status, time, fence = unpack_grant(reply)
-            return (time, (fence,)) if number == owed.number and status == GRANTED else None
-        number, status, time, ttl, fence, rival = unpack_refusal(reply)
-        refuses = number == owed.number and status == REFUSED
-        return (time, ttl, fence, rival) if refuses else None
-    if (
-        type(reply) is list
-        and len(reply) == length
-        and reply[:2] == [owed.number, GRANTED]
-        and {*map(type, reply[2:])} == {int}
-    ):
-        return reply[2], tuple(reply[3:])
-    return None

@@ -23,7 +23,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTEST, LateWatch
 from redlock_django.wire.link.link import Exchange, Kind, Link, Owed, ProtocolDesync, broken
 from redlock_django.wire.link.master import Master, Plan
-from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_grant
+from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
 from redlock_django.wire.servers.handshake import join_arguments
 from redlock_django.wire.waiting.waiters import SENT, Waiter, Waiters
 
@@ -271,7 +271,7 @@ class Outbox:
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self._lateness.running.passed
         exchange.command = command  # no acquire follows a repetition, which calls the next waiter
-        exchange.grant, exchange.granted = plain_grant(command, exchange.number)
+        exchange.plain = plain_replies(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from redlock_django.wire.link.master import Master
-from redlock_django.wire.links import inbox
 from redlock_django.wire.links.inbox import Inbox
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
@@ -18,36 +17,42 @@ from tests.wire import (
     link_schedules,
     test_plain_rounds,
 )
+from tests.wire.scripted import short
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        inbox._plain_of, instead("[owed.number, GRANTED]", "[reply[0], GRANTED]"),
-        link_schedules.a_reply_of_another_round_is_not_a_vote,
-    ),
-    Mutant(
-        "an unparsed grant of any round", "fast path: every reply has its round's number",
-        inbox._plain_in, always("prefix == owed.grant"),
+        Inbox._count, never("head != grant"),
         test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
     ),
     Mutant(
-        "an unparsed refusal of any round", "fast path: every reply has its round's number",
-        inbox._plain_in, always("number == owed.number"),
-        partial(test_plain_rounds.test_a_refusal_of_another_round_is_not_a_vote, 1),
+        "a plain release of any round", "fast path: every reply has its round's number",
+        Inbox._count, never("data != grant"),
+        test_plain_rounds.test_a_release_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "a plain refusal of any round", "fast path: every reply has its round's number",
-        inbox._plain_of, always("number == owed.number", nth=2),
+        Inbox._count, never("head != refusal"),
         partial(test_plain_rounds.test_a_refusal_of_another_round_is_not_a_vote, 2),
     ),
     Mutant(
-        "any bytes refuse", "fast path: no other reply refuses",
-        inbox._plain_in, always("header == REFUSAL_HEADER"),
-        test_plain_rounds.test_another_reply_of_the_length_of_a_refusal_is_not_a_vote,
+        "a part of a reply is lost", "fast path: a reply that is cut is counted with its rest",
+        Inbox._parse, without("link.cut = data"),
+        test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
+    ),
+    Mutant(
+        "a part of a reply is read twice", "fast path: a reply that is cut is counted once",
+        Inbox._count, instead("data, link.cut = link.cut + data, b''", "data = link.cut + data"),
+        test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
+    ),
+    Mutant(
+        "a cut reply is parsed", "fast path: a reply that comes in two parts needs no vote",
+        Inbox._parse, never("is_cut(...)"),
+        test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
     ),
     Mutant(
         "a late refusal is released", "fast path: only a grant after the refusal is released",
-        Inbox._count_plain, always("len(plain) == 2", nth=2),
+        Inbox._count, always("not is_refusal"),
         test_plain_rounds.test_a_short_reply_alone_refuses,
     ),
     Mutant(
@@ -58,12 +63,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
         always("self._steps.note(...)"),
-        partial(test_plain_rounds.test_a_clock_step_ends_the_fast_path, list),
+        partial(test_plain_rounds.test_a_clock_step_ends_the_fast_path, short),
     ),
     Mutant(
-        "a step ends with its reply", "fast path: no vote that comes together with a step",
-        Inbox._parse, always("heard < master.sound_until"),
-        test_plain_rounds.test_no_reply_that_comes_together_with_a_clock_step_counts,
+        "a step ends with its reply", "fast path: no vote that comes after a step",
+        Inbox._count, never("heard >= master.sound_until"),
+        partial(
+            test_plain_rounds.test_no_reply_that_comes_with_or_after_a_clock_step_counts, False
+        ),
     ),
     Mutant(
         "an old look at the clock", "fast path: clocks that drift are noted", Inbox._believes,
@@ -86,19 +93,13 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.an_unexpected_reply_drops_the_link,
     ),
     Mutant(
-        "a release without a clock is a step", "link: 0 in a reply is no time of a master",
-        inbox._plain_of,
-        instead("reply[2], tuple(...)", "reply[2] or 1, ()"),
-        link_schedules.a_release_without_the_time_is_no_clock_step,
-    ),
-    Mutant(
         "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
         Inbox._handle_vote,
         always("reply[2] != 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
-        Inbox._count_plain, without("self._outbox.undo_late(...)"),
+        Inbox._count, without("self._outbox.undo_late(...)"),
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
@@ -139,17 +140,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants take the long way", "fast path: late grants of decided rounds are removed",
-        Inbox._parse, never("not owed[0].undecided"),
+        Inbox._count, always("exchange.undecided"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "removed replies are not counted off", "fast path: late grants are counted off",
-        Inbox._count_plain, without("link.expired -= 1"),
+        Inbox._count, without("link.expired -= 1"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "any late grant counts", "fast path: a late grant of an open round takes the long way",
-        Inbox._parse, always("not owed[0].undecided"),
+        Inbox._count, never("exchange.undecided"),
         link_schedules.a_late_grant_of_a_doubtful_master_has_no_vote,
     ),
     Mutant(
@@ -167,8 +168,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants take no time", "fast path: it notes how long replies take",
-        Inbox._count_plain,
-        without("link.took = heard - exchange.sent"),
+        Inbox._count,
+        instead(
+            "link.ran, link.heard, link.took = ran, heard, heard - exchange.sent",
+            "link.ran, link.heard = ran, heard",
+        ),
         link_schedules.no_vote_is_lost_where_all_replies_take_long,
     ),
     Mutant(

@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants wait for all", "fast path: won with a quorum", Tally.grant,
-        instead("not self._missing", "None not in votes"),
+        instead("not self._missing", "None not in self._votes"),
         partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
     ),
     Mutant(
@@ -72,7 +72,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plain vote counts twice", "fast path: the first vote of a master counts",
-        Tally.grant, always("votes[master] is None"),
+        Tally.grant, always("self._votes[master] is None"),
         test_fast_path.test_random_answers_are_the_same_verdict,
     ),
     Mutant(
@@ -91,12 +91,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plain refusal counts twice", "fast path: the first vote of a master counts",
-        Tally.refuse, always("votes[master] is None"),
+        Tally.refuse, always("self._votes[master] is None"),
         test_fast_path.test_random_answers_are_the_same_verdict,
     ),
     Mutant(
         "plain refusals wait for all", "fast path: lost once one rival has a majority",
-        Tally.refuse, instead("not self._missing", "None not in votes"),
+        Tally.refuse, instead("not self._missing", "None not in self._votes"),
         test_fast_path.test_a_round_that_one_rival_wins_builds_no_votes,
     ),
     Mutant(
