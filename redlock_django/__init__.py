@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from redlock_django.edit_locks.model_admin import EditLockMixin
+    from redlock_django.edit_locks.update_view import EditLockViewMixin
     from redlock_django.exceptions import (
         AlreadyHeld,
         BadResource,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyHeld",
     "BadResource",
+    "EditLockMixin",
+    "EditLockViewMixin",
     "IdempotencyRefused",
     "IdempotentFormMixin",
     "IdempotentMixin",
@@ -63,6 +67,8 @@ __all__ = [
 ]
 
 _MODULES = {
+    "EditLockMixin": "edit_locks.model_admin",
+    "EditLockViewMixin": "edit_locks.update_view",
     "IdempotentFormMixin": "idempotency.forms",
     "IdempotentMixin": "idempotency.decorators",
     "Lock": "locking.lock",

@@ -72,7 +72,11 @@ _NETWORK = ("tests/browser/", "tests/live/test_partitions", "tests/live/campaign
 _SITES = ("tests/live/test_web_increments", "tests/live/test_web_disconnects")
 
 # These tests share a PostgreSQL.
-_DATABASES = ("tests/live/transactions/", "tests/scenarios/")
+_DATABASES = (
+    "tests/live/transactions/",
+    "tests/scenarios/",
+    "tests/edit_locks/test_edit_databases",
+)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -72,6 +72,7 @@ LAYERS = [
     idempotency.flow.claim idempotency.resolve
     idempotency.flow.attempt
     idempotency.decorators
+    edit_locks.*
     admin.* checks.* contrib.* management.* testing.*
     conformance conformance.config conformance.exchange conformance.rules conformance.__main__
     apps

@@ -1,0 +1,95 @@
+"""Checks of EditLockMixin at start: it is refused where it could not compare rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib.admin import ModelAdmin
+from django.core.checks import CheckMessage, Error
+from django.core.exceptions import FieldDoesNotExist
+
+from redlock_django.edit_locks.options import calls_super, check_options
+from redlock_django.exceptions import InvalidRedlock
+
+ERROR = "redlock_django.E060"
+
+HOOKS = (
+    "action_checkbox",
+    "changeform_view",
+    "changelist_view",
+    "construct_change_message",
+    "delete_view",
+    "get_actions",
+    "get_changelist_formset",
+    "get_deleted_objects",
+    "get_form",
+    "get_formsets_with_inlines",
+    "render_delete_form",
+)
+"""The methods by which the mixin compares rows."""
+
+BUTTONS = ("actions_detail", "actions_list", "actions_row")
+"""Where django-unfold lists actions that run without a form, so without the version of a row."""
+
+
+def check_class(cls: type[Any], mixin: type[Any]) -> None:
+    """Raise InvalidRedlock for a class whose bases or options are wrong."""
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    bases = cls.__mro__
+    if ModelAdmin in bases and bases.index(ModelAdmin) < bases.index(mixin):
+        raise InvalidRedlock(
+            f"{name}: EditLockMixin comes after ModelAdmin, so nothing is compared. Write class "
+            f"{cls.__name__}(EditLockMixin, admin.ModelAdmin)"
+        )
+    check_options(cls, mixin)
+
+
+def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
+    """Yield errors for what bypasses the comparison of a registered ModelAdmin."""
+    name = type(admin).__qualname__
+    for field in admin.edit_ignore:
+        try:
+            admin.model._meta.get_field(field)
+        except FieldDoesNotExist:
+            yield _error(
+                admin,
+                f"{name}.edit_ignore names {field!r}, which is not a field of "
+                f"{admin.model._meta.label}",
+                "Write the name of a field, or remove it.",
+            )
+    for base, hook in _overrides(type(admin), mixin):
+        yield _error(
+            admin,
+            f"{base.__qualname__}.{hook}() does not call super(), so rows are not compared",
+            f"Call super().{hook}(...) in it.",
+        )
+    for inline in admin.inlines:
+        if getattr(inline, "inlines", ()):
+            yield _error(
+                admin,
+                f"{inline.__qualname__} has inlines of its own, whose rows are not compared",
+                "Give that model a ModelAdmin with EditLockMixin, and remove the inner inlines.",
+            )
+    for option in BUTTONS:
+        for action in getattr(admin, option, None) or ():
+            if action not in admin.edit_reading_actions:
+                yield _error(
+                    admin,
+                    f"{name}.{option} has the action {action!r}, which runs without the version of "
+                    "a row",
+                    "Move it to actions or actions_submit_line, or list it in "
+                    "edit_reading_actions if it changes nothing.",
+                )
+
+
+def _error(admin: Any, message: str, hint: str) -> CheckMessage:
+    return Error(message, hint=hint, obj=type(admin), id=ERROR)
+
+
+def _overrides(cls: type[Any], mixin: type[Any]) -> Iterator[tuple[type[Any], str]]:
+    """Yield the methods of the mixin that a subclass overrides without a call of super()."""
+    for base in cls.__mro__[: cls.__mro__.index(mixin)]:
+        for hook in HOOKS:
+            if hook in vars(base) and not calls_super(vars(base)[hook]):
+                yield base, hook

@@ -1,0 +1,46 @@
+"""Pages that ask before rows are deleted or an action runs: they carry the versions of the rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+ROW = "_edit_row"
+"""The name of the inputs with a primary key, a space, and the version of its row."""
+
+RELATED = "_edit_related"
+"""The name of the input with the digest of what would be deleted together with the rows."""
+
+_TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
+
+
+def row_input(row: models.Model, version: str) -> SafeString:
+    """Return the input that carries the version of a row."""
+    return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, row.pk, version)
+
+
+def posted_versions(request: HttpRequest) -> Mapping[str, str]:
+    """Return the versions that a page has sent, by primary key."""
+    pairs = (value.partition(" ") for value in request.POST.getlist(ROW))
+    return {pk: version for pk, _, version in pairs}
+
+
+def add_inputs(response: Any, inputs: Iterable[SafeString]) -> None:
+    """Add inputs to the forms of a page, beside their CSRF tokens, whatever its template is."""
+    added = format_html_join("", "{}", ((one,) for one in inputs)).encode()
+
+    def add(rendered: HttpResponse) -> None:
+        rendered.content = _TOKEN.sub(lambda token: token[0] + added, rendered.content)
+        if rendered.has_header("Content-Length"):
+            rendered["Content-Length"] = str(len(rendered.content))
+
+    if hasattr(response, "add_post_render_callback"):
+        response.add_post_render_callback(add)
+    elif "html" in response.get("Content-Type", "") and not response.streaming:
+        add(response)

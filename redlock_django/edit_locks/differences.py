@@ -1,0 +1,90 @@
+"""Both versions of a row, field by field: what the editor has entered and what is stored now."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from django.db import models
+from django.template.loader import render_to_string
+from django.utils.formats import localize
+from django.utils.safestring import SafeString
+from django.utils.timezone import is_aware, localtime
+from django.utils.translation import gettext as _
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One field as strings to display; `is_new` if the stored value is not the one shown before."""
+
+    label: str
+    entered: str
+    stored: str
+    is_new: bool
+
+
+def conflict_message(form: Any, stored: models.Model, changed: frozenset[str] | None) -> SafeString:
+    """Return the error of a form whose row has changed, with both versions.
+
+    `stored` is the row as it is now. `changed` has the fields that are not as they were shown, None
+    if only the row as a whole was compared.
+    """
+    shown = list(_differences(form, stored, changed))
+    context = {
+        "name": stored._meta.verbose_name,
+        "differences": shown,
+        "has_others": bool(changed and changed - {*form.fields}) or not shown,
+        "has_files": bool(form.files),
+    }
+    return render_to_string("redlock_django/edit_conflict.html", context)
+
+
+def deleted_message(row: models.Model) -> str:
+    """Return the error of a form whose row has been deleted."""
+    return _(
+        "Not saved: this %(name)s was deleted after you opened this page. What you entered is "
+        "still here."
+    ) % {"name": row._meta.verbose_name}
+
+
+def _differences(
+    form: Any, stored: models.Model, changed: frozenset[str] | None
+) -> Iterator[Difference]:
+    columns = {one.name: one for one in [*stored._meta.fields, *stored._meta.many_to_many]}
+    for name, field in form.fields.items():
+        if name not in columns or name == stored._meta.pk.name:
+            continue
+        now = _stored(stored, columns[name])
+        ours = form.cleaned_data[name] if name in form.cleaned_data else form[name].data
+        entered, is_now = _shown(ours, columns[name]), _shown(now, columns[name])
+        is_new = changed is not None and name in changed
+        if is_new or entered != is_now:
+            if getattr(field.widget, "input_type", "") == "password":
+                entered = is_now = "••••••"
+            label = str(form[name].label)
+            yield Difference(label=label, entered=entered, stored=is_now, is_new=is_new)
+
+
+def _stored(row: models.Model, field: Any) -> Any:
+    value = getattr(row, field.name)
+    return list(value.all()) if field.many_to_many else value
+
+
+def _shown(value: Any, field: Any) -> str:
+    if isinstance(value, models.QuerySet | list | tuple):
+        return ", ".join(sorted(_shown(one, field) for one in value)) or "–"
+    if value is None or value == "" or getattr(value, "name", value) in (None, ""):
+        return "–"  # also a FileField without a file
+    if isinstance(value, bool):
+        return _("Yes") if value else _("No")
+    if isinstance(value, dt.datetime) and is_aware(value):
+        value = localtime(value)
+    choices = dict(getattr(field, "flatchoices", ()) or ())
+    if not isinstance(value, dict) and value in choices:
+        return str(choices[value])
+    if isinstance(value, dt.date | dt.time | Decimal | float | int):
+        return str(localize(value))
+    return str(value)

@@ -1,0 +1,280 @@
+"""Model forms that refuse to save a row that is not the one their page has shown.
+
+The row is read and locked while the form is validated, in the transaction that saves it. So nobody
+can change it between the comparison and the UPDATE, whatever saves it: `save()`, `save_model()` or
+a plug-in. The version that a page shows is an <input> beside a field of the form, so no template
+has to know of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from django.core.exceptions import ValidationError
+from django.db import connections, models, router, transaction
+from django.forms.models import BaseModelForm, BaseModelFormSet
+from django.utils.html import format_html
+
+from redlock_django.edit_locks.differences import conflict_message, deleted_message
+from redlock_django.edit_locks.versions import (
+    changed_since,
+    columns,
+    is_row,
+    keys,
+    locked_rows,
+    locked_sets,
+    row_version,
+    version_of,
+)
+from redlock_django.exceptions import InvalidRedlock
+
+if TYPE_CHECKING:
+    _ModelForm = BaseModelForm[Any]
+    _ModelFormSet = BaseModelFormSet[Any, Any]
+else:
+    _ModelForm = BaseModelForm
+    _ModelFormSet = BaseModelFormSet
+
+VERSION = "_edit_version"
+"""The name of the input that has the version, after the prefix of its form."""
+
+
+class SavingTransaction(ExitStack):
+    """The transactions in which one request compares rows and saves them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compared: list[object] = []
+        self.is_form = False
+        """True while a form with a row is saved."""
+        self.is_deleted = False
+        """True if that row has been deleted."""
+        self._views = 0  # a view may run inside another one
+
+    def __enter__(self) -> Self:
+        self._views += 1
+        return self
+
+    def __exit__(self, *error: object) -> bool:
+        self._views -= 1
+        close: Callable[..., Any] = super().__exit__
+        return bool(close(*error)) if not self._views else False
+
+    @property
+    def is_active(self) -> bool:
+        """True while a view runs."""
+        return self._views > 0
+
+    def begin(self, using: str) -> None:
+        """Begin a transaction of a database, unless one is open that outlasts the save."""
+        if self.is_active and not connections[using].in_atomic_block:
+            self.enter_context(transaction.atomic(using=using))
+
+
+class ComparedForm(_ModelForm):
+    """A model form that is valid only if its row is the one that was shown."""
+
+    edit_transaction: SavingTransaction
+    edit_ignore: frozenset[str] = frozenset()
+    edit_is_row = False
+    """True for a form of a formset, whose rows are compared as a whole."""
+    edit_stored: models.Model | None = None
+    """The row as it is now, locked; None before it is compared, or if it has been deleted."""
+    edit_refused = ""
+
+    _shown = ""
+
+    def __getitem__(self, name: str) -> Any:
+        bound = super().__getitem__(name)
+        if name == self._carrier() and not self.instance._state.adding:
+            _render_version(self, bound)
+        return bound
+
+    def _carrier(self) -> str:
+        """Return the field beside which the version is rendered."""
+        if self.edit_is_row:
+            return str(self.instance._meta.pk.name)
+        visible = (name for name, field in self.fields.items() if not field.widget.is_hidden)
+        return next(visible, "")
+
+    def edit_names(self) -> list[str]:
+        """Return the columns that are compared. One that the form saves is never ignored."""
+        ignored = self.edit_ignore - {*self.fields}
+        return [one.name for one in columns(type(self.instance)) if one.name not in ignored]
+
+    def edit_sets(self) -> list[str]:
+        """Return the many-to-many fields that the form saves."""
+        many = self.instance._meta.many_to_many
+        return [one.name for one in many if one.name in self.fields]
+
+    def edit_version(self) -> str:
+        """Return the version for the page: of the row that it shows beside what was entered."""
+        if not self.is_bound:
+            sets = {name: keys(self.initial.get(name) or ()) for name in self.edit_sets()}
+            return self._version_of(self.instance, sets)
+        if self.edit_refused and self.edit_stored is not None:
+            return self._shown  # the page shows both, so the editor may now choose
+        return str(self.data.get(self.add_prefix(VERSION), ""))
+
+    def _version_of(self, row: models.Model, sets: dict[str, list[str]]) -> str:
+        if self.edit_is_row:
+            return row_version(row, self.edit_ignore - {*self.fields})
+        return json.dumps(version_of(row, self.edit_names(), sets))
+
+    def full_clean(self) -> None:
+        """Validate the form, and refuse it if the row has changed."""
+        if self.is_bound and not self.instance._state.adding and self._is_saved():
+            self._compare()
+        super().full_clean()
+        if self.edit_refused:
+            self.add_error(None, ValidationError(self._message(), code="edit_conflict"))
+
+    def _is_saved(self) -> bool:
+        """Return whether the row will be written: a formset leaves out rows as they are."""
+        return not self.edit_is_row or self.has_changed()
+
+    def _compare(self) -> None:
+        self.edit_transaction.compared.append(self)
+        row = self.instance
+        if not self.edit_is_row:
+            using = router.db_for_write(type(row), instance=row)
+            self.edit_transaction.begin(using)
+            self.edit_stored = locked_rows(type(row), [row.pk], using).get(row.pk)
+        if (stored := self.edit_stored) is None:
+            self.edit_refused = "deleted"
+            return
+        self._compare_with(stored)
+        if not self.edit_refused:
+            # What the form does not have is saved as it is now, also if it was just changed.
+            for column in columns(type(row)):
+                if not column.primary_key:
+                    setattr(row, column.attname, getattr(stored, column.attname))
+
+    def _compare_with(self, stored: models.Model) -> None:
+        shown = str(self.data.get(self.add_prefix(VERSION), ""))
+        self._changed: frozenset[str] | None = None
+        if self.edit_is_row:
+            self._shown = self._version_of(stored, {})
+            same = is_row(stored, shown, self.edit_ignore - {*self.fields})
+        else:
+            using = str(stored._state.db)
+            sets = locked_sets(stored, self.edit_sets(), using)
+            self._shown = self._version_of(stored, sets)
+            version = _parsed(shown)
+            self._changed = changed_since(version, stored, self.edit_names(), sets)
+            same = bool(version) and not self._changed
+        if not shown:
+            self.edit_refused = "missing"
+        elif not same:
+            self.edit_refused = "changed"
+
+    def _message(self) -> Any:
+        if self.edit_stored is None:
+            return deleted_message(self.instance)
+        is_known = self.edit_refused != "missing"
+        return conflict_message(self, self.edit_stored, self._changed if is_known else None)
+
+
+def _parsed(text: str) -> dict[str, str]:
+    """Return the version that a page has sent, empty if it is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    is_version = isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
+    return found if is_version else {}
+
+
+def _render_version(form: ComparedForm, bound: Any) -> None:
+    """Make a field of a form render the version of the row, too."""
+    if "as_widget" in vars(bound):
+        return
+    plain = bound.as_widget
+
+    def as_widget(widget: Any = None, attrs: Any = None, only_initial: bool = False) -> Any:
+        rendered = plain(widget, attrs, only_initial)
+        if only_initial:
+            return rendered
+        hidden = '<input type="hidden" name="{}" value="{}" autocomplete="off">'
+        return rendered + format_html(hidden, form.add_prefix(VERSION), form.edit_version())
+
+    bound.as_widget = as_widget
+
+
+class ComparedFormSet(_ModelFormSet):
+    """A formset that is valid only if the rows that it would save are those that were shown."""
+
+    edit_transaction: SavingTransaction
+    model: type[models.Model]
+
+    def full_clean(self) -> None:
+        """Read and lock the rows that were edited, then validate all forms."""
+        if self.is_bound:
+            self._note_deleted()
+            self._lock([one for one in self.initial_forms if not one.edit_refused])
+        super().full_clean()
+        for form in self.initial_forms if self.is_bound else ():
+            # Django does not look at the errors of a row that is to be deleted.
+            if self._is_deleted(form) and form.edit_refused == "changed":
+                self._non_form_errors += form.non_field_errors()  # type: ignore[attr-defined]
+
+    def _note_deleted(self) -> None:
+        """Note the rows that Django has not found, and keep what was entered on the page."""
+        missing = [form for form in self.initial_forms if form.instance._state.adding]
+        for form in missing:
+            form.edit_refused = "deleted"
+        if missing:  # the admin shows a row for each instance that is in both of these
+            self._queryset = [form.instance for form in self.initial_forms]
+
+    def _lock(self, every: Iterable[Any]) -> None:
+        edited = [form for form in every if form.has_changed()]
+        if not edited:
+            return
+        using = router.db_for_write(self.model, instance=edited[0].instance)
+        self.edit_transaction.begin(using)
+        rows = locked_rows(self.model, [form.instance.pk for form in edited], using)
+        for form in edited:
+            form.edit_stored = rows.get(form.instance.pk)
+
+    def _is_deleted(self, form: Any) -> bool:
+        return self.can_delete and hasattr(form, "cleaned_data") and self._should_delete_form(form)  # type: ignore[attr-defined]
+
+
+def compared_form(form: type[Any], **attributes: Any) -> type[Any]:
+    """Return a form class whose forms compare their row; `attributes` are set in the class.
+
+    Raises InvalidRedlock if it is not a model form.
+    """
+    if not issubclass(form, BaseModelForm):
+        raise InvalidRedlock(
+            f"{form.__qualname__} is not a ModelForm, so it has no row that could be compared. "
+            "Derive it from django.forms.ModelForm"
+        )
+    bases = (form,) if issubclass(form, ComparedForm) else (ComparedForm, form)
+    made: Any = type(form)
+    return cast(
+        "type[Any]", made(form.__name__, bases, {"__module__": form.__module__, **attributes})
+    )
+
+
+class _OfDeletedRow(_ModelForm):
+    def full_clean(self) -> None:
+        super().full_clean()
+        self.add_error(None, ValidationError(deleted_message(self.instance), code="edit_conflict"))
+
+
+def form_of_deleted_row(form: type[Any]) -> type[Any]:
+    """Return a form class that shows what was entered for a row that has been deleted."""
+    made: Any = type(form)
+    return cast("type[Any]", made(form.__name__, (_OfDeletedRow, form), {}))
+
+
+def compared_formset(formset: type[Any], **attributes: Any) -> type[Any]:
+    """Return a formset class whose forms compare their rows; `attributes` are set in its forms."""
+    form = compared_form(formset.form, edit_is_row=True, **attributes)
+    bases = (formset,) if issubclass(formset, ComparedFormSet) else (ComparedFormSet, formset)
+    made = {"form": form, "edit_transaction": attributes["edit_transaction"]}
+    return type(formset.__name__, bases, {"__module__": formset.__module__, **made})

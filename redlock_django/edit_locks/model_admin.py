@@ -1,0 +1,295 @@
+"""`EditLockMixin`: a ModelAdmin that saves nothing over what its editor has not seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.options import TO_FIELD_VAR
+from django.contrib.admin.utils import unquote
+from django.core.checks import CheckMessage
+from django.db import models, router
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+
+from redlock_django.edit_locks.admin_checks import check_admin, check_class
+from redlock_django.edit_locks.confirmations import (
+    RELATED,
+    add_inputs,
+    posted_versions,
+    row_input,
+)
+from redlock_django.edit_locks.forms import (
+    ComparedFormSet,
+    SavingTransaction,
+    compared_form,
+    compared_formset,
+    form_of_deleted_row,
+)
+from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
+from redlock_django.exceptions import InvalidRedlock
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = object
+
+
+class _Changed(Exception):
+    """Rows are not those that were shown; the message is for the editor."""
+
+
+class EditLockMixin(_ModelAdmin):
+    """A ModelAdmin that refuses to save or delete a row that has changed since it was shown.
+
+    List it before ModelAdmin. `edit_ignore` names fields whose changes are no conflict, for example
+    one that a job writes: they are saved as they are stored, unless the form has them.
+    `edit_reading_actions` names actions that change nothing; they also run on rows that have
+    changed, and on all rows of all pages. Raises InvalidRedlock when the class is created with a
+    wrong value.
+    """
+
+    edit_ignore: Collection[str] = ()
+    edit_reading_actions: Collection[str] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        check_class(cls, EditLockMixin)
+
+    def check(self, **kwargs: Any) -> list[CheckMessage]:
+        """Check the options, and that nothing overrides the comparison."""
+        return [*super().check(**kwargs), *check_admin(self, EditLockMixin)]
+
+    # Forms.
+
+    def get_form(
+        self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> type[Any]:
+        """Return the form class, which compares the row if there is one."""
+        form = super().get_form(request, obj, change=change, **kwargs)
+        if obj is not None:
+            return compared_form(form, **self._attributes(request))
+        return form_of_deleted_row(form) if _transaction_of(request).is_deleted else form
+
+    def get_formsets_with_inlines(self, request: Any, obj: Any = None) -> Iterator[Any]:
+        """Yield the formsets of the inlines, which compare their rows."""
+        for formset, inline in super().get_formsets_with_inlines(request, obj):
+            if obj is not None:
+                ignored = frozenset(getattr(inline, "edit_ignore", ()))
+                about = {**self._attributes(request), "edit_ignore": ignored}
+                formset = compared_formset(formset, **about)
+            yield formset, inline
+
+    def get_changelist_formset(self, request: Any, **kwargs: Any) -> type[Any]:
+        """Return the formset of `list_editable`, which compares the rows."""
+        formset = super().get_changelist_formset(request, **kwargs)
+        return compared_formset(formset, **self._attributes(request))
+
+    def _attributes(self, request: Any) -> dict[str, Any]:
+        return {
+            "edit_transaction": _transaction_of(request),
+            "edit_ignore": frozenset(self.edit_ignore),
+        }
+
+    def construct_change_message(
+        self, request: Any, form: Any, formsets: Any, add: bool = False
+    ) -> Any:
+        """Return the message about a saved form; raise InvalidRedlock if it was not compared."""
+        forms_of_rows = all(isinstance(one, ComparedFormSet) for one in formsets or ())
+        if not add and not (forms_of_rows and form in _transaction_of(request).compared):
+            raise InvalidRedlock(
+                f"{type(self).__qualname__} has saved a form that was not compared with its row. "
+                "Call super() in get_form(), get_formsets_with_inlines() and "
+                "get_changelist_formset()"
+            )
+        return super().construct_change_message(request, form, formsets, add)
+
+    # Views.
+
+    def changeform_view(
+        self, request: Any, object_id: Any = None, form_url: str = "", extra_context: Any = None
+    ) -> Any:
+        """Show or save one row, in the transaction in which it is compared."""
+        with _transaction_of(request, renew=True) as transaction:
+            transaction.is_form = request.method == "POST"
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def _get_obj_does_not_exist_redirect(self, request: Any, opts: Any, object_id: str) -> Any:
+        """Answer a form whose row has been deleted: keep what was entered, for a new row."""
+        transaction = _transaction_of(request)
+        if not transaction.is_form or not self.has_add_permission(request):
+            return super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc]
+        transaction.is_form, transaction.is_deleted = False, True
+        request.POST = request.POST.copy()
+        # Then Django treats the rows of inlines as new ones.
+        request.POST["_saveasnew"] = "1"
+        request.POST.update({k: "0" for k in request.POST if k.endswith("-INITIAL_FORMS")})
+        name = f"admin:{opts.app_label}_{opts.model_name}_add"
+        shown = {"show_save": True, "show_save_and_add_another": False, "show_delete": False}
+        return super().changeform_view(
+            request, None, reverse(name, current_app=self.admin_site.name), shown
+        )
+
+    def revision_view(
+        self, request: Any, object_id: str, version_id: str, extra_context: Any = None
+    ) -> Any:
+        """Show or save a form of django-reversion, for which it first reverts the row.
+
+        So the row is compared before that, together with the rows of the inlines.
+        """
+        with _transaction_of(request, renew=True) as transaction:
+            obj = self.get_object(request, unquote(object_id))
+            if obj is not None:
+                request._redlock_related = self._digest_of_inlines(request, obj)
+                inputs = [self._row_input(obj), _related_input(request)]
+            try:
+                if obj is not None and request.method == "POST":
+                    self._compare_rows(request, transaction, [obj])
+                    _compare_related(request, self._digest_of_inlines(request, obj))
+            except _Changed as changed:
+                self.message_user(request, str(changed), messages.ERROR)
+                return HttpResponseRedirect(request.get_full_path())
+            view: Any = super()
+            response = view.revision_view(request, object_id, version_id, extra_context)
+            if obj is not None:
+                add_inputs(response, inputs)
+            return response
+
+    def _digest_of_inlines(self, request: Any, obj: Any) -> str:
+        versions = [
+            row_version(row)
+            for formset, inline in list(self.get_formsets_with_inlines(request, obj))
+            for row in formset(instance=obj, queryset=inline.get_queryset(request)).get_queryset()
+        ]
+        return hashlib.sha256(repr(versions).encode()).hexdigest()
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        """Show the rows, save those of `list_editable`, or run an action."""
+        with _transaction_of(request, renew=True) as transaction:
+            if request.method == "POST" and "_save" in request.POST:
+                transaction.begin(router.db_for_write(self.model))
+            return super().changelist_view(request, extra_context)
+
+    def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
+        """Ask before a row is deleted, and delete it unless it has changed since."""
+        with _transaction_of(request, renew=True) as transaction:
+            if request.method != "POST":
+                return super().delete_view(request, object_id, extra_context)
+            try:
+                to_field = request.POST.get(TO_FIELD_VAR, request.GET.get(TO_FIELD_VAR))
+                obj = self.get_object(request, unquote(object_id), to_field)
+                if obj is not None and self.has_delete_permission(request, obj):
+                    self._compare_rows(request, transaction, [obj])
+                return super().delete_view(request, object_id, extra_context)
+            except _Changed as changed:
+                self.message_user(request, str(changed), messages.ERROR)
+                return HttpResponseRedirect(request.get_full_path())
+
+    def render_delete_form(self, request: Any, context: Any) -> Any:
+        """Return the page that asks before a row is deleted; it carries the row's version."""
+        response = super().render_delete_form(request, context)
+        add_inputs(response, [self._row_input(context["object"]), _related_input(request)])
+        return response
+
+    def get_deleted_objects(self, objs: Any, request: Any) -> Any:
+        """Return what would be deleted with these rows; it must be what was shown."""
+        found = super().get_deleted_objects(objs, request)
+        listing = hashlib.sha256(repr(found[0]).encode()).hexdigest()
+        request._redlock_related = listing
+        if request.POST.get("post"):
+            _compare_related(request, listing)
+        return found
+
+    # Actions.
+
+    def action_checkbox(self, obj: Any) -> Any:
+        """Return the checkbox of a row in the list, with its version."""
+        return format_html("{}{}", super().action_checkbox(obj), self._row_input(obj))
+
+    def get_actions(self, request: Any) -> Any:
+        """Return the actions, which refuse rows that have changed since they were shown."""
+        actions: dict[str, Any] = super().get_actions(request)
+        return {
+            name: (action if name in self.edit_reading_actions else _compared(action), name, text)
+            for name, (action, _name, text) in actions.items()
+        }
+
+    def _row_input(self, row: models.Model) -> Any:
+        return row_input(row, row_version(row, self.edit_ignore))
+
+    def _compare_rows(
+        self, request: HttpRequest, transaction: SavingTransaction, rows: list[Any]
+    ) -> None:
+        """Lock the rows; raise _Changed if one of them is not as it was shown."""
+        shown = posted_versions(request)
+        using = router.db_for_write(self.model, instance=rows[0])
+        transaction.begin(using)
+        stored = locked_rows(self.model, [row.pk for row in rows], using)
+        changed = [
+            row
+            for row in rows
+            if row.pk not in stored
+            or not is_row(stored[row.pk], shown.get(str(row.pk), ""), self.edit_ignore)
+        ]
+        if changed:
+            raise _Changed(
+                _(
+                    "Nothing was done, because this has changed since the page was opened: %s. "
+                    "Look at it again."
+                )
+                % ", ".join(map(str, changed))
+            )
+
+
+def _related_input(request: Any) -> Any:
+    listing = getattr(request, "_redlock_related", "")
+    return format_html('<input type="hidden" name="{}" value="{}">', RELATED, listing)
+
+
+def _compare_related(request: Any, listing: str) -> None:
+    """Raise _Changed if the rows that would be changed, too, are not those that were shown."""
+    if request.POST.get(RELATED) != listing:
+        raise _Changed(
+            _("Nothing was done: what would be changed with it has changed. Look at it again.")
+        )
+
+
+def _transaction_of(request: Any, *, renew: bool = False) -> SavingTransaction:
+    """Return the transactions of a request; `renew` for the view that is about to begin."""
+    found: SavingTransaction | None = getattr(request, "_redlock_saving", None)
+    if found is None or (renew and not found.is_active):
+        found = request._redlock_saving = SavingTransaction()
+    return found
+
+
+def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an action that refuses rows that have changed since they were shown."""
+
+    @wraps(action)
+    def run(model_admin: EditLockMixin, request: HttpRequest, queryset: Any) -> Any:
+        try:
+            if request.POST.get("select_across", "0") != "0":
+                raise _Changed(
+                    _(
+                        "Nothing was done: rows of other pages were selected, which this page does "
+                        "not show. Select rows on one page, or show more rows on a page."
+                    )
+                )
+            rows = list(queryset)
+            if rows:
+                model_admin._compare_rows(request, _transaction_of(request), rows)
+            response = action(model_admin, request, queryset)
+        except _Changed as changed:
+            model_admin.message_user(request, str(changed), messages.ERROR)
+            return None
+        if isinstance(response, HttpResponse):  # it asks for a confirmation
+            inputs = [model_admin._row_input(row) for row in rows]
+            add_inputs(response, [*inputs, _related_input(request)])
+        return response
+
+    return run

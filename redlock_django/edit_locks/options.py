@@ -1,0 +1,34 @@
+"""The options of EditLockMixin and EditLockViewMixin, and what their subclasses override."""
+
+from __future__ import annotations
+
+import inspect
+from difflib import get_close_matches
+from typing import Any
+
+from redlock_django.exceptions import InvalidRedlock
+
+
+def check_options(cls: type[Any], mixin: type[Any]) -> None:
+    """Raise InvalidRedlock for an option `edit_…` that does not exist or has a wrong value."""
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    known = [one for one in vars(mixin) if one.startswith("edit_")]
+    for option in vars(cls):
+        close = get_close_matches(option, known, n=1, cutoff=0.8)
+        if option.startswith("edit_") and option not in known and close:
+            raise InvalidRedlock(
+                f"{name}: {mixin.__name__} has no option {option!r}. Write {close[0]!r}"
+            )
+    for option in ("edit_ignore", "edit_reading_actions"):
+        value = getattr(cls, option, ())
+        if isinstance(value, str) or not all(isinstance(one, str) for one in value):
+            raise InvalidRedlock(
+                f"{name}: {option} must be a list of names, got {value!r}. Write {option} = "
+                f"[{value!r}]"
+            )
+
+
+def calls_super(method: Any) -> bool:
+    """Return whether the code of a method calls super()."""
+    code = getattr(inspect.unwrap(method), "__code__", None)
+    return code is not None and "super" in code.co_names

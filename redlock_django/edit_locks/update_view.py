@@ -1,0 +1,94 @@
+"""`EditLockViewMixin`: an UpdateView that saves nothing over what its editor has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from asgiref.sync import iscoroutinefunction
+from django.utils.decorators import classonlymethod
+from django.views.generic import UpdateView, View
+
+from redlock_django.edit_locks.forms import SavingTransaction, compared_form
+from redlock_django.edit_locks.options import calls_super, check_options
+from redlock_django.exceptions import InvalidRedlock
+
+if TYPE_CHECKING:
+    _UpdateView = UpdateView[Any, Any]
+else:
+    _UpdateView = object
+
+
+class EditLockViewMixin(_UpdateView):
+    """An UpdateView that refuses to save a row that has changed since it was shown.
+
+    List it before UpdateView. A row that has changed is an error of the form, which shows both
+    versions. The template must render the first visible field of the form, beside which the version
+    is. `edit_ignore` is that of EditLockMixin. Raises InvalidRedlock when the class is created with
+    a wrong value, or where its row could not be compared.
+    """
+
+    edit_ignore: Collection[str] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        name, bases = f"{cls.__module__}.{cls.__qualname__}", cls.__mro__
+        if View in bases and bases.index(View) < bases.index(EditLockViewMixin):
+            raise InvalidRedlock(
+                f"{name}: EditLockViewMixin comes after the view, so nothing is compared. Write "
+                f"class {cls.__name__}(EditLockViewMixin, UpdateView)"
+            )
+        check_options(cls, EditLockViewMixin)
+        for base in bases[: bases.index(EditLockViewMixin)]:
+            for hook in ("get_form", "post"):
+                method = vars(base).get(hook)
+                if method is not None and not calls_super(method):
+                    raise InvalidRedlock(
+                        f"{name}: {hook}() does not call super(), so the row is not compared. Call "
+                        f"super().{hook}(...) in it"
+                    )
+        handlers = [getattr(cls, one, None) for one in ("get", "post", "put", "form_valid")]
+        if any(map(iscoroutinefunction, handlers)):
+            raise InvalidRedlock(
+                f"{name}: EditLockViewMixin works in sync views, because a transaction belongs to "
+                "a thread. Write def, not async def, in its methods"
+            )
+
+    @classonlymethod
+    def as_view(cls, **initkwargs: Any) -> Any:  # noqa: N805
+        """Return the view function. Raises InvalidRedlock for a view that updates no row."""
+        if not issubclass(cls, UpdateView):
+            raise InvalidRedlock(
+                f"{cls.__qualname__} is not an UpdateView. Write class {cls.__name__}"
+                "(EditLockViewMixin, UpdateView)"
+            )
+        model = initkwargs.get("model", cls.model)
+        if model is not None and (model._meta.abstract or model._meta.pk is None):
+            raise InvalidRedlock(
+                f"{cls.__qualname__}: {model._meta.label} has no primary key, by which its row "
+                "could be found again. Add a field with primary_key=True"
+            )
+        form = initkwargs.get("form_class", cls.form_class)
+        if form is not None:
+            compared_form(form)
+        return super().as_view(**initkwargs)
+
+    @cached_property
+    def _edit_transaction(self) -> SavingTransaction:
+        """The transactions in which the row is compared and saved."""
+        return SavingTransaction()
+
+    def get_form(self, form_class: Any = None) -> Any:
+        """Return the form, which compares the row."""
+        compared = compared_form(
+            form_class or self.get_form_class(),
+            edit_transaction=self._edit_transaction,
+            edit_ignore=frozenset(self.edit_ignore),
+        )
+        return super().get_form(compared)
+
+    def post(self, *args: Any, **kwargs: Any) -> Any:
+        """Save the row, in the transaction in which it is compared."""
+        with self._edit_transaction:
+            return super().post(*args, **kwargs)

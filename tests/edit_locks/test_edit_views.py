@@ -1,0 +1,117 @@
+"""EditLockViewMixin: an UpdateView that saves nothing over what its editor has not seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django import forms
+from django.db import connection, models
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from django.views.generic import CreateView, TemplateView, UpdateView
+
+from redlock_django import EditLockViewMixin, InvalidRedlock
+from tests.edit_locks.models import Article
+from tests.edit_locks.pages import OpenPage
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    _UpdateView = UpdateView[Article, Any]
+else:
+    _UpdateView = UpdateView
+
+pytestmark = pytest.mark.django_db
+TEMPLATE = "<form method=post>{% csrf_token %}{{ form.as_p }}</form>"
+
+
+class EditArticle(EditLockViewMixin, _UpdateView):
+    model = Article
+    fields = ("title", "body", "tags")
+    template_name = "edit.html"
+    success_url = "/"
+
+
+@pytest.fixture(params=[False, True], ids=["autocommit", "atomic"])
+def page(
+    request: pytest.FixtureRequest,
+    urls: list[Any],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    article: Article,
+) -> str:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
+    loader = ("django.template.loaders.locmem.Loader", {"edit.html": TEMPLATE})
+    loaders = [loader, "django.template.loaders.app_directories.Loader"]
+    [engine] = settings.TEMPLATES
+    options = {**engine["OPTIONS"], "loaders": loaders}
+    settings.TEMPLATES = [{**engine, "APP_DIRS": False, "OPTIONS": options}]
+    urls.append(path("<int:pk>/", EditArticle.as_view()))
+    return f"/{article.pk}/"
+
+
+def test_the_second_of_two_saves_is_refused_with_both_versions(
+    page: str, client: Client, article: Article
+) -> None:
+    hers, his = OpenPage(client, page), OpenPage(client, page)
+    assert his.send(title="Bob's").status_code == 302
+    assert hers.send(title="Anna's", body="typed").status_code == 200
+    assert "<td>Anna&#x27;s</td><td>Bob&#x27;s" in hers.text
+    assert hers.fields["body"] == ["typed"]
+    assert hers.send().status_code == 302
+    article.refresh_from_db()
+    assert (article.title, article.body) == ("Anna's", "typed")
+
+
+def test_a_page_without_the_version_is_refused(page: str, client: Client, article: Article) -> None:
+    assert client.post(page, {"title": "Anna's"}).status_code == 200
+    article.refresh_from_db()
+    assert article.title == "Old"
+
+
+class NoPrimaryKey(models.Model):
+    class Meta:
+        abstract = True
+        app_label = "edited"
+
+    def __str__(self) -> str:
+        return ""
+
+
+def late(**attributes: Any) -> None:
+    type("Late", (_UpdateView, EditLockViewMixin), {"model": Article, **attributes})
+
+
+def made(*bases: type[Any], **attributes: Any) -> Any:
+    view: Any = type("Edit", (EditLockViewMixin, *bases), {"model": Article, **attributes})
+    return view.as_view()
+
+
+async def a_post(self: Any, request: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+def bare_form(self: Any, form_class: Any = None) -> forms.Form:
+    return forms.Form()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (late, r"comes after the view.* Write class Late\(EditLockViewMixin, UpdateView\)"),
+        (lambda: made(_UpdateView, model=NoPrimaryKey), "has no primary key"),
+        (lambda: made(_UpdateView, form_class=forms.Form), "Derive it from .*ModelForm"),
+        (lambda: made(CreateView), "is not an UpdateView"),
+        (lambda: made(TemplateView), "is not an UpdateView"),
+        (lambda: made(_UpdateView, edit_ignored=()), "Write 'edit_ignore'"),
+        (lambda: made(_UpdateView, edit_ignore="views"), r"Write edit_ignore = \['views'\]"),
+        (lambda: made(_UpdateView, post=a_post), r"post\(\) does not call super\(\)"),
+        (lambda: made(_UpdateView, form_valid=a_post), "Write def, not async def"),
+        (lambda: made(_UpdateView, get_form=bare_form), r"Call super\(\).get_form"),
+    ],
+)
+def test_a_view_that_could_not_compare_is_refused_at_start(make: Any, says: str) -> None:
+    with pytest.raises(InvalidRedlock, match=says):
+        make()
