@@ -178,7 +178,13 @@ def test_slots_that_are_released_at_once_serve_as_many_waiters(
     for number in range(limit):
         waiters.append(Started(lambda: acquired(backend, limit, wait=100)))
         until(partial(_waits, backend, number + 1), what="it waits")
+    # A waiter that took its slot between two of the commits would not call the next one.
+    committed, wake = threading.Event(), backend.listener._wake
+    monkeypatch.setattr(
+        backend.listener, "_wake", lambda payload: committed.wait(60) and wake(payload)
+    )
     with ExitStack() as transactions:
+        transactions.callback(committed.set)
         for lease in held:
             cursor = transactions.enter_context(closing(backend.settings.connect())).cursor()
             cursor.execute("BEGIN")
