@@ -24,7 +24,7 @@ def test_every_trace(clients: int, rounds: int, losses: int) -> None:
 
 def test_the_command_prints_how_many_states_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert exhaustive_slots.main(["--clients", "2"]) == 0
-    assert "825 states in" in capsys.readouterr().out
+    assert "566 states in" in capsys.readouterr().out
 
 
 def test_must_fail_a_slot_that_is_taken_from_its_holder() -> None:
