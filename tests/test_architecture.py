@@ -31,7 +31,7 @@ LAYERS = [
     engine.inspection.*
     wire wire.clock wire.notice wire.wakeup wire.servers.*
     wire.link.*
-    wire.judging.* wire.waiting.*
+    wire.judging.* wire.links.waiters
     wire.links.*
     wire.drivers.*
     exceptions

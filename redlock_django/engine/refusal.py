@@ -49,7 +49,7 @@ class CrowdRefusal:
 class WaitingCaller(Protocol):
     """A caller that waits for a lock, as its driver knows it: `name` is what masters call.
 
-    It is `behind` as long as enough others of its process ask for the same resources. Their last
+    It is `held_back` as long as enough others of its process ask for the same resources. Their last
     answer is `crowd_refusal`, None if there are no others to follow.
     """
 
@@ -58,7 +58,7 @@ class WaitingCaller(Protocol):
     """The slot that masters named when they called it; None if none did since its last round."""
 
     @property
-    def behind(self) -> bool: ...
+    def held_back(self) -> bool: ...
 
     @property
     def crowd_refusal(self) -> CrowdRefusal | None: ...

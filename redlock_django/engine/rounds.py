@@ -51,7 +51,7 @@ def acquire(
     slots = SlotChoice(resources[0], limit, client.released) if limit > 1 else None
     waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots)
     try:
-        if waiter is not None and waiter.behind:
+        if waiter is not None and waiter.held_back:
             now = yield from waiting.follow_crowd(now)
         while True:
             attempt = waiting.next_attempt(now)

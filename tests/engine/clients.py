@@ -18,7 +18,7 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.waiting.waiters import SENT, Waiter
+from redlock_django.wire.links.waiters import SENT, Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World

@@ -130,14 +130,14 @@ class Masters:
         holder: str = "{}",
         wall: float = 0.0,
         waiter: str = "",
-        behind: bool = False,
+        held_back: bool = False,
         crowd: CrowdRefusal | None = None,
         limit: int = 1,
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         caller = None
         if waiter:
-            caller = self.waiters[waiter] = Waiter(waiter, behind, crowd)
+            caller = self.waiters[waiter] = Waiter(waiter, held_back, crowd)
         return rounds.acquire(
             Client(
                 self.deployment,
@@ -178,10 +178,10 @@ class Masters:
 
 @dataclass
 class Waiter:
-    """A waiter that `behind` and `crowd_refusal` describe; see `refusal.WaitingCaller`."""
+    """A waiter that `held_back` and `crowd_refusal` describe; see `refusal.WaitingCaller`."""
 
     name: str
-    behind: bool
+    held_back: bool
     crowd_refusal: CrowdRefusal | None
     called_slot: int | None = None
 

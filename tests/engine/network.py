@@ -43,9 +43,9 @@ from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.links.dialer import IDLE
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
-from redlock_django.wire.waiting.waiters import Waiter, Waiters
 from tests.engine.masters import count_vote
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World

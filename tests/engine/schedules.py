@@ -27,7 +27,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.link.link import Exchange
-from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters
+from redlock_django.wire.links.waiters import Crowd, Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 
 HOUR = 3600.0
@@ -604,7 +604,7 @@ def _crowd(waiters: int) -> list[Waiter]:
 
 
 def of_a_crowd_only_the_first_may_ask() -> None:
-    assert [waiter.behind for waiter in _crowd(6)] == [False] * 3 + [True] * 3
+    assert [waiter.held_back for waiter in _crowd(6)] == [False] * 3 + [True] * 3
 
 
 def a_waiter_whose_call_is_over_lets_the_next_one_ask() -> None:
@@ -616,7 +616,7 @@ def a_waiter_whose_call_is_over_lets_the_next_one_ask() -> None:
     crowd[5].leave()
     assert not woken, "it was not in front"
     crowd[1].leave()
-    assert (woken, crowd[3].behind, crowd[3].until) == ([3], False, 0.0)
+    assert (woken, crowd[3].held_back, crowd[3].until) == ([3], False, 0.0)
     del crowd[0]  # without a call of `leave`: as if an interrupt had struck there
     crowd[1].leave()
     assert woken == [3, 4, 6]
@@ -637,7 +637,7 @@ def a_waiter_that_comes_while_another_leaves_may_ask() -> None:
 
     with patch.object(Crowd, "_first", lambda self: first_before_another_leaves()):
         crowd.join(last)
-    assert not last.behind
+    assert not last.held_back
 
 
 def interrupted_after_the_grants_nothing_is_left() -> None:

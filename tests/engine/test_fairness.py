@@ -12,7 +12,7 @@ from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import pauses
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
-from redlock_django.wire.waiting.waiters import WATCH, Waiter
+from redlock_django.wire.links.waiters import WATCH, Waiter
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster

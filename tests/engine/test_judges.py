@@ -22,8 +22,8 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers import info as server_info
-from redlock_django.wire.waiting.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.clients import Client
 from tests.engine.mutation import (

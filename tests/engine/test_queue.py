@@ -741,7 +741,7 @@ def test_an_acquire_carries_its_waiter_and_ticket() -> None:
 
 def test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket() -> None:
     masters = Masters(3)
-    protocol = masters.acquire(wait=60.0, waiter=A, behind=True)
+    protocol = masters.acquire(wait=60.0, waiter=A, held_back=True)
     assert next(protocol) == Pause(60.0)
     came, masters.now = masters.now, masters.now + 5.0
     asked = protocol.send(masters.now)
@@ -754,7 +754,7 @@ def test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket(
 def test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue() -> None:
     masters = Masters(3)
     masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=A, behind=True)
+    protocol = masters.acquire(wait=0.5, waiter=A, held_back=True)
     assert next(protocol) == Pause(0.5)
     masters.now += 0.5
     asked = protocol.send(masters.now)
@@ -770,7 +770,7 @@ def _behind_others() -> tuple[Masters, CrowdRefusal, RedlockLease, Protocol[Redl
     """Return masters with a held lock, and B, which waits 0.5 s for it behind others."""
     masters, crowd = Masters(3), CrowdRefusal()
     held = masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    protocol = masters.acquire(wait=0.5, waiter=B, held_back=True, crowd=crowd)
     assert next(protocol) == Pause(0.5)
     return masters, crowd, held, protocol
 
@@ -838,7 +838,7 @@ def test_a_waiter_behind_others_asks_itself_if_they_had_no_answer(how: dict[str,
 
 
 def test_an_interrupted_waiter_behind_others_sends_nothing() -> None:
-    protocol = Masters(3).acquire(wait=60.0, waiter=A, behind=True)
+    protocol = Masters(3).acquire(wait=60.0, waiter=A, held_back=True)
     next(protocol)
     with pytest.raises(Cancelled):
         protocol.throw(Cancelled())

@@ -55,7 +55,7 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.waiting import waiters
+from redlock_django.wire.links import waiters
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts

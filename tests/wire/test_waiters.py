@@ -23,9 +23,9 @@ import pytest
 from redlock_django.engine import attempt, pauses
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.quorum import Switch
+from redlock_django.wire.links import waiters as wire_waiters
+from redlock_django.wire.links.waiters import MOST_ASKING, Crowd, LocalQueues, Waiter, Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
-from redlock_django.wire.waiting import waiters as wire_waiters
-from redlock_django.wire.waiting.waiters import MOST_ASKING, Crowd, LocalQueues, Waiter, Waiters
 from tests.live.replaced_scripts import lengthen_turns
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
@@ -144,7 +144,7 @@ def wait_resting(variant: Variant, waiters: int) -> None:
         crowd = everyone.crowds.get(("order:1",))
         found = [] if crowd is None else [one() for one in list(crowd._waiters.values())]
         queue = everyone.queues._queues.get("order:1", {})
-        behind = [one for one in found if one and one.behind and one.until < math.inf]
+        behind = [one for one in found if one and one.held_back and one.until < math.inf]
         return len(queue) + len(behind)
 
     until(lambda: resting() == waiters, f"{waiters} waiters sleep: {resting()}")

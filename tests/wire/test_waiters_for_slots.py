@@ -7,7 +7,7 @@ import pytest
 from redlock_django.engine.protocol.commands import AcquireSlot, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.link.resp import Templates, pack_command
-from redlock_django.wire.waiting.waiters import MOST_ASKING, Waiters
+from redlock_django.wire.links.waiters import MOST_ASKING, Waiters
 from tests.wire.manual_links import manual_links
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
@@ -38,9 +38,9 @@ def test_waiters_for_slots_of_one_process_do_not_follow_each_other() -> None:
     """Several of them may be served at once."""
     with manual_links() as links:
         waiters = [links.waiter(("r",), 2) for _ in range(2 * MOST_ASKING)]
-        assert not any(waiter.behind for waiter in waiters)
+        assert not any(waiter.held_back for waiter in waiters)
         waiters = [links.waiter(("r",)) for _ in range(2 * MOST_ASKING)]
-        assert any(waiter.behind for waiter in waiters)
+        assert any(waiter.held_back for waiter in waiters)
 
 
 @pytest.mark.parametrize("waiter", ["", "P:wake:7 1"])

@@ -29,8 +29,8 @@ from redlock_django.wire.drivers.reentrancy import Interrupting
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.dialer import Driver
 from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers.survey import Survey
-from redlock_django.wire.waiting.waiters import Waiter
 
 INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
 

@@ -22,9 +22,9 @@ from redlock_django.wire.link.master import Master
 from redlock_django.wire.link.resp import pack, pack_parts
 from redlock_django.wire.links.dialing import Dialing, Terms
 from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import Joined, Trust, Unfit, Unmarked, check
 from redlock_django.wire.servers.info import run_of
-from redlock_django.wire.waiting.waiters import Waiters
 
 logger = logging.getLogger("redlock_django")
 

@@ -47,9 +47,9 @@ from redlock_django.wire.link.resp import (
 )
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import Unfit, first_word, join_arguments, read_trust
 from redlock_django.wire.servers.info import read_info
-from redlock_django.wire.waiting.waiters import Waiters
 
 logger = logging.getLogger("redlock_django")
 

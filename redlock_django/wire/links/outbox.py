@@ -24,8 +24,8 @@ from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTE
 from redlock_django.wire.link.link import Exchange, Kind, Link, Owed, ProtocolDesync, broken
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
+from redlock_django.wire.links.waiters import SENT, Waiter, Waiters
 from redlock_django.wire.servers.handshake import join_arguments
-from redlock_django.wire.waiting.waiters import SENT, Waiter, Waiters
 
 INSPECTED = 2.0
 """Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
@@ -102,14 +102,14 @@ class Planner:
             return f"not asked, because {other} belongs to another deployment"
         return ""
 
-    def asks_plainly(self, now: float) -> bool:
-        """Return whether a quorum can be asked without a closer look at any master."""
+    def ensure_plan(self, now: float) -> bool:
+        """Make a new plan if the last one is over; return whether a quorum can be asked by it."""
         if not Switch.on or self._membership.conflict:
             return False
-        return now < self.plan.until or self._may_plan(now)
+        return now < self.plan.until or self._make_plan(now)
 
-    def _may_plan(self, now: float) -> bool:
-        """Return whether a quorum can be asked without a closer look, and plan to ask it.
+    def _make_plan(self, now: float) -> bool:
+        """Plan to ask a quorum without a closer look; return False if none can be asked so.
 
         All others must be late, behind or without a link, and nothing be left to do for them.
         """
@@ -147,7 +147,7 @@ class Planner:
         master.sound_until = link.inspected + INSPECTED
         return True
 
-    def leave_out(self, exchange: Exchange, command: Command) -> bool:
+    def count_left_out(self, exchange: Exchange, command: Command) -> bool:
         """Count the votes of the masters that the plan leaves out, if it covers the whole round.
 
         Otherwise return False, without having counted any.
@@ -231,7 +231,7 @@ class Outbox:
         if waiter.state is SENT:
             return
         begin, now = waiter.pause.begin, clock()
-        if begin is None or not self._planner.asks_plainly(now):
+        if begin is None or not self._planner.ensure_plan(now):
             waiter.ask_now()
             return
         # After an interrupt here, the release is sent again, and masters call the waiter. It then
@@ -250,17 +250,17 @@ class Outbox:
         takes the lock, or calls another waiter whose turn it is.
         """
         planner = self._planner
-        if not planner.asks_plainly(now):
+        if not planner.ensure_plan(now):
             return False
         plan, commands = self._plan, exchange.asked.commands
         command = commands[plan.asked[0]]
         if command is None or not command.votes:
             return False
         is_whole = not plan.left_out and commands.count(command) == len(commands)
-        if not (is_whole or planner.leave_out(exchange, command)):
+        if not (is_whole or planner.count_left_out(exchange, command)):
             return False
         packed = command
-        # `asks_plainly` may have read a call, so that the round of a waiter in `following` is
+        # `ensure_plan` may have read a call, so that the round of a waiter in `following` is
         # queued before this release. Then this release must call.
         if (
             following

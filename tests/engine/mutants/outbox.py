@@ -50,17 +50,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plan without a quorum", "fast path: it asks a quorum at least",
-        Planner._may_plan, never("len(links) < self._quorum"),
+        Planner._make_plan, never("len(links) < self._quorum"),
         test_plain_rounds.test_the_fast_path_asks_a_quorum_at_least,
     ),
     Mutant(
         "a plan without a doubtful master", "fast path: only masters that are away are left out",
-        Planner._may_plan, always("master.late or master in behind or not link"),
+        Planner._make_plan, always("master.late or master in behind or not link"),
         partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
     ),
     Mutant(
         "a plan without a master to dial", "fast path: a master to be dialed needs a closer look",
-        Planner._may_plan, always("not master.unfinished"),
+        Planner._make_plan, always("not master.unfinished"),
         partial(
             test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once,
             "lost for want of a thread",
@@ -68,7 +68,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master that is left out is reached", "fast path: no release to masters left out",
-        Planner._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
+        Planner._make_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
         partial(
             test_plain_rounds.test_the_fast_path_leaves_out_a_master_that_is_known_not_to_answer,
             "late",
@@ -76,7 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release of a master left out is dropped", "fast path: a release is sent or kept",
-        Planner.leave_out, never("not other.trusted"),
+        Planner.count_left_out, never("not other.trusted"),
         partial(test_plain_rounds.test_the_fast_path_keeps_a_master_that_a_release_is_for, "lost"),
     ),
     Mutant(
@@ -91,12 +91,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
-        Planner.asks_plainly, never("self._membership.conflict"),
+        Planner.ensure_plan, never("self._membership.conflict"),
         partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "another deployment"),
     ),
     Mutant(
         "all masters are asked the same", "fast path: each master is sent its own command",
-        Planner.leave_out, never("alike != len(commands)"),
+        Planner.count_left_out, never("alike != len(commands)"),
         test_plain_rounds.test_the_fast_path_is_not_taken_where_masters_are_asked_differently,
     ),
     Mutant(
@@ -176,12 +176,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost without those that are behind", "link: asked again if another master fails meanwhile",
-        Planner._may_plan, instead("why == BEHIND", "False"),
+        Planner._make_plan, instead("why == BEHIND", "False"),
         test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
     ),
     Mutant(
         "an extension spares masters", "link: only a first attempt leaves out those behind",
-        Planner.leave_out, never("vote.stale and not exchange.asked.spares"),
+        Planner.count_left_out, never("vote.stale and not exchange.asked.spares"),
         test_lateness.test_only_a_first_attempt_leaves_out_masters_that_are_behind,
     ),
     Mutant(

@@ -10,7 +10,7 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.waiting.waiters import Waiter, Waiters
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine import test_slot_rounds
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redlock_django.wire.waiting.waiters import Crowd, LocalQueues, Waiter, Waiters
+from redlock_django.wire.links.waiters import Crowd, LocalQueues, Waiter, Waiters
 from tests.engine import (
     schedules,
 )
@@ -60,13 +60,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter that leaves lets no other ask",
         "queue: when a waiter is served, the next one of its process asks",
-        Crowd.leave, never("other.behind"),
+        Crowd.leave, never("other.held_back"),
         schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
     ),
     Mutant(
         "a waiter that leaves wakes all who may ask",
         "queue: when a waiter is served, only the next one of its process asks",
-        Crowd.leave, always("other.behind"),
+        Crowd.leave, always("other.held_back"),
         schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "if len(self._waiters) <= MOST_ASKING or waiter in self._first():\n"
             "    waiter.let_ask()",
             "if waiter not in self._first():\n"
-            "    waiter.wait_behind(self)\n"
+            "    waiter.hold_back(self)\n"
             "else:\n"
             "    waiter.let_ask()",
         ),

@@ -29,13 +29,13 @@ NO_PAUSE = Pause(0.0)
 class WaiterState(Enum):
     """The state of a waiter: what it does."""
 
-    BEHIND = "it may not ask yet, because others of its crowd do"
+    HELD_BACK = "it may not ask yet, because others of its crowd do"
     ASKING = "its caller sends a round and waits for the verdict, or is about to"
     RESTING = "it sleeps until a majority of masters has called it, or its time has come"
     SENT = "it sleeps on, because a round was sent for it, until that is decided"
 
 
-BEHIND, ASKING = WaiterState.BEHIND, WaiterState.ASKING
+HELD_BACK, ASKING = WaiterState.HELD_BACK, WaiterState.ASKING
 RESTING, SENT = WaiterState.RESTING, WaiterState.SENT
 
 
@@ -46,7 +46,7 @@ class Waiter:
     attempt that it lost. These methods change its `state`, each by one assignment, so that an
     interrupt leaves it in one state or the other:
 
-    - `wait_behind` and `let_ask` are for its `crowd`: it is BEHIND, then ASKING.
+    - `hold_back` and `let_ask` are for its `crowd`: it is HELD_BACK, then ASKING.
     - `ask` is called when its caller sends a round, `rest` when it begins a `pause`: a waiter that
       is ASKING is RESTING then.
     - `send` is called when the driver has `sent` a round for it: it is SENT. Its caller finds the
@@ -92,9 +92,9 @@ class Waiter:
         return len(self._callers) >= self._need if sent is None else sent.decided
 
     @property
-    def behind(self) -> bool:
+    def held_back(self) -> bool:
         """True as long as it may not ask."""
-        return self.state is BEHIND
+        return self.state is HELD_BACK
 
     @property
     def crowd_refusal(self) -> CrowdRefusal | None:
@@ -103,10 +103,10 @@ class Waiter:
 
     # Its states.
 
-    def wait_behind(self, crowd: Crowd) -> None:
+    def hold_back(self, crowd: Crowd) -> None:
         """Join a crowd whose first waiters ask."""
         self.crowd = crowd
-        self.state = BEHIND
+        self.state = HELD_BACK
 
     def let_ask(self) -> None:
         """Note that it is one of the first of its crowd, and may ask."""
@@ -224,7 +224,7 @@ class Crowd:
 
     def join(self, waiter: Waiter) -> None:
         """Add a waiter as the last one."""
-        waiter.wait_behind(self)  # first: a waiter that leaves from now on may let it ask
+        waiter.hold_back(self)  # first: a waiter that leaves from now on may let it ask
         self._waiters[waiter.name] = weakref.ref(waiter)
         if len(self._waiters) <= MOST_ASKING or waiter in self._first():
             waiter.let_ask()
@@ -233,7 +233,7 @@ class Crowd:
         """Remove a waiter, and let the next one ask."""
         self._waiters.pop(waiter.name, None)
         for other in self._first() if len(self._waiters) >= MOST_ASKING else ():
-            if other.behind:
+            if other.held_back:
                 other.let_ask()
                 other.ask_now()
 

@@ -1,1 +1,0 @@
-"""Waiters: they are called by masters, and follow releases of their own process."""
