@@ -93,7 +93,8 @@ def test_every_page_with_examples_has_a_test() -> None:
     "page", [page for page, found in PAGES.items() if found and page not in {*TESTED, *NOT_RUN}]
 )
 def test_the_examples_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOOKEEPER_PASSWORD", "of a test")
+    for password in ("REDIS_PASSWORD", "SENTINEL_PASSWORD", "ZOOKEEPER_PASSWORD"):
+        monkeypatch.setenv(password, "of a test")
     Order.objects.create(pk=42, number="A-42", total=500)
     names: dict[str, Any] = {"__name__": "examples"}
     exec(NAMES, names)
