@@ -131,7 +131,9 @@ def test_async_locks_outlive_a_failover_on_live_links(service: Service) -> None:
 
 
 def test_a_service_that_cannot_be_found_is_explained(service: Service, settings: Settings) -> None:
+    server = f"redis://127.0.0.1:{service.servers[1].port}"
     for changed, said in (
+        ({"SENTINELS": ["redis://127.0.0.1:9", server]}, "is not a Sentinel"),
         ({"MASTERS": ["redis://locks/0"]}, "does not know the service 'locks'"),
         ({"SENTINEL_OPTIONS": {"password": "wrong"}}, "refused the password"),
         ({"SENTINELS": ["redis://127.0.0.1:9"]}, "Sentinel 127.0.0.1:9 refused the connection"),

@@ -202,7 +202,9 @@ def _primary_of(address: Address, timeout: float) -> dict[str, Any]:
             connection.connect()
             (found,) = ask(connection, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
         except (RedisError, OSError) as error:
-            why.append(f"Sentinel {name} {describe(error, timeout)}")
+            is_other = first_word(error) == "unknown" and isinstance(error, ResponseError)
+            reason = "is not a Sentinel" if is_other else describe(error, timeout)
+            why.append(f"Sentinel {name} {reason}")
             continue
         finally:
             connection.disconnect()
