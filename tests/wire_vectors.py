@@ -28,6 +28,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Swap,
     as_array,
     script,
 )
@@ -115,6 +116,15 @@ def cases() -> Iterator[Case]:
     yield Case("release: calls a waiter", Release(**COMMON), (TRUST, SET_LOCK, queue))
     yield Case("release: a minimum hold", Release(**COMMON, left=3.0), (TRUST, SET_LOCK))
 
+    swap: dict[str, Any] = {**COMMON, "old": "c" * 32, "ttl": 10.0}
+    given = ("SET", LOCK, "c" * 32 + ' {"host":"web-3","pid":3,"handed_on":1}', "PX", "50000")
+    yield Case("swap: granted", Swap(**swap), (TRUST, given))
+    yield Case("swap: refused", Swap(**swap), (TRUST, SET_THEIRS), (TIME, PTTL))
+    yield Case("swap: absent", Swap(**swap))
+    used = ("SET", D.tomb("c" * 32), "1", "PX", "60000")
+    yield Case("swap: the ticket was used", Swap(**swap), (TRUST, SET_THEIRS, used))
+    yield Case("swap: an undo", Swap(**swap, undo=True), (TRUST, given))
+
     join: dict[str, Any] = {"deployment": D, "run_id": "1" * 40}
     yield Case("join: no marker", Join(**join, mode="join"), (), (TIME, 3))
     yield Case("join: written", Join(**join, mode="mark"), (), (TIME, 3, 4))
@@ -148,7 +158,7 @@ def read(case: Case, reply: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"ballot": vote.ballot.value}
     if vote.rival is not None:
         known["in the way"] = vote.rival.decode()
-    for key in ("absent", "reserved", "ahead", "taken"):
+    for key in ("absent", "reserved", "ahead", "taken", "used"):
         value = getattr(vote, key)
         if value is not False and value not in (-1, b""):
             known[key] = value.decode() if isinstance(value, bytes) else value

@@ -131,6 +131,10 @@ class NotHeld(RedlockError):
     """The operation needs a held lock, and this lock was never acquired."""
 
 
+class TicketUsed(NotHeld):
+    """The ticket was used before: another client, or this one, has taken the lock handed on."""
+
+
 class AlreadyHeld(RedlockError):
     """The task or thread already holds the lock that it acquires."""
 

@@ -76,7 +76,7 @@ def refusal(
 ) -> NotAcquired:
     """Return the error for a round that was not won."""
     if late or not (tally.is_refused or not tally.account.unreachable):
-        return _unreachable(deployment, ", ".join(resources), tally, late)
+        return unreachable(deployment, resources, tally, late=late)
     return _locked(resources, tally, partial(_answers, deployment, tally), limit)
 
 
@@ -113,7 +113,11 @@ def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
     return dict(zip(deployment.names, tally.account.reasons(), strict=True))
 
 
-def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -> QuorumUnreachable:
+def unreachable(
+    deployment: Deployment, resources: tuple[str, ...], tally: Tally, *, late: bool = False
+) -> QuorumUnreachable:
+    """Return the error for a round that too few masters answered, or too slowly."""
+    names = ", ".join(resources)
     votes, account = _answers(deployment, tally), tally.account
     masters = len(account.votes)
     unasked = sum(vote is NOT_ASKED for vote in account.votes)

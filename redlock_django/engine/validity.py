@@ -75,6 +75,8 @@ class Lease:
     earliest_end: float = field(default=0.0, kw_only=True)
     limit: int = field(default=1, kw_only=True)
     """How many clients may hold the name at once, each one slot of it."""
+    givers: tuple[str, ...] = field(default=(), kw_only=True)
+    """The fingerprints of the leases that were handed on before this one, the first one first."""
 
     @property
     def slot(self) -> int:

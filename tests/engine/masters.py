@@ -95,6 +95,11 @@ class Masters:
                 vote = failed("did not answer") if index in mute else command.vote(reply[1:])
             count_vote(asked.tally, index, vote)
 
+    def hear_at(self, asked: Round, index: int, *, down: bool = False) -> None:
+        """Carry out a round at one master, and cast its vote; a master that is down gives none."""
+        others = [other for other in range(len(self.memories)) if other != index]
+        self.hear(asked, silent=others, down=[index] if down else ())
+
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
         """Drive a protocol from one of its steps to its end; return its result."""
         try:

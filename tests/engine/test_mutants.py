@@ -12,7 +12,7 @@ from tests.engine.mutation import never, plain_function
 TOPICS = {
     "fast path", "quorum", "validity", "rounds", "master", "fence", "extension", "queue", "link",
     "trust",
-    "clock step", "fork", "safe servers", "index", "minimum hold", "slots",
+    "clock step", "fork", "safe servers", "index", "minimum hold", "slots", "hand-on",
 }  # fmt: skip
 
 

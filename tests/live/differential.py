@@ -26,6 +26,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Swap,
     as_array,
     script,
 )
@@ -242,7 +243,7 @@ def _random_command(rng: Random, now: int) -> Command:
     common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": resources, "value": value}
     ttl = rng.choice((5.0, 20.0, 30.0))
     fences = tuple(now + rng.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
-    kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
+    kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release, Swap))
     is_slot = resources[0] in SLOTS and len(resources) == 1
     waiter = rng.choice(("", *WAITERS))
     if kind is Acquire:
@@ -255,6 +256,9 @@ def _random_command(rng: Random, now: int) -> Command:
         return Extend(**common, ttl=ttl)
     if kind is Heal:
         return Heal(**common, ttl=ttl, fences=fences)
+    if kind is Swap:
+        old = rng.choice(TOKENS)
+        return Swap(**common, old=old, ttl=rng.choice((0.0, ttl)), undo=rng.random() < 0.3)
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
     left = rng.choice((3.0, 15.0, 40.0)) if rng.random() < 0.3 else 0.0
     return Release(

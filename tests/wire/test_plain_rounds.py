@@ -13,7 +13,15 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Extend, Heal, Release
+from redlock_django.engine.protocol.commands import (
+    Acquire,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+    Swap,
+)
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.protocol.votes import refused
@@ -587,6 +595,8 @@ def _commands() -> Iterator[Command]:
             yield Extend(**common, ttl=ttl)
             yield Heal(**common, ttl=ttl, fences=fences)
             yield Confirm(**common, fences=fences)
+            yield Swap(**common, old="f" * 32, ttl=ttl)
+            yield Swap(**common, old="f" * 32, undo=True)
 
 
 def test_templates_spell_commands_as_pack_command_does() -> None:

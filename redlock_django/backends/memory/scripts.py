@@ -238,6 +238,32 @@ def heal(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
     return [GRANTED, now, *fences]
 
 
+def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
+    """Replace the value of every lock, if all of them still have the old token."""
+    if not is_trusted(keyspace, keys, argv, now):
+        return [NOT_READY, now]
+    value, old, ttl, tomb, absent = argv[1], argv[2], int(argv[3]), int(argv[4]), 0
+    if keyspace.get(keys[2]) is not None or (tomb and keyspace.get(keys[3]) is not None):
+        return [BURIED, now]
+    for index, key in enumerate(keys[4:], 1):
+        lock = keyspace.get(key)
+        if lock is not None and lock[:33] != old + b" ":
+            return refuse(keyspace, now, index, key, lock)
+        if lock is None and not absent:
+            absent = index
+    if absent:
+        return [ABSENT, now, absent]
+    for key, resource in zip(keys[4:], argv[5:-2], strict=True):
+        left = max(keyspace.pttl(key), ttl, 1)
+        keyspace.set(key, value, left)
+        keyspace.add_to_index(keys[1], left, resource)
+    if tomb:
+        keyspace.set(keys[2], b"1", tomb)
+    else:
+        keyspace.strings.pop(keys[3], None)
+    return [GRANTED, now]
+
+
 def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Release every lock that has this token, and call its first waiter."""
     value, how, resources = argv[1], argv[2] or b"0 0 1 ", argv[3:]

@@ -172,6 +172,11 @@ class Holding:
             return None
         return since + least if 0 < least < _YEAR_10000 - since else None
 
+    @property
+    def handed_on(self) -> bool:
+        """True if its holder has handed the lock on, and no client has taken it yet."""
+        return self.holder.get("handed_on") == 1
+
     def by_holder(self) -> list[Holding]:
         """Return a Holding for each of several holders of the resource, the leading one first."""
         seen = (*self.leading, *self.rivals)

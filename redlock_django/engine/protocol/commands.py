@@ -20,6 +20,7 @@ from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
+    BURIED,
     GRANTED,
     REFUSED,
     RESERVED,
@@ -37,6 +38,7 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "extend": ("trusted", "index"),
     "heal": ("trusted", "index", "set_locks"),
     "release": ("queue",),
+    "swap": ("trusted", "index"),
 }
 
 TOKEN = 32  # the hex digits of a token, with which a value begins
@@ -334,6 +336,37 @@ class Release(Command):
         return [self.value, how, *self.resources]
 
 
+@dataclass(slots=True)
+class Swap(Command):
+    """Replace the value of locks that have the token `old`, for at least `ttl` seconds.
+
+    A tombstone of the old token is written, so that no other client replaces it again. An `undo`
+    swaps back: it keeps the TTL, and removes the tombstone of the token that it restores.
+    """
+
+    name: ClassVar[str] = "swap"
+    sets: ClassVar[bool] = True
+
+    old: str = field(repr=False)
+    ttl: float = 0.0
+    undo: bool = False
+
+    def keys(self) -> list[str]:
+        deployment = self.deployment
+        tombs = deployment.tomb(self.old), deployment.tomb(self.token)
+        locks = (deployment.lock(resource) for resource in self.resources)
+        return [deployment.marker, deployment.held, *tombs, *locks]
+
+    def arguments(self) -> list[Argument]:
+        tomb = 0 if self.undo else ms(self.deployment.fence_ttl)
+        return [self.value, self.old, ms(self.ttl), tomb, *self.resources]
+
+    def vote(self, reply: Reply) -> Vote:
+        if reply[0] == BURIED:
+            return Vote(Ballot.REFUSED, "its ticket was used", _integer(reply[1]), used=True)
+        return super(Swap, self).vote(reply)
+
+
 def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
     """Return the lock of each slot of the name that `resource` is a slot of; none if it has one."""
     name = name_of(resource)
@@ -341,5 +374,7 @@ def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
     return [deployment.lock(slot_resource(name, slot)) for slot in slots]
 
 
-COMMANDS: tuple[type[Command], ...] = (Acquire, AcquireSlot, Confirm, Extend, Heal, Release)
+COMMANDS: tuple[type[Command], ...] = (
+    Acquire, AcquireSlot, Confirm, Extend, Heal, Release, Swap,
+)  # fmt: skip
 _TRUSTED = frozenset(command.name for command in COMMANDS if command.trusted)

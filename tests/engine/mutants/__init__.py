@@ -13,6 +13,7 @@ from __future__ import annotations
 from tests.engine.mutants import (
     clock_steps,
     dialer,
+    hand_on,
     inbox,
     late_masters,
     links,
@@ -44,4 +45,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *waiters.MUTANTS,
     *links.MUTANTS,
     *permits.MUTANTS,
+    *hand_on.MUTANTS,
 )

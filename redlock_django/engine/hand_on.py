@@ -1,0 +1,179 @@
+"""Hand a lease on to another client: the rounds of the giver and of the client that takes it.
+
+Both replace the token of the lock on a majority of the masters. A master replaces it once, so of
+several clients with the same ticket only one can have a majority; and since no master is without
+the lock in between, no other client holds it, and its fence stays the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Client, to_masters
+from redlock_django.engine.errors import LockLost, QuorumUnreachable, RedlockError, TicketUsed
+from redlock_django.engine.protocol.commands import Release, Swap
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import WON, Tally
+from redlock_django.engine.refusal import unreachable
+from redlock_django.engine.steps import Pause, Protocol, Round
+from redlock_django.engine.validity import Lease, RedlockLease, valid_until
+
+IN_TRANSIT = '{"handed_on":1}'
+"""The holder of a lock whose taker has undone its swap: the taker does not know the giver."""
+
+
+def hand_on(
+    client: Client, lease: RedlockLease, token: str, ttl: float, holder: str, *, now: float
+) -> Protocol[RedlockLease]:
+    """Hand a lease on: replace its token by `token`, for at least `ttl` seconds from now.
+
+    Returns the lease that the client with the ticket takes. If too few masters answer, the lease
+    gets its own token back, and still is what it was. Raises LockLost, QuorumUnreachable.
+    """
+    names = ", ".join(lease.names)
+    lost = LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+    if now >= lease.until:
+        raise lost
+    handed = replace(lease, token=token, holder=holder, ttl=ttl, started=now)
+    swap = _Swapping(client, lease, handed)
+    now = yield from swap.run()
+    if now >= lease.until or swap.denied:
+        yield swap.release()
+        raise lost
+    if not swap.won:
+        yield from swap.undo()
+        raise unreachable(client.deployment, lease.names, swap.tally)
+    if left := swap.left(lease):
+        yield left
+    until = max(lease.until, valid_until(ttl, handed.started))
+    return replace(handed, until=until, reached=swap.tally.reached, tally=swap.tally)
+
+
+def resume(
+    client: Client, handed: Lease, ttl: float, holder: str, *, now: float, home: object = None
+) -> Protocol[RedlockLease]:
+    """Take a lease that was handed on, by its token: replace it by a new one.
+
+    A client that cannot replace it on a majority undoes that, so that another attempt can take
+    it. If two clients try at once and neither has a majority, they try again after random times.
+
+    Raises TicketUsed, LockLost if the lock has ended, QuorumUnreachable.
+    """
+    for attempts in range(1, SPLIT_ROUNDS + 1):
+        taken = RedlockLease(
+            handed.resources, next(client.tokens), holder, ttl, now, valid_until(ttl, now),
+            handed.fences, attempts=attempts, home=home, limit=handed.limit,
+            givers=handed.givers,
+        )  # fmt: skip
+        swap = _Swapping(client, handed, taken)
+        now = yield from swap.run()
+        if swap.won and now < taken.until:
+            return replace(taken, reached=swap.tally.reached, tally=swap.tally)
+        yield from swap.undo()
+        if not swap.is_split:
+            break
+        now = yield Pause(client.delay(attempts))
+    raise swap.refusal(late=swap.won)
+
+
+class _Swapping:
+    """One round that replaces the token of `old` by that of `new`, and its undo."""
+
+    def __init__(self, client: Client, old: Lease, new: RedlockLease) -> None:
+        deployment = client.deployment
+        self._deployment = deployment
+        self._old = old
+        self._swap = Swap(deployment, new.resources, new.value, old.token, new.ttl)
+        self.tally = Tally(deployment.masters, deployment.skew)
+
+    def run(self) -> Protocol[float]:
+        """Ask all masters; return the clock."""
+        try:
+            now = yield Round((self._swap,) * self.tally.masters, self.tally)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from self.undo()
+            raise
+        return now
+
+    @property
+    def won(self) -> bool:
+        """True if a majority has replaced the token."""
+        return self.tally.verdict is WON
+
+    @property
+    def denied(self) -> bool:
+        """True if so many masters do not have the old token that the others are no quorum."""
+        return not self.won and self.tally.account.denied
+
+    @property
+    def _used(self) -> int:
+        """How many masters answered that the old token was replaced before."""
+        return sum(vote.used for vote in self.tally.account.refusals)
+
+    @property
+    def is_split(self) -> bool:
+        """True if several clients try at once, and none of them is known to have a majority."""
+        account = self.tally.account
+        if self.won or account.unreachable or account.majority(self._used):
+            return False
+        return self._used > 0 and account.count(Ballot.GRANTED) > 0
+
+    def undo(self) -> Protocol[None]:
+        """Restore the old token wherever it was replaced, or may be."""
+        old = self._old
+        about = old.holder or IN_TRANSIT
+        back = Swap(
+            self._deployment, old.resources, f"{old.token} {about}", self._swap.token, undo=True
+        )
+        try:
+            yield self._send(back)
+            yield self.release()
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # The interrupt may have struck before a byte was sent; to swap back twice is harmless.
+            yield self._send(back)
+            yield self.release()
+            raise
+
+    def release(self) -> Round:
+        """Return the round that releases what was replaced, where it was not swapped back.
+
+        Links keep a release for a master that is away, unlike a swap.
+        """
+        return self._send(Release(self._deployment, self._old.resources, self._swap.value))
+
+    def left(self, lease: RedlockLease) -> Round | None:
+        """Return the round that releases what is left of a lease whose token was replaced.
+
+        That is the lease itself where its token may not have been replaced, and its waiter, which
+        may be in the queue of any master.
+        """
+        votes = enumerate(self.tally.votes)
+        granted = {master for master, vote in votes if vote and vote.ballot is Ballot.GRANTED}
+        reached = lease.reached | lease.tally.forgot
+        rest = reached if lease.waiter else reached - granted
+        if not rest:
+            return None
+        release = Release(self._deployment, lease.resources, lease.value, waiter=lease.waiter)
+        return self._send(release, rest)
+
+    def _send(self, command: Swap | Release, masters: frozenset[int] | None = None) -> Round:
+        many, reached = self.tally.masters, self.tally.reached if masters is None else masters
+        return Round(to_masters(command, reached, many), Tally(many), awaited=False)
+
+    def refusal(self, *, late: bool) -> RedlockError:
+        """Return why the lease was not taken."""
+        account, resources = self.tally.account, self._old.names
+        names = ", ".join(resources)
+        if late or account.unreachable:
+            return unreachable(self._deployment, resources, self.tally, late=late)
+        if self.is_split:
+            why = "other clients try to take it with the same ticket at this moment: try again"
+            return QuorumUnreachable(f"{names}: {why}", resource=names)
+        if self._used:
+            why = "this ticket was used before, or an operator has released its lock"
+            return TicketUsed(f"{names}: {why}", resource=names)
+        return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)

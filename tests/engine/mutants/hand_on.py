@@ -1,0 +1,134 @@
+"""Rules of locks that are handed on."""
+
+from __future__ import annotations
+
+from redlock_django.backends.memory import scripts
+from redlock_django.engine import hand_on
+from redlock_django.engine.hand_on import _Swapping
+from redlock_django.engine.protocol.commands import Swap
+from tests.engine import test_swaps
+from tests.engine.mutants.mutant import Mutant
+from tests.engine.mutation import always, argument, instead, never, without
+
+MUTANTS: tuple[Mutant, ...] = (
+    # The script.
+    Mutant(
+        "a swap compares no token", "hand-on: only the lock with the old token is replaced",
+        scripts.swap, never("lock is not None and ..."),
+        test_swaps.test_the_token_is_compared_whole,
+    ),
+    Mutant(
+        "a swap compares the token without its end", "hand-on: the whole token is compared",
+        scripts.swap, instead("lock[:33] != old + b' '", "lock[:32] != old"),
+        test_swaps.test_the_token_is_compared_whole,
+    ),
+    Mutant(
+        "a swap creates a lock", "hand-on: no lock is set where none is", scripts.swap,
+        without("return [ABSENT, ...]"),
+        test_swaps.test_a_ticket_of_a_lock_that_has_ended_is_too_late,
+    ),
+    Mutant(
+        "a used ticket looks late", "hand-on: a tombstone shows that a ticket was used",
+        scripts.swap, without("keyspace.set(keys[2], ...)"),
+        test_swaps.test_a_ticket_is_used_once,
+    ),
+    Mutant(
+        "a late swap sets a released token", "hand-on: no swap to a token that was released",
+        scripts.swap, never("tomb and ..."),
+        test_swaps.test_a_swap_that_arrives_after_the_release_of_its_token_sets_nothing,
+    ),
+    Mutant(
+        "an undo leaves the ticket used", "hand-on: an undo makes the ticket good again",
+        scripts.swap, without("keyspace.strings.pop(...)"),
+        test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
+    ),
+    Mutant(
+        "a swap shortens", "hand-on: a hand-on never shortens a lock", scripts.swap,
+        instead("max(keyspace.pttl(key), ttl, 1)", "max(ttl, 1)"),
+        test_swaps.test_a_hand_on_never_shortens_a_lock,
+    ),
+    Mutant(
+        "a swap is not in the index", "hand-on: the index shows when it ends", scripts.swap,
+        without("keyspace.add_to_index(...)"),
+        test_swaps.test_the_index_shows_when_what_was_handed_on_ends,
+    ),
+    Mutant(
+        "a swap without a marker", "hand-on: only trusted masters count", scripts.swap,
+        without("return [NOT_READY, ...]"),
+        test_swaps.test_a_swap_is_no_vote_of_a_master_that_is_not_trusted,
+    ),
+    Mutant(
+        "a tombstone is no answer", "hand-on: a used ticket is refused by a majority", Swap.vote,
+        never("reply[0] == BURIED"), test_swaps.test_a_ticket_is_used_once,
+    ),
+    # The giver.
+    Mutant(
+        "the giver and the taker have one token", "hand-on: the giver's token is worth nothing",
+        hand_on.hand_on, instead(
+            "replace(lease, token=token, holder=holder, ttl=ttl, started=now)",
+            "replace(lease, holder=holder, ttl=ttl, started=now)",
+        ),
+        test_swaps.test_the_taker_has_the_fence_of_the_giver,
+    ),
+    Mutant(
+        "a giver without a quorum has lost its lock", "hand-on: an undone hand-on leaves the lock",
+        hand_on.hand_on, without("yield from swap.undo()"),
+        test_swaps.test_without_a_quorum_the_giver_keeps_its_lease,
+    ),
+    Mutant(
+        "handed on by a minority", "hand-on: a majority must have the new token",
+        hand_on.hand_on, never("not swap.won"),
+        test_swaps.test_without_a_quorum_the_giver_keeps_its_lease,
+    ),
+    Mutant(
+        "a lost lock is handed on", "hand-on: a majority must have the old token",
+        hand_on.hand_on, never("now >= lease.until or swap.denied"),
+        test_swaps.test_a_lost_lease_is_not_handed_on,
+    ),
+    Mutant(
+        "handed on after its end", "hand-on: only before the end of the giver's lease",
+        hand_on.hand_on, never("now >= lease.until", nth=2),
+        test_swaps.test_an_answer_after_the_end_of_the_lease_hands_nothing_on,
+    ),
+    Mutant(
+        "a giver leaves its token on a minority", "hand-on: nothing of the giver is left",
+        hand_on.hand_on, without("yield left"),
+        test_swaps.test_the_giver_leaves_nothing_where_its_token_was_not_replaced,
+    ),
+    # The taker.
+    Mutant(
+        "a minority takes the lock", "hand-on: a majority must have the taker's token",
+        hand_on.resume, always("swap.won and ..."),
+        test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
+    ),
+    Mutant(
+        "taken after its end", "hand-on: only before the end of the taker's lease",
+        hand_on.resume, always("now < taken.until"),
+        test_swaps.test_a_taker_whose_answers_come_after_its_ttl_holds_nothing,
+    ),
+    Mutant(
+        "a taker that failed keeps what it has", "hand-on: a minority is undone",
+        hand_on.resume, without("yield from swap.undo()"),
+        test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
+    ),
+    Mutant(
+        "two takers give up together", "hand-on: takers that split the masters try again",
+        hand_on.resume, always("not swap.is_split"),
+        test_swaps.test_takers_that_split_the_masters_try_again_some_times,
+    ),
+    Mutant(
+        "an interrupted taker keeps what it has", "hand-on: an interrupt undoes the swap",
+        _Swapping.run, without("yield from self.undo()"),
+        test_swaps.test_an_interrupt_of_a_taker_restores_the_ticket,
+    ),
+    Mutant(
+        "a lost undo leaves the token", "hand-on: a release follows an undo", _Swapping.undo,
+        without("yield self.release()", nth=1),
+        test_swaps.test_a_swap_that_is_undone_late_is_released,
+    ),
+    Mutant(
+        "an undo is a swap", "hand-on: an undo makes the ticket good again", _Swapping.undo,
+        argument(Swap, undo="False"),
+        test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
+    ),
+)  # fmt: skip

@@ -1,0 +1,357 @@
+"""A lease that is handed on: rounds of the giver and of takers, over masters of which some fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.engine import hand_on, rounds
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Client
+from redlock_django.engine.errors import (
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+    TicketUsed,
+)
+from redlock_django.engine.protocol.commands import Heal, Swap
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.steps import Protocol, Round
+from redlock_django.engine.validity import LeaseState, RedlockLease
+from tests.engine.masters import MARKER, Masters, fresh
+
+HOLDER = '{"handed_on":1}'
+TTL = 30.0
+
+
+class Interrupted(BaseException):
+    """Stands for a cancellation."""
+
+
+def client(masters: Masters) -> Client:
+    return Client(masters.deployment, fresh(), iter(lambda: 1, None), lambda tries: 0.01, 0.5)
+
+
+def giving(masters: Masters, lease: RedlockLease, ttl: float = TTL) -> Protocol[RedlockLease]:
+    token = next(fresh())
+    return hand_on.hand_on(client(masters), lease, token, ttl, HOLDER, now=masters.now)
+
+
+def taking(masters: Masters, handed: RedlockLease, ttl: float = 10.0) -> Protocol[RedlockLease]:
+    ticket = replace(handed, holder="", started=0.0)
+    return hand_on.resume(client(masters), ticket, ttl, "{}", now=masters.now)
+
+
+def given(masters: Masters, *resources: str, **how: tuple[int, ...]) -> RedlockLease:
+    """Return a lease that was handed on."""
+    return masters.run(giving(masters, masters.taken(*resources)), **how)
+
+
+# The giver.
+
+
+def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
+    masters = Masters(3)
+    lease = masters.taken("r", "s")
+    handed = masters.run(giving(masters, lease))
+    assert masters.tokens("r") == masters.tokens("s") == [handed.token] * 3
+    assert handed.token != lease.token
+    assert handed.fences == lease.fences
+    masters.now = handed.until - 0.01
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire("r"))
+    masters.now = handed.until + 0.7
+    masters.taken("r", "s")
+
+
+def test_a_hand_on_never_shortens_a_lock() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=20.0)
+    handed = masters.run(giving(masters, lease, 1.0))
+    assert handed.until == lease.until
+    masters.now = lease.until - 0.01
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire())
+
+
+def test_the_release_of_the_giver_leaves_what_was_handed_on() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    handed = masters.run(giving(masters, lease))
+    masters.run(rounds.release(masters.deployment, lease))
+    state, _ = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
+    assert state is LeaseState.LOST
+    assert masters.tokens() == [handed.token] * 3
+
+
+def test_a_late_heal_of_the_giver_sets_nothing() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    handed = masters.run(giving(masters, lease))
+    taken = masters.run(taking(masters, handed))
+    masters.run(rounds.release(masters.deployment, taken))
+    heal = Heal(masters.deployment, ("r",), lease.value, 10.0, lease.fences)
+    for memory in masters.memories:
+        memory.say(heal, 0, MARKER)
+    assert masters.tokens() == [""] * 3
+
+
+def test_the_giver_leaves_nothing_where_its_token_was_not_replaced() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = giving(masters, lease)
+    swap = next(protocol)
+    assert isinstance(swap, Round)
+    masters.hear(swap, deaf=(2,))
+    handed = masters.carry(protocol, protocol.send(masters.now))
+    assert masters.tokens() == [handed.token, handed.token, ""]
+
+
+def test_a_swap_that_is_undone_late_is_released() -> None:
+    """The link was lost with the undo, and the release came on the next one."""
+    masters = Masters(3)
+    handed = given(masters)
+    protocol = taking(masters, handed)
+    swap = next(protocol)
+    assert isinstance(swap, Round)
+    masters.hear(swap, down=(0, 1))
+    undo = protocol.send(masters.now)
+    assert isinstance(undo, Round)
+    assert not undo.awaited
+    with pytest.raises(QuorumUnreachable):
+        masters.carry(protocol, protocol.send(masters.now))
+    assert masters.tokens() == [handed.token, handed.token, ""]
+
+
+def test_without_a_quorum_the_giver_keeps_its_lease() -> None:
+    for how in ({"down": (0, 1)}, {"mute": (0, 1)}, {"deaf": (0, 1, 2)}, {"mute": (0, 1, 2)}):
+        masters = Masters(3)
+        lease = masters.taken()
+        with pytest.raises(QuorumUnreachable):
+            masters.run(giving(masters, lease), **how)
+        masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
+        assert masters.tokens() == [lease.token] * 3, how
+        handed = masters.run(giving(masters, lease))
+        masters.run(taking(masters, handed))
+
+
+def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = giving(masters, lease)
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    undo = protocol.throw(Interrupted())
+    assert isinstance(undo, Round)
+    with pytest.raises(Interrupted):
+        masters.carry(protocol, protocol.throw(Interrupted()))  # before a byte was sent
+    assert masters.tokens() == [lease.token] * 3
+
+
+def test_a_lost_lease_is_not_handed_on() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    for index in (0, 1):
+        masters.forget(index)
+    with pytest.raises(LockLost):
+        masters.run(giving(masters, lease))
+    assert masters.tokens() == [""] * 3, "what is left of it is released"
+    expired = masters.taken()
+    masters.now = expired.until
+    with pytest.raises(LockLost):
+        next(giving(masters, expired))
+
+
+def test_an_answer_after_the_end_of_the_lease_hands_nothing_on() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = giving(masters, lease)
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    masters.now = lease.until
+    with pytest.raises(LockLost):
+        masters.carry(protocol, protocol.send(masters.now))
+    assert masters.tokens() == [""] * 3
+
+
+# The taker.
+
+
+def test_the_taker_has_the_fence_of_the_giver() -> None:
+    masters = Masters(3)
+    handed = given(masters, "r", "s")
+    taken = masters.run(taking(masters, handed))
+    assert taken.fences == handed.fences
+    assert masters.tokens("r") == masters.tokens("s") == [taken.token] * 3
+    assert masters.run(rounds.release(masters.deployment, taken)) is True
+    assert masters.taken("r").fences[0] > handed.fences[0]
+
+
+def test_a_ticket_is_used_once() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    taken = masters.run(taking(masters, handed))
+    with pytest.raises(TicketUsed):
+        masters.run(taking(masters, handed))
+    assert masters.tokens() == [taken.token] * 3
+    masters.run(rounds.release(masters.deployment, taken))
+    with pytest.raises(TicketUsed):
+        masters.run(taking(masters, handed))
+    masters.taken()
+    with pytest.raises(TicketUsed):
+        masters.run(taking(masters, handed))
+
+
+def test_a_ticket_of_a_lock_that_has_ended_is_too_late() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    masters.now = handed.until + 0.7
+    with pytest.raises(LockLost):
+        masters.run(taking(masters, handed))
+    other = masters.taken()
+    with pytest.raises(LockLost):
+        masters.run(taking(masters, handed))
+    assert masters.tokens() == [other.token] * 3
+
+
+def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    for how in ({"down": (0, 1)}, {"mute": (0, 1)}, {"mute": (0, 1, 2)}):
+        with pytest.raises(QuorumUnreachable):
+            masters.run(taking(masters, handed), **how)
+        assert masters.tokens() == [handed.token] * 3
+    masters.run(taking(masters, handed))
+
+
+def test_a_taker_whose_answers_come_after_its_ttl_holds_nothing() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    protocol = taking(masters, handed, 1.0)
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    masters.now += 1.1
+    with pytest.raises(QuorumUnreachable, match="too slowly"):
+        masters.carry(protocol, protocol.send(masters.now))
+    assert masters.tokens() == [handed.token] * 3
+    masters.run(taking(masters, handed))
+
+
+def test_an_interrupt_of_a_taker_restores_the_ticket() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    protocol = taking(masters, handed)
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    try:
+        undo = protocol.throw(Interrupted())
+    except Interrupted:
+        pytest.fail("nothing is undone")
+    with pytest.raises(Interrupted):
+        masters.carry(protocol, undo)
+    masters.run(taking(masters, handed))
+
+
+def test_of_two_takers_at_once_one_holds_whatever_order_the_masters_serve_them_in() -> None:
+    """Every order on three masters, of which one may be down."""
+    for order in product((0, 1), repeat=3):
+        for down in (None, 0, 1, 2):
+            masters = Masters(3)
+            handed = given(masters)
+            takers = [taking(masters, handed) for _ in range(2)]
+            steps = [next(taker) for taker in takers]
+            for index in range(3):
+                ask = [order[index], 1 - order[index]]
+                for number in ask:
+                    step = steps[number]
+                    assert isinstance(step, Round)
+                    masters.hear_at(step, index, down=index == down)
+            held = [_finish(masters, taker) for taker in takers]
+            assert len([one for one in held if one]) == 1, (order, down)
+
+
+def _finish(masters: Masters, taker: Protocol[RedlockLease]) -> RedlockLease | None:
+    try:
+        return masters.carry(taker, taker.send(masters.now))
+    except StopIteration as done:
+        lease: RedlockLease = done.value
+        return lease
+    except (TicketUsed, QuorumUnreachable):
+        return None
+
+
+def test_takers_that_split_the_masters_try_again_some_times() -> None:
+    masters = Masters(4)
+    handed = given(masters)
+    dead = taking(masters, handed)
+    masters.hear(next(dead), down=(2, 3))  # type: ignore[arg-type]
+    dead.close()  # it was killed with half of the masters
+    began = masters.now
+    with pytest.raises(QuorumUnreachable, match="other clients try to take it"):
+        masters.run(taking(masters, handed))
+    assert masters.now - began == pytest.approx(0.01 * SPLIT_ROUNDS, abs=1e-3)
+    masters.now = handed.until + 0.7
+    with pytest.raises(TicketUsed):
+        masters.run(taking(masters, handed))
+    masters.taken()
+
+
+def test_the_token_is_compared_whole() -> None:
+    masters = Masters(1)
+    handed = given(masters)
+    key = masters.deployment.lock("r")
+    for other in (handed.token[:31] + "x {}", handed.token, f"{handed.token}x {{}}"):
+        masters.memories[0].keyspace.set(key, other.encode(), 5000)
+        with pytest.raises(LockLost):
+            masters.run(taking(masters, handed))
+        assert masters.memories[0].keyspace.get(key) == other.encode()
+
+
+def test_a_swap_is_no_vote_of_a_master_that_is_not_trusted() -> None:
+    masters = Masters(1)
+    handed = given(masters)
+    del masters.memories[0].keyspace.strings[masters.deployment.marker]
+    with pytest.raises(QuorumUnreachable):
+        masters.run(taking(masters, handed))
+
+
+def test_a_swap_that_arrives_after_the_release_of_its_token_sets_nothing() -> None:
+    masters = Masters(1)
+    handed = given(masters)
+    taken = masters.run(taking(masters, handed))
+    masters.run(rounds.release(masters.deployment, taken, bury=True))
+    other = masters.taken()
+    late = Swap(masters.deployment, ("r",), taken.value, other.token, 10.0)
+    assert late.vote(_said(masters.memories[0], late)).ballot is Ballot.REFUSED
+    assert masters.tokens() == [other.token]
+
+
+def _said(memory: MemoryMaster, command: Swap) -> list[int | bytes]:
+    return memory.say(command, 0, MARKER)[1:]
+
+
+def test_a_swap_of_several_locks_replaces_all_or_none() -> None:
+    masters = Masters(1)
+    handed = given(masters, "r", "s")
+    masters.memories[0].keyspace.strings.pop(masters.deployment.lock("s"))
+    with pytest.raises(LockLost):
+        masters.run(taking(masters, handed))
+    assert masters.tokens("r") == [handed.token]
+
+
+def test_masters_that_forgot_the_lock_get_it_again_from_the_taker() -> None:
+    masters = Masters(5)
+    handed = given(masters)
+    for index in (0, 1):
+        masters.forget(index)
+    taken = masters.run(taking(masters, handed), silent=())
+    state, taken = masters.run(rounds.extend(masters.deployment, taken, 10.0, now=masters.now))
+    assert state is LeaseState.RENEWED
+    masters.run(rounds.extend(masters.deployment, taken, 10.0, now=masters.now))
+    assert masters.tokens() == [taken.token] * 5
+
+
+def test_the_index_shows_when_what_was_handed_on_ends() -> None:
+    masters = Masters(1)
+    given(masters)
+    keyspace = masters.memories[0].keyspace
+    ends = keyspace.sorted_set(masters.deployment.held)[b"r"]
+    assert abs(ends - (masters.now + TTL) * 1000) < 2
