@@ -92,6 +92,9 @@ class BaseBackend:
     has_permits: bool = False
     """True if several clients can hold a name at once, each one slot of it: `limit`."""
 
+    hands_on: bool = False
+    """True if a lease can be handed on to another process: `hand_on`, `resume`."""
+
     survives_restart: bool = False
     """True if locks are still held after all servers of the store have restarted at once."""
 
@@ -185,6 +188,32 @@ class BaseBackend:
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         """Extend as `extend` does, on the loop that acquired the lease."""
+        raise NotImplementedError
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        """Replace the token of a lease by this one, for at least `ttl` seconds; return that lease.
+
+        From then on, only a client that knows the token can take it: `resume`. If the store cannot
+        tell whether it was replaced, the lease keeps its own token or gets it back.
+        Raises LockLost, StoreUnavailable, or InvalidRedlock for a lease that cannot be handed on.
+        """
+        raise NotImplementedError
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        """Hand a lease on as `hand_on` does, on the loop that acquired it."""
+        raise NotImplementedError
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        """Take a lease that was handed on, with a new token and the fences that it has.
+
+        `handed` has the resources, the token, the fences, the limit, and as `until` the moment up
+        to which it is held for the client that takes it. Only one client can take it. Raises
+        TicketUsed, LockLost if its time is over, StoreUnavailable.
+        """
+        raise NotImplementedError
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        """Take a lease as `resume` does, on the running loop."""
         raise NotImplementedError
 
     def release(self, lease: Lease) -> bool | None:

@@ -232,6 +232,12 @@ class SyncCaller:
     def release(self, lease: Lease) -> bool | None:
         return self.backend.release(lease)
 
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return self.backend.hand_on(lease, token, ttl, holder)
+
+    def resume(self, handed: Lease, ttl: float = 30, holder: str = HOLDER) -> Lease:
+        return self.backend.resume(handed, ttl, holder)
+
     def start(self, *resources: str, wait: float, ttl: float = 30, limit: int = 1) -> Started:
         """Start to acquire, as another thread does."""
         return Started(lambda: self.acquire(*resources, ttl=ttl, wait=wait, limit=limit))
@@ -264,6 +270,12 @@ class AsyncCaller(SyncCaller):
 
     def release(self, lease: Lease) -> bool | None:
         return self.run(self.backend.arelease(lease))
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return self.run(self.backend.ahand_on(lease, token, ttl, holder))
+
+    def resume(self, handed: Lease, ttl: float = 30, holder: str = HOLDER) -> Lease:
+        return self.run(self.backend.aresume(handed, ttl, holder))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop."""

@@ -13,7 +13,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from redlock_django import lock
+from redlock_django import lock, resume_lock
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND, SERVERS
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
@@ -152,6 +152,21 @@ def test_a_promoted_standby_is_not_trusted_until_all_locks_have_expired(pair: Pa
     assert 0 < held.remaining() < (refused.value.retry_after or 0)
     pair.pass_time(59)
     until(granted, what="the promoted standby is trusted")
+
+
+def test_a_promoted_standby_that_missed_a_taker_has_no_second_one(pair: Pair) -> None:
+    with lock("order:1") as held:
+        ticket = held.transfer(ttl=60)
+    given = f"SELECT count(*) FROM {LOCKS} WHERE holder LIKE '%handed_on%'"
+    until(lambda: ask(pair.standby, given) == 1, what="the standby has what was handed on")
+    pair.lose_the_link()
+    taken = resume_lock(ticket, renew=False).acquire()
+    pair.promote()
+    connections.settings["primary"]["PORT"] = pair.standby
+    locks.close()
+    with pytest.raises(StoreUnavailable, match="failed over or restored"):
+        resume_lock(ticket).acquire()
+    assert taken.remaining() > 0
 
 
 def test_a_client_of_a_standby_is_granted_nothing_before_and_after_its_promotion(

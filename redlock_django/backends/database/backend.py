@@ -6,6 +6,7 @@ docs/explanation/database-locks.md explains why there is one holder, and when th
 from __future__ import annotations
 
 import random
+import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +23,7 @@ from redlock_django.backends.database.attempt import (
 )
 from redlock_django.backends.database.connections import Connections, Job
 from redlock_django.backends.database.dialects import POSTGRESQL
+from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.inspection import DatabaseInspection
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
@@ -41,6 +43,7 @@ class DatabaseBackend(BaseBackend):
     is_fair = True
     keeps_min_hold = True
     has_permits = True
+    hands_on = True
     survives_restart = True
     settings: DatabaseSettings
 
@@ -200,6 +203,45 @@ class DatabaseBackend(BaseBackend):
         assert isinstance(lease, DatabaseLease)
         resources, token_hash = lease.resources, lease.token_hash
         return Job(lambda cursor: sql.extend(cursor, resources, token_hash, ttl))
+
+    # Hand on.
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return drive(self._hand_on(lease, token, ttl, holder), self.connections.perform)
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return await adrive(self._hand_on(lease, token, ttl, holder), self.connections.arun)
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        return drive(self._resume(handed, ttl, holder), self.connections.perform)
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        return await adrive(self._resume(handed, ttl, holder), self.connections.arun)
+
+    def _hand_on(
+        self, lease: Lease, token: str, ttl: float, holder: str
+    ) -> Generator[Job[Any], None, Lease]:
+        swap = DatabaseSwap(self.access, lease, token, ttl, holder)
+        try:
+            yield swap.job
+            return swap.handed()
+        except BaseException:
+            swap.undo()
+            raise
+
+    def _resume(self, handed: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
+        swap = DatabaseSwap(self.access, handed, secrets.token_hex(16), ttl, holder)
+        try:
+            yield swap.job
+            taken = swap.taken()
+        except BaseException:
+            swap.undo()
+            raise
+        if taken is not None:
+            return taken
+        look = Job(swap.is_used)
+        yield look
+        raise swap.refusal(is_used=look.result())
 
     def release(self, lease: Lease) -> bool | None:
         if self.connections.is_in_job():  # a finalizer that runs inside a job

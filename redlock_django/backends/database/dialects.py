@@ -113,7 +113,17 @@ class Dialect:
                 f"ahead.resource = {self.name} AND ahead.alive_until > {self.now} AND "
                 "(ahead.arrived_at, ahead.name) < (%s, %s)))"
             ),
+            fence=self._trusted("{locks}.fence") if "{fence}" in statement else "",
             rows=rows,
+        )
+
+    def _trusted(self, number: str) -> str:
+        """Return an expression for a number, which is NULL unless the server is trusted."""
+        if not self.identity:
+            return self.sql(number)
+        return self.sql(
+            f"(SELECT {number} FROM {{servers}} WHERE id = 1 AND identity = {{identity}} "
+            "AND ready_at <= {now})"
         )
 
     @cache  # noqa: B019 - as above
@@ -124,12 +134,7 @@ class Dialect:
         is trusted, and its column is not nullable. So a pooler, a proxy or a promotion may change
         the server at any time.
         """
-        fence = self.now
-        if self.identity:
-            fence = self.sql(
-                "(SELECT {now} FROM {servers} WHERE id = 1 AND identity = {identity} "
-                "AND ready_at <= {now})"
-            )
+        fence = self._trusted("{now}")
         rows = ", ".join([f"(%s, %s, %s, {fence}, {self.now} + %s)"] * resources)
         if not self.take_all or (resources == 1 and not leaves):
             return self.sql(self.take, rows=rows)

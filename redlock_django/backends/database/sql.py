@@ -7,7 +7,8 @@ that a waiter waits for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DataError, IntegrityError, OperationalError
@@ -35,6 +36,13 @@ WHERE resource IN ({resources}) AND NOT (token_hash = '' AND expires_at > {now})
 _EXTEND = """
 UPDATE {locks} SET expires_at = {greatest}(expires_at, {now} + %s)
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
+{kept}"""
+
+# The fence is NULL unless the server is trusted, as in `Dialect.sql_of_take`.
+_SWAP = """
+UPDATE {locks} SET token_hash = %s, holder = %s, fence = {fence},
+    expires_at = {greatest}(expires_at, {now} + %s)
+WHERE resource IN ({resources}) AND token_hash IN (%s, %s) AND expires_at > {now}
 {kept}"""
 
 _RELEASE = """
@@ -150,12 +158,8 @@ class TakeStatements:
             take = self._take_all
         elif self._many > 1:
             take = self._take_in_transaction
-        try:
+        with _recognized():
             taken = take()
-        except IntegrityError as error:
-            if sqlstate(error) != _NOT_NULL:
-                raise
-            raise Unrecognized("the server has changed or was promoted") from error
         if not taken:
             return {}
         if self._waits and not self._dialect.take_all:
@@ -212,6 +216,47 @@ def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl
     statement = dialect_of(cursor).sql(_EXTEND, len(resources))
     cursor.execute(statement, [round(ttl * SECOND), *resources, token_hash])
     return bool(cursor.rowcount == len(resources))
+
+
+def swap(
+    cursor: CursorWrapper,
+    resources: Sequence[str],
+    old: str,
+    new: str,
+    holder: str,
+    ttl: float,
+) -> int:
+    """Replace the token `old` of locks by `new`, for at least `ttl` seconds.
+
+    Return how many were replaced, also by an earlier run of the same statement. Raises Unrecognized
+    if the server is a standby, or may have forgotten that they were replaced before.
+    """
+    statement = dialect_of(cursor).sql(_SWAP, len(resources))
+    with _recognized():
+        cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, old, new])
+    return int(cursor.rowcount)
+
+
+def is_used(
+    cursor: CursorWrapper, resources: Sequence[str], token: str, fences: Sequence[int]
+) -> bool:
+    """Return whether this token was replaced while no other client has had the lock since."""
+    statement = "SELECT resource, token_hash, fence FROM {locks} WHERE resource IN ({resources})"
+    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), list(resources))
+    own = dict(zip(resources, fences, strict=True))
+    rows = [(text(name), text(stored), int(fence)) for name, stored, fence in cursor.fetchall()]
+    return any(stored != token and fence == own[name] for name, stored, fence in rows)
+
+
+@contextmanager
+def _recognized() -> Iterator[None]:
+    """Raise Unrecognized for a fence that is NULL, since the server is not trusted."""
+    try:
+        yield
+    except IntegrityError as error:
+        if sqlstate(error) != _NOT_NULL:
+            raise
+        raise Unrecognized("the server has changed or was promoted") from error
 
 
 def release(

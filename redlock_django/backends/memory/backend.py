@@ -176,6 +176,18 @@ class MemoryBackend(RedlockBackend):
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.extend(lease, ttl)
 
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return self._run(self._hand_on(lease, token, ttl, holder))
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return self.hand_on(lease, token, ttl, holder)
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        return self._run(self._resume(handed, ttl, holder))
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        return await self._arun(self._resume(handed, ttl, holder))
+
     def release(self, lease: Lease) -> bool | None:
         return self._run(self._release(lease))
 

@@ -17,7 +17,7 @@ from redlock_django.backends.redlock.inspection import MasterInspection
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.backends.sharded.settings import ShardedSettings, split
-from redlock_django.engine import rounds
+from redlock_django.engine import hand_on, rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.steps import Protocol
@@ -45,6 +45,7 @@ class RedlockBackend(BaseBackend):
     is_fair = True
     keeps_min_hold = True
     has_permits = True
+    hands_on = True
     servers_are_masters = True
 
     settings: RedlockSettings
@@ -127,6 +128,17 @@ class RedlockBackend(BaseBackend):
         """Return the round that extends a lease of this store."""
         assert isinstance(lease, RedlockLease)
         return rounds.extend(self.deployment, lease, ttl, now=self.clock())
+
+    def _hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Protocol[RedlockLease]:
+        """Return the round that hands a lease of this store on."""
+        assert isinstance(lease, RedlockLease)
+        return hand_on.hand_on(self._client, lease, token, ttl, holder, now=self.clock())
+
+    def _resume(
+        self, handed: Lease, ttl: float, holder: str, home: object = None
+    ) -> Protocol[RedlockLease]:
+        """Return the rounds that take a lease that was handed on."""
+        return hand_on.resume(self._client, handed, ttl, holder, now=self.clock(), home=home)
 
     def _release(
         self, lease: Lease, *, awaited: bool = True, bury: bool = False
@@ -215,6 +227,20 @@ class RedisBackend(RedlockBackend):
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
         protocol = self._extend(lease, ttl)
         return await self.loop_driver().run(protocol, wait_for_links=False)
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
+        return self._home_threads(lease).run(self._hand_on(lease, token, ttl, holder))
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
+        return await self.loop_driver().run(self._hand_on(lease, token, ttl, holder))
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> RedlockLease:
+        driver = self.thread_driver()
+        return driver.run(self._resume(handed, ttl, holder, driver))
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> RedlockLease:
+        driver = self.loop_driver()
+        return await driver.run(self._resume(handed, ttl, holder, driver))
 
     # A release is sent after its acquire, on the same links. A caller that cannot use those
     # links, such as another loop, posts it to them.

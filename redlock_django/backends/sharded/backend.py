@@ -20,10 +20,11 @@ from redlock_django.backends.sharded.inspection import ShardedInspection
 from redlock_django.backends.sharded.lease import Part, Parts, extended, extended_or_error, joined
 from redlock_django.backends.sharded.settings import ShardedSettings
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
-from redlock_django.engine.protocol.shard_choice import chosen
+from redlock_django.engine.protocol.shard_choice import chosen, identity
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Result
 from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.exceptions import InvalidRedlock
 
 KEPT = 0.5
 """The part of its TTL for which a shard's lease is kept while the next shard is waited for."""
@@ -62,7 +63,7 @@ class ShardedBackend(BaseBackend):
         self.identities = tuple(shard.identity for shard in shards)
         self.max_resources = min(shard.max_resources for shard in shards)
         flags = (
-            "is_shared", "is_fair", "keeps_min_hold", "has_permits", "survives_restart",
+            "is_shared", "is_fair", "keeps_min_hold", "has_permits", "hands_on", "survives_restart",
             "servers_are_masters",
         )  # fmt: skip
         for flag in flags:
@@ -71,6 +72,10 @@ class ShardedBackend(BaseBackend):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for shard in self.shards for name in shard.names)
+
+    @property
+    def identity(self) -> str:
+        return identity(self.identities)
 
     def shard_of(self, resource: str) -> int:
         """Return the index of the shard that a resource belongs to."""
@@ -188,6 +193,33 @@ class ShardedBackend(BaseBackend):
         if not isinstance(held.home, Parts):
             return parts[0].lease
         return replace(joined(held.resources, parts), waited=held.waited)
+
+    # Hand on: each shard could only hand on a lease of its own.
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return self._only_shard(lease).hand_on(lease, token, ttl, holder)
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        return await self._only_shard(lease).ahand_on(lease, token, ttl, holder)
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        self.connect()
+        return self._only_shard(handed).resume(handed, ttl, holder)
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        await self.aconnect()
+        return await self._only_shard(handed).aresume(handed, ttl, holder)
+
+    def _only_shard(self, lease: Lease) -> BaseBackend:
+        """Return the shard of a lease; raise InvalidRedlock if it spans several."""
+        first, *others = {self.shard_of(name): None for name in lease.names}
+        if others:
+            raise InvalidRedlock(
+                f"{', '.join(lease.names)}: these resources belong to several groups of MASTERS, "
+                "and only a lock in one group can be handed on. Acquire each in a lock() of its "
+                "own, and hand on each"
+            )
+        return self.shards[first]
 
     def release(self, lease: Lease) -> bool | None:
         return drive(self._release(lease), _perform)

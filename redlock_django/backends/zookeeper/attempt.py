@@ -26,7 +26,7 @@ from redlock_django.backends.zookeeper.paths import (
     in_order,
     seconds_left,
 )
-from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol, ZooKeeperStep
+from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper.slots import SlotSearch
@@ -194,8 +194,8 @@ class ZooKeeperAttempt:
                 return None
             if left <= 0:
                 return held_for
-            if len(before) == 1:
-                yield ZooKeeperStep(min(held_for + 0.001, left))
+            if len(before) == 1:  # it may have been handed on, and be taken before its time is over
+                yield from self._requests.until_deleted(path, min(held_for + 0.001, left))
                 return None
         yield from self._requests.until_deleted(f"{queue}/{before[-1].name}", left)
         return None

@@ -5,6 +5,7 @@ docs/explanation/zookeeper-locks.md explains why there is one holder, and when t
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +18,7 @@ from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ign
 from redlock_django.backends.zookeeper.attempt import ZooKeeperAttempt, ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.client import is_own_thread
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
+from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
 from redlock_django.backends.zookeeper.own_nodes import Acquisition, ZooKeeperRefusal
 from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
@@ -42,6 +44,7 @@ class ZooKeeperBackend(BaseBackend):
     is_fair = True
     keeps_min_hold = True
     has_permits = True
+    hands_on = True
     survives_restart = True
     void_reason = "the session with ZooKeeper was lost"
     settings: ZooKeeperSettings
@@ -157,6 +160,60 @@ class ZooKeeperBackend(BaseBackend):
             with suppress(StoreUnavailable):
                 self.session.finish(batch, ended)
         return [extension.result() for extension in extensions]
+
+    # Hand on.
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        session = self.session
+        return drive(self._hand_on(session, lease, token, ttl, holder), session.perform)
+
+    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
+        session = self.session
+        return await adrive(self._hand_on(session, lease, token, ttl, holder), session.aperform)
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        session = self.session
+        return drive(self._resume(session, handed, ttl, holder), session.perform)
+
+    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
+        session = self.session
+        return await adrive(self._resume(session, handed, ttl, holder), session.aperform)
+
+    def _hand_on(
+        self, session: Session, lease: Lease, token: str, ttl: float, holder: str
+    ) -> ZooKeeperProtocol[Lease]:
+        swap = self._swap(session, lease, token, ttl, holder)
+        try:
+            return (yield from swap.hand_on())
+        except Interrupted:
+            swap.undo()
+            raise session.unavailable(session.reason) from None
+        except BaseException:
+            swap.undo()
+            raise
+
+    def _resume(
+        self, session: Session, handed: Lease, ttl: float, holder: str
+    ) -> ZooKeeperProtocol[Lease]:
+        patient_until = self.clock() + self.settings.zookeeper_timeout
+        while True:
+            swap = self._swap(session, handed, secrets.token_hex(16), ttl, holder)
+            try:
+                return (yield from swap.resume(self.tree, self.settings.max_ttl))
+            except Interrupted:
+                swap.undo()
+                if swap.has_written or self.clock() >= patient_until:
+                    raise session.unavailable(session.reason) from None
+            except BaseException:
+                swap.undo()
+                raise
+            yield ZooKeeperStep(_AGAIN)
+
+    def _swap(
+        self, session: Session, lease: Lease, token: str, ttl: float, holder: str
+    ) -> ZooKeeperSwap:
+        timeout = self.settings.zookeeper_timeout
+        return ZooKeeperSwap(session, lease, token, ttl, holder, timeout=timeout, clock=self.clock)
 
     def release(self, lease: Lease) -> bool | None:
         if is_own_thread():  # a finalizer that runs there

@@ -2,8 +2,9 @@
 
 `ROOT/locks/RESOURCE` is the queue of a resource. It has an ephemeral sequential node for each
 client that waits or holds the lock: the first one holds it. After a release before the end of a
-minimum hold, a persistent node takes the place of the holder's. The value of a node is the TTL in
-seconds, and then what all stores have as the value of a lock: a token, a space, JSON of the holder.
+minimum hold, and for a lock that was handed on, a persistent node takes the place of the holder's.
+The value of a node is the TTL in seconds, and then what all stores have as the value of a lock: a
+token, a space, JSON of the holder.
 
 Each slot of a name with a limit is a resource (`engine.protocol.slots`). `ROOT/locks/NAME[turns]`
 has a node for each client that waits for any of them.
@@ -34,7 +35,7 @@ LARGEST = 2**53
 """Fences are below this number, so that JavaScript and doubles represent them exactly."""
 
 MIN_HOLD = "min_hold-"
-"""Is in the name of a node that only keeps a minimum hold."""
+"""Is in the name of a node without a session: of a minimum hold, or of a lock handed on."""
 
 _TURNS = "[turns]"
 """Follows a name with several slots. No name that a user may choose contains a bracket."""
@@ -105,9 +106,15 @@ def in_order(names: Iterable[str]) -> list[Node]:
 
 def min_hold_path(path: str) -> str:
     """Return the path of the node that takes the place of `path` until the minimum hold is over."""
+    token = path.rpartition("/")[2].partition("-")[0]
+    return path_in_place(path, token, is_min_hold=True)
+
+
+def path_in_place(path: str, token: str, *, is_min_hold: bool = False) -> str:
+    """Return the path of a node with this token that has the place of `path` in its queue."""
     queue, _, name = path.rpartition("/")
-    token, _, number = name.partition("-")
-    return f"{queue}/{token}-{MIN_HOLD}{number}"
+    number = name.partition("-")[2].removeprefix(MIN_HOLD)
+    return f"{queue}/{token}-{MIN_HOLD if is_min_hold else ''}{number}"
 
 
 def data_of(ttl: float, value: str) -> bytes:

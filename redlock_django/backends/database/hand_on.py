@@ -1,0 +1,84 @@
+"""Hand a lease in a database on: one statement replaces the hash of its token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
+from redlock_django.backends.database.connections import Job
+from redlock_django.engine.errors import LockLost, TicketUsed
+from redlock_django.engine.hand_on import IN_TRANSIT
+from redlock_django.engine.validity import Lease, valid_until
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+
+class DatabaseSwap:
+    """The replacement of the token of a lease, in `job`, and its undo."""
+
+    def __init__(self, access: Access, old: Lease, token: str, ttl: float, holder: str) -> None:
+        self._access = access
+        self._old = old
+        self._started = access.clock()
+        self._new = DatabaseLease(
+            old.resources, token, holder, ttl, self._started, valid_until(ttl, self._started),
+            old.fences, home=access.connections, limit=old.limit, earliest_end=old.earliest_end,
+            givers=old.givers,
+        )  # fmt: skip
+        self.job: Job[int] = Job(self._swap)
+
+    def _swap(self, cursor: CursorWrapper) -> int:
+        self._access.connections.refuse_untrusted()
+        old, new = hash_of(self._old.token), self._new.token_hash
+        resources, ttl = self._old.resources, self._new.ttl
+        swapped = sql.swap(cursor, resources, old, new, self._new.holder, ttl)
+        if swapped < len(resources):
+            sql.release(cursor, resources, new)  # the others have ended
+        return swapped
+
+    def handed(self) -> DatabaseLease:
+        """Return the lease that was handed on; raise LockLost if it was lost before."""
+        old = self._old
+        if self.job.result() < len(old.resources) or self._access.clock() >= old.until:
+            names = ", ".join(old.names)
+            raise LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+        return replace(self._new, until=max(old.until, self._new.until))
+
+    def taken(self) -> DatabaseLease | None:
+        """Return the lease that was taken, None if it was not there.
+
+        Raises StoreUnavailable if that took so long that it is over already.
+        """
+        if self.job.result() < len(self._old.resources):
+            return None
+        if self._access.clock() >= self._new.until:
+            raise self._access.connections.too_slow()
+        return self._new
+
+    def is_used(self, cursor: CursorWrapper) -> bool:
+        """Return whether the old token seems to have been replaced before."""
+        old = self._old
+        if self._access.clock() < old.until:
+            return True  # it has not ended
+        return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences)
+
+    def refusal(self, *, is_used: bool) -> LockLost | TicketUsed:
+        """Return the error for a lease that was not there."""
+        names = ", ".join(self._old.names)
+        if is_used:
+            why = "this ticket was used before, or an operator has released its lock"
+            return TicketUsed(f"{names}: {why}", resource=names)
+        return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
+
+    def undo(self) -> None:
+        """Restore the old token, also if the job is still running."""
+        self.job.undo = self._restore
+        self._access.connections.post(self._restore)
+
+    def _restore(self, cursor: CursorWrapper) -> None:
+        old, new = self._old, self._new
+        about = old.holder or IN_TRANSIT
+        sql.swap(cursor, old.resources, new.token_hash, hash_of(old.token), about, 0.0)

@@ -1,0 +1,168 @@
+"""Hand a lease in ZooKeeper on: a transaction replaces its nodes, at their places in the queues.
+
+The nodes of the giver belong to its session. Those of a lease that was handed on belong to none:
+as after a release before the end of a minimum hold, other clients remove them when their time is
+over. The client that takes the lease replaces them by nodes of its own session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
+from redlock_django.backends.zookeeper.attempt import ZooKeeperLease
+from redlock_django.backends.zookeeper.fences import Fences, Requests
+from redlock_django.backends.zookeeper.paths import (
+    Tree,
+    data_of,
+    in_order,
+    path_in_place,
+    seconds_left,
+)
+from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
+from redlock_django.backends.zookeeper.session import Session
+from redlock_django.engine.errors import LockLost, TicketUsed
+from redlock_django.engine.hand_on import IN_TRANSIT
+from redlock_django.engine.validity import Lease, valid_until
+
+
+class ZooKeeperSwap:
+    """The replacement of the nodes of a lease, with a token of its own, and its undo."""
+
+    def __init__(
+        self,
+        session: Session,
+        lease: Lease,
+        token: str,
+        ttl: float,
+        holder: str,
+        *,
+        timeout: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._requests = Requests(session, timeout)
+        self._clock = clock
+        self._old = lease
+        self._started = started = clock()
+        self._new = ZooKeeperLease(
+            lease.resources, token, holder, ttl, started, valid_until(ttl, started), lease.fences,
+            home=session, limit=lease.limit, earliest_end=lease.earliest_end, givers=lease.givers,
+            nodes=(), generation=self._requests.generation,
+        )  # fmt: skip
+        self._old_nodes: Sequence[str] = ()
+        self._old_data: Sequence[bytes] = ()
+
+    def hand_on(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+        """Replace the nodes of the giver by nodes without a session; raise LockLost."""
+        old, new = self._old, self._new
+        assert isinstance(old, ZooKeeperLease)
+        names = ", ".join(old.names)
+        lost = LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+        if self._started >= old.until or old.generation != self._session.generation:
+            raise lost
+        new.nodes = tuple(path_in_place(node, new.token, is_min_hold=True) for node in old.nodes)
+        self._old_nodes = old.nodes
+        self._old_data = [data_of(old.ttl, old.value)] * len(old.nodes)
+        self._session.held.remove(old.token)
+        if not (yield from self._replace(ephemeral=False)) or self._clock() >= old.until:
+            raise lost
+        new.until = max(old.until, new.until)
+        return new
+
+    def resume(self, tree: Tree, forgotten: float) -> ZooKeeperProtocol[ZooKeeperLease]:
+        """Replace the nodes without a session by nodes of this one.
+
+        Locks may have been forgotten for `forgotten` seconds (see `Fences`). Raises TicketUsed or
+        LockLost if the nodes are not there.
+        """
+        old, new, session = self._old, self._new, self._session
+        yield from Fences(self._requests, tree, forgotten).prepare()
+        found = yield from self._find(tree)
+        if len(found) == len(old.resources):
+            self._old_nodes = [path for path, _, _ in found]
+            self._old_data = [data_of(left, value) for _, left, value in found]
+            new.nodes = tuple(path_in_place(path, new.token) for path in self._old_nodes)
+            session.hold(new.token, self._started + new.ttl, new.nodes)
+            if (yield from self._replace(ephemeral=True)):
+                if self._clock() >= new.until:
+                    raise session.unavailable("the answers came too late")
+                return new
+        names = ", ".join(old.names)
+        if self._clock() < old.until:  # its time is not over, but it is not there
+            why = "this ticket was used before, or an operator has released its lock"
+            raise TicketUsed(f"{names}: {why}", resource=names)
+        raise LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
+
+    def undo(self) -> None:
+        """Restore the old nodes, if they were replaced."""
+        old, new, session = self._old, self._new, self._session
+        session.held.remove(new.token)
+        if not self.has_written:
+            return
+        is_givers = isinstance(old, ZooKeeperLease)
+        if isinstance(old, ZooKeeperLease):
+            session.hold(old.token, old.started + old.ttl, old.nodes)
+        back = partial(_replace, new.nodes, self._old_nodes, self._old_data, is_givers)
+        session.post(RequestBatch(back))
+
+    @property
+    def has_written(self) -> bool:
+        """True if the nodes may have been replaced."""
+        return bool(self._new.nodes)
+
+    def _find(self, tree: Tree) -> ZooKeeperProtocol[list[tuple[str, float, str]]]:
+        """Return the node of each resource that has the token: path, seconds left, and value."""
+        queues = [tree.queue(resource) for resource in self._old.resources]
+        # Without `sync`, a server that lags behind could not know yet what was handed on.
+        answers = yield from self._requests.ask(
+            lambda client: [
+                client.sync_async(tree.locks),
+                *(client.get_children_async(queue) for queue in queues),
+            ]
+        )
+        paths = [
+            f"{queue}/{node.name}"
+            for queue, names in zip(queues, answers[1:], strict=True)
+            for node in in_order(() if isinstance(names, NoNodeError) else names)
+            if node.token == self._old.token and node.is_min_hold
+        ]
+        if not paths:
+            return []
+        nodes = yield from self._requests.ask(
+            lambda client: [client.get_async(path) for path in paths]
+        )
+        found = []
+        for path, node in zip(paths, nodes, strict=True):
+            if not isinstance(node, NoNodeError):
+                self._session.use(path.rpartition("/")[0])
+                left = seconds_left(node, self._session.servers_time())
+                if left > 0:
+                    found.append((path, left, f"{self._old.token} {IN_TRANSIT}"))
+        return found
+
+    def _replace(self, *, ephemeral: bool) -> ZooKeeperProtocol[bool]:
+        """Replace the old nodes by the new ones; return False if one of them is not there."""
+        new = self._new
+        data = [data_of(new.ttl, new.value)] * len(new.nodes)
+        send = partial(_replace, self._old_nodes, new.nodes, data, ephemeral)
+        (results,) = yield from self._requests.ask(send, is_write=True)
+        return not any(isinstance(one, Exception) for one in results)
+
+
+def _replace(
+    nodes: Sequence[str],
+    others: Sequence[str],
+    data: Sequence[bytes],
+    ephemeral: bool,
+    client: KazooClient,
+) -> list[Any]:
+    transaction = client.transaction()
+    for node, other, stored in zip(nodes, others, data, strict=True):
+        transaction.delete(node)
+        transaction.create(other, stored, ephemeral=ephemeral)
+    return [transaction.commit_async()]

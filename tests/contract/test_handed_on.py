@@ -1,0 +1,174 @@
+"""The contract of a lease that is handed on: one client takes it, with its fence, or none does."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.errors import LockLost, ResourceLocked, TicketUsed
+from redlock_django.engine.validity import LeaseState
+from tests.contract.stores import HOLDER, Started, Store, SyncCaller
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from redlock_django.engine.validity import Lease
+
+NAME = "order:1"
+TTL = 5.0
+IN_TRANSIT = '{"host":"web1","handed_on":1}'
+
+
+@pytest.fixture(autouse=True)
+def _hands_on(store: Store) -> None:
+    if not store.backend.hands_on:
+        pytest.skip("the store hands nothing on")
+
+
+def give(caller: SyncCaller, lease: Lease, ttl: float = 30) -> Lease:
+    """Hand a lease on; return what a ticket has of it."""
+    handed = caller.hand_on(lease, secrets.token_hex(16), ttl, IN_TRANSIT)
+    assert handed.until - lease.started <= 2 * ttl
+    return replace(handed, holder="", ttl=0.0, started=0.0, home=None)
+
+
+def test_the_taker_holds_with_the_fence_of_the_giver(caller: SyncCaller) -> None:
+    lease = caller.acquire(NAME)
+    taken = caller.resume(give(caller, lease))
+    assert taken.fences == lease.fences
+    assert taken.resources == lease.resources
+    assert taken.token not in (lease.token, "")
+    assert caller.extend(taken, 30)[0] is LeaseState.RENEWED
+    with pytest.raises(ResourceLocked):
+        caller.acquire(NAME)
+    assert caller.release(taken) is True
+    again = caller.acquire(NAME)
+    assert again.fences[0] > lease.fences[0]
+
+
+def test_nobody_gets_a_lock_that_was_handed_on_and_not_taken(caller: SyncCaller) -> None:
+    lease = caller.acquire(NAME)
+    handed = give(caller, lease)
+    assert caller.extend(lease, 30)[0] is LeaseState.LOST
+    assert caller.release(lease) is not True
+    caller.backend.post_release(lease)
+    with pytest.raises(ResourceLocked):
+        caller.acquire(NAME)
+    caller.release(caller.resume(handed))
+
+
+def test_the_second_taker_finds_that_the_ticket_was_used(caller: SyncCaller) -> None:
+    handed = give(caller, caller.acquire(NAME))
+    taken = caller.resume(handed)
+    with pytest.raises(TicketUsed, match=f"{NAME}: this ticket was used before") as used:
+        caller.resume(handed)
+    assert used.value.resource == NAME
+    assert caller.extend(taken, 30)[0] is LeaseState.RENEWED
+    caller.release(taken)
+    with pytest.raises(TicketUsed):
+        caller.resume(handed)
+
+
+def test_a_ticket_is_too_late_when_its_time_is_over(store: Store, caller: SyncCaller) -> None:
+    handed = give(caller, caller.acquire(NAME, ttl=TTL), TTL)
+    store.pass_time(TTL + 1)
+    late = replace(handed, until=caller.backend.clock() - 1)
+    with pytest.raises(LockLost, match=f"{NAME}: this ticket is too late"):
+        caller.resume(late)
+    other = caller.acquire(NAME, wait=30)
+    with pytest.raises(LockLost):
+        caller.resume(late)
+    assert caller.release(other) is True
+
+
+def test_of_several_takers_at_once_one_holds(caller: SyncCaller) -> None:
+    for _ in range(5):
+        handed = give(caller, caller.acquire(NAME))
+        takers = [Started(lambda: caller.resume(handed)) for _ in range(4)]  # noqa: B023
+        held = []
+        for taker in takers:
+            try:
+                held.append(taker.lease())
+            except TicketUsed:
+                continue
+        (taken,) = held
+        assert caller.release(taken) is True
+
+
+def test_several_resources_are_handed_on_together(caller: SyncCaller) -> None:
+    lease = caller.acquire("a", "b", "c")
+    taken = caller.resume(give(caller, lease))
+    assert taken.resources == ("a", "b", "c")
+    assert taken.fences == lease.fences
+    assert caller.release(taken) is True
+    caller.release(caller.acquire("b"))
+
+
+def test_a_slot_is_handed_on_with_its_number(caller: SyncCaller) -> None:
+    if not caller.backend.has_permits:
+        pytest.skip("the store has no permits")
+    first, second = (caller.acquire(NAME, limit=2) for _ in range(2))
+    taken = caller.resume(give(caller, second))
+    assert (taken.slot, taken.limit, taken.names) == (second.slot, 2, (NAME,))
+    with pytest.raises(ResourceLocked):
+        caller.acquire(NAME, limit=2)
+    assert caller.release(taken) is True
+    again = caller.acquire(NAME, limit=2)
+    assert again.slot == second.slot
+    assert caller.release(first) is True
+    assert caller.release(again) is True
+
+
+def test_a_lock_is_handed_on_again_and_again(caller: SyncCaller) -> None:
+    lease = caller.acquire(NAME)
+    fences = lease.fences
+    for _ in range(3):
+        lease = caller.resume(give(caller, lease))
+    assert lease.fences == fences
+    assert caller.release(lease) is True
+
+
+def test_a_lost_lease_is_not_handed_on(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire(NAME, ttl=20)
+    caller.release(lease)
+    with pytest.raises(LockLost, match="lost before it was handed on"):
+        give(caller, lease)
+    expired = caller.acquire(NAME, ttl=20)
+    store.pass_time(21)
+    with pytest.raises(LockLost):
+        give(caller, expired)
+    caller.release(caller.acquire(NAME))
+
+
+def test_a_waiter_gets_the_lock_when_the_taker_releases_it(
+    store: Store, caller: SyncCaller
+) -> None:
+    handed = give(caller, caller.acquire(NAME))
+    waiter = caller.start(NAME, wait=30)
+    until(lambda: store.backend.look([NAME]).locks[0].waiters, "it waits")
+    taken = caller.resume(handed)
+    assert not waiter.done
+    caller.release(taken)
+    assert waiter.lease().fences[0] > taken.fences[0]
+
+
+def test_a_waiter_gets_a_lock_that_was_not_taken_in_time(store: Store, caller: SyncCaller) -> None:
+    give(caller, caller.acquire(NAME, ttl=TTL), TTL)
+    store.pass_time(TTL)
+    lease = caller.start(NAME, wait=30).lease()
+    caller.release(lease)
+
+
+def test_operators_see_what_was_handed_on_and_not_taken(store: Store, caller: SyncCaller) -> None:
+    handed = give(caller, caller.acquire(NAME))
+    (held,) = store.backend.look([NAME]).locks
+    assert held.holder["handed_on"] == 1
+    assert held.has_quorum
+    caller.release(caller.resume(handed, holder=HOLDER))
+    handed = give(caller, caller.acquire(NAME))
+    (held,) = store.backend.look([NAME]).locks
+    store.backend.free(NAME, held.fingerprint)
+    with pytest.raises((LockLost, TicketUsed)):
+        caller.resume(handed)
