@@ -100,6 +100,15 @@ class Asking:
     overtaken: int = 0
 
 
+@dataclass(slots=True)
+class Ticket:
+    """A lease that was handed on at a moment of true time, and whether a client has taken it."""
+
+    lease: Lease
+    since: float
+    is_taken: bool = False
+
+
 class Checker:
     """The invariants that one simulation is checked for."""
 
@@ -118,6 +127,7 @@ class Checker:
         self.overtaken = 0  # most clients that overtook one waiter
         self.freed: dict[str, float] = {}  # when a resource with waiters was released
         self.gaps: list[float] = []  # seconds from there until a waiter held it
+        self.tickets: list[Ticket] = []
         self.limits: dict[str, int] = {}  # by name: the largest that a client has asked for
         # By master and slot: until when it is known to have been taken there.
         self.taken: dict[tuple[SimulatedMaster, str], float] = {}
@@ -178,6 +188,36 @@ class Checker:
             self._grows(resource, fence, by[resource])
             self.fences[resource] = max(fence, self.fences.get(resource, 0))
             self.granted_at.setdefault(resource, []).append((self.world.now, by[resource]))
+
+    def handed_on(self, client: Holder, lease: Lease, handed: Lease) -> None:
+        """Note that a client has handed its lease on: it does not believe in it any more."""
+        self.world.note(client.name, "HANDS ON", "+".join(lease.resources))
+        self.world.seen["handed on"] += 1
+        for resource in lease.resources:
+            held = self.holdings.get(resource, [])
+            self.holdings[resource] = [one for one in held if one.lease.token != lease.token]
+        self.tickets.append(Ticket(handed, self.world.now))
+
+    def resumed(
+        self, client: Holder, ticket: Ticket, lease: Lease, holdings: Sequence[Holding]
+    ) -> None:
+        """Check that a lease was taken once, with its fences, and nobody held it in between."""
+        self.world.note(client.name, "TAKES", "+".join(lease.resources), lease.fences)
+        if holdings[0].left(self.world.now) <= 0:
+            self.world.seen["took too late"] += 1
+            return
+        self.world.seen["taken"] += 1
+        for holding in holdings:
+            self._alone(holding)
+        excused = self.world.stepping or any(master.unknown for master in self.masters)
+        if ticket.is_taken and not excused:
+            raise Violation(f"{client.name} takes what was taken before")
+        ticket.is_taken = True
+        if lease.fences != ticket.lease.fences:
+            raise Violation(f"{client.name} takes a lock with another fence")
+        for resource, fence in zip(lease.resources, ticket.lease.fences, strict=True):
+            if self.fences[resource] != fence and not excused:
+                raise Violation(f"{resource}: another client has held it since it was handed on")
 
     def renewed(self, holdings: Sequence[Holding]) -> None:
         """Check a lease that was extended."""

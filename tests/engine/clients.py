@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.redlock.backend import retry_delay
 from redlock_django.engine import renewal
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.errors import (
+    LockLost,
+    NotAcquired,
+    QuorumUnreachable,
+    TicketUsed,
+)
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import Ballot
@@ -19,14 +24,14 @@ from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.links.waiters import SENT, Waiter
-from tests.engine.checker import Checker, Holding
+from tests.engine.checker import Checker, Holding, Ticket
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
 if TYPE_CHECKING:
     from tests.engine.shards import SimulatedShard, SimulatedShards
 
-Program = Generator[Step, float, None]
+Program = Generator[Step, float, Any]
 
 
 class Interrupted(BaseException):
@@ -54,6 +59,8 @@ class Client:
         self.rng: Random = world.rng(f"client {name}")
         self.service: SimulatedShard | SimulatedShards
         self.wire: Wire  # of the shard that it asks now or asked last
+        self.hands_on = 0.0  # the part of its locks that it hands on
+        self.tickets = self.world.rng(f"tickets {name}")
         self.limit = 1  # how many clients it lets hold a resource at once
         self.gone = False
         self.idle = True
@@ -398,6 +405,9 @@ class Client:
             yield Pause(rng.expovariate(1 / max(busy, min(0.05 * self._unreachable, 0.5))))
             if self.world.now >= stop_at:
                 return
+            if (ticket := self._next_ticket()) is not None:
+                yield from self._take(ticket, rng.uniform(*ttls))
+                continue
             if rng.random() < two and len(names) > 1:
                 several = 2 if len(self.wires) == 1 else rng.randint(2, min(3, len(names)))
                 resources = tuple(rng.sample(names, several))
@@ -450,6 +460,58 @@ class Client:
         self.checker.turn(lease, asked)
         yield from self._hold(ttl, hold)
 
+    @property
+    def _only_shard(self) -> SimulatedShard:
+        """The only shard: a lease over several is not handed on."""
+        (shard,) = self.service.simulated
+        return shard
+
+    def _next_ticket(self) -> Ticket | None:
+        """Return a ticket that another client has made: often a new one, sometimes an old one."""
+        tickets = self.checker.tickets
+        if not tickets or self.tickets.random() < 0.4:
+            return None
+        return tickets[-1] if self.tickets.random() < 0.8 else self.tickets.choice(tickets)
+
+    def _give(self, lease: Lease, ttl: float) -> Program:
+        """Hand a lease on in place of a release, now and then; return whether that was done."""
+        if lease.earliest_end or not self.hands_on or self.tickets.random() > self.hands_on:
+            return False
+        token, service = next(self.fresh()), self._only_shard
+        self._safe = True
+        try:
+            handed = yield from service.hand_on(lease, token, ttl, '{"handed_on":1}')
+        except (LockLost, NotAcquired) as error:
+            self.world.seen[f"not handed on: {type(error).__name__}"] += 1
+            return False
+        except Interrupted:
+            self.world.seen["interrupted handing on"] += 1
+            return False
+        finally:
+            self._safe = False
+            # A ticket that no client takes ends with its TTL.
+            self.checker.alive[token] = False
+        self.lease = None
+        self.checker.handed_on(self, lease, handed)
+        return True
+
+    def _take(self, ticket: Ticket, ttl: float) -> Program:
+        """Take the lock of a ticket, and hold it."""
+        self._safe = True
+        try:
+            lease = yield from self._only_shard.resume(ticket.lease, ttl, '{"pid":1}')
+        except (TicketUsed, LockLost, NotAcquired) as error:
+            self.world.seen[f"not taken: {type(error).__name__}"] += 1
+            return
+        except Interrupted:
+            self.world.note(self.name, "has undone")
+            return
+        finally:
+            self._safe = False
+        self.lease = lease
+        self.checker.resumed(self, ticket, lease, self._held(lease))
+        yield from self._hold(ttl, self.rng.uniform(0, 1.6) * ttl)
+
     def each(self, names: list[str], ttl: float, wait: float, hold: float) -> Program:
         """Acquire and release these resources, one after the other."""
         for name in names:
@@ -463,6 +525,8 @@ class Client:
             pass
         finally:
             self._safe = False
+        if self.lease is not None and (yield from self._give(self.lease, ttl)):
+            return
         lease, self.lease = self.lease, None
         assert lease is not None
         self.checker.ended(lease)

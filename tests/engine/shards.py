@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded.backend import Asking, ShardedBackend
 from redlock_django.backends.sharded.lease import Part
-from redlock_django.engine import attempt, rounds
+from redlock_django.engine import attempt, hand_on, rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots
@@ -59,14 +59,7 @@ class SimulatedShard(BaseBackend):
             # As `Links.waiter` does.
             client.waiter = self.wire.waiters.new(resources if limit == 1 else ())
         protocol = rounds.acquire(
-            attempt.Client(
-                self.deployment,
-                client.fresh(),
-                client.proposals(),
-                client.delay,
-                overrun=2 * self.wire.master_timeout,
-                released=self.released,
-            ),
+            self._engine_client(),
             resources,
             ttl,
             holder,
@@ -88,6 +81,31 @@ class SimulatedShard(BaseBackend):
             self.deployment, _redlock(lease), ttl, now=self.clock()
         )
         return self.last_state, lease
+
+    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Any:
+        self.client.wire = self.wire
+        return (
+            yield from hand_on.hand_on(
+                self._engine_client(), _redlock(lease), token, ttl, holder, now=self.clock()
+            )
+        )
+
+    def resume(self, handed: Lease, ttl: float, holder: str) -> Any:
+        self.client.wire = self.wire
+        return (
+            yield from hand_on.resume(self._engine_client(), handed, ttl, holder, now=self.clock())
+        )
+
+    def _engine_client(self) -> attempt.Client:
+        client = self.client
+        return attempt.Client(
+            self.deployment,
+            client.fresh(),
+            client.proposals(),
+            client.delay,
+            overrun=2 * self.wire.master_timeout,
+            released=self.released,
+        )
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire

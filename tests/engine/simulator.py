@@ -68,6 +68,7 @@ class Setup:
     ttls: tuple[float, float] = (0.2, 2.0)
     busy: float = 0.1
     two: float = 0.0
+    hands_on: float = 0.0  # the part of the locks that are handed on; never drawn
     min_holds: float = 0.0  # the part of the locks that have a minimum hold
     latency: float = 0.002
     master_timeout: float = 0.05
@@ -248,6 +249,7 @@ class Simulation:
             stalls=0.0 if self._calm else size.stalls,
             strikes=0.0 if self._calm else size.strikes,
         )
+        client.hands_on = size.hands_on
         if size.limit > 1:
             lower = self.world.rng(f"limit {name}").random() < size.lower
             client.limit = max(2, size.limit - lower)

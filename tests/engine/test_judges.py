@@ -16,7 +16,7 @@ from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.queue import Queues
 from redlock_django.backends.sharded import lease as sharded_lease
 from redlock_django.backends.sharded.backend import ShardedBackend
-from redlock_django.engine import pauses, quorum, rounds
+from redlock_django.engine import hand_on, pauses, quorum, rounds
 from redlock_django.engine.attempt import Attempt, Wait, undo_of
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
@@ -54,6 +54,7 @@ HALVED = replace(CALM, masters=4, faults=frozenset({"partition", "kill"}))
 STALLING = replace(CALM, seconds=8.0, max_ttl=0.5, stalls=0.05)
 BREAKING = replace(CALM, faults=frozenset({"reset", "deaf", "mute"}), every=0.1)
 DYING = replace(CALM, clients=4, resources=2, seconds=1.0, faults=frozenset({"die"}), every=0.1)
+HANDING = replace(CALM, clients=4, hands_on=0.8, faults=frozenset({"kill", "pause"}))
 GOING_BACK = replace(STEPPING, masters=1, every=0.2)
 LAGGING = replace(
     CALM, shards=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
@@ -256,6 +257,26 @@ JUDGES: dict[str, Judge] = {
         ((sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)")),),
         "has lost a part",
         replace(LAGGING, ttls=(0.2, 0.3), latency=0.02, faults=LAGGING.faults | {"hang"}),
+    ),
+    "a ticket is used once": Judge(
+        unraised(Checker.resumed, 1),
+        ((scripts.swap, together(
+            never("keyspace.get(...) is not None or ..."),
+            instead(
+                "lock is not None and lock[:33] != old + b' '",
+                "lock is not None and lock[:33] != old + b' ' and b'handed_on' not in lock",
+            ),
+        )),),
+        "takes what was taken before", HANDING,
+    ),
+    "a taker has the fence of its giver": Judge(
+        unraised(Checker.resumed, 2),
+        ((hand_on.resume, instead("handed.fences", "tuple(one + 1 for one in handed.fences)")),),
+        "with another fence", HANDING,
+    ),
+    "nobody holds a lock before its taker": Judge(
+        unraised(Checker.resumed, 3), ((scripts.swap, without("return [ABSENT, ...]")),),
+        "another client has held it", replace(HANDING, ttls=(0.2, 0.3)),
     ),
     "no clients wait in a cycle": Judge(
         unraised(Simulation._check_rings),
