@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from redlock_django.exceptions import (
         AlreadyHeld,
         BadResource,
+        BadTicket,
         IdempotencyRefused,
         InvalidRedlock,
         LimitReached,
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
         QuorumUnreachable,
         RedlockError,
         ResourceLocked,
+        TicketUsed,
     )
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
     from redlock_django.idempotency.forms import IdempotentFormMixin
     from redlock_django.locking.leader import leader
     from redlock_django.locking.lock import Lock, lock
+    from redlock_django.locking.resumed_lock import resume_lock
     from redlock_django.locking.services import locks
     from redlock_django.locking.transactions.transaction_lock import transaction_lock
     from redlock_django.web.hold import hold
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyHeld",
     "BadResource",
+    "BadTicket",
     "EditLockMixin",
     "EditLockViewMixin",
     "IdempotencyRefused",
@@ -55,6 +59,7 @@ __all__ = [
     "QuorumUnreachable",
     "RedlockError",
     "ResourceLocked",
+    "TicketUsed",
     "hold",
     "idempotent",
     "leader",
@@ -62,6 +67,7 @@ __all__ = [
     "lock_resource",
     "locks",
     "resource",
+    "resume_lock",
     "transaction_lock",
     "verified_by",
 ]
@@ -80,6 +86,7 @@ _MODULES = {
     "lock_resource": "web.lock_resource",
     "locks": "locking.services",
     "resource": "web.name_templates",
+    "resume_lock": "locking.resumed_lock",
     "transaction_lock": "locking.transactions.transaction_lock",
     "verified_by": "web.verified_by",
 }

@@ -15,6 +15,7 @@ from redlock_django.engine.errors import (
     RedlockError,
     ResourceLocked,
     StoreUnavailable,
+    TicketUsed,
 )
 
 
@@ -24,6 +25,10 @@ class BadName(BadResource):
     `resource("order:<int:pk>", pk=value)` makes a valid name, or raises BadResource for a value of
     the client that is not valid.
     """
+
+
+class BadTicket(RedlockError, ValueError):
+    """The ticket is not one that `transfer()` of this deployment returned, or it was changed."""
 
 
 class InvalidRedlock(ImproperlyConfigured):
@@ -110,6 +115,7 @@ __all__ = [
     "AlreadyHeld",
     "BadName",
     "BadResource",
+    "BadTicket",
     "IdempotencyRefused",
     "IdempotencyUnavailable",
     "IncompleteBody",
@@ -132,6 +138,7 @@ __all__ = [
     "ResultUnavailable",
     "SignatureInvalid",
     "StoreUnavailable",
+    "TicketUsed",
     "TooManyRecords",
     "TooManyWaiters",
 ]

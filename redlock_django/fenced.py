@@ -2,7 +2,8 @@
 
 A process may be paused for longer than its TTL (by a long garbage collection, or with its machine)
 and write when it resumes. The lock cannot prevent that write, but the row can: a write succeeds
-only if its fence is higher than the fence of the row, or equal and from the same holder.
+only if its fence is higher than the fence of the row, or equal and from the same holder, or from
+one that has handed its lock on to this one.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class Fenced(Generic[Row]):
         self._resource = resource or ", ".join(held.resources)
         fence = held.fence if resource is None else held.fences[resource]
         self._mark = {"fence": fence, "fence_owner": held.fingerprint}
-        self._not_newer = Q(fence__lt=fence) | Q(**self._mark)
+        # A lock that is handed on keeps its fence: its giver is an earlier holder nevertheless.
+        owners = [*held.givers, held.fingerprint]
+        self._not_newer = Q(fence__lt=fence) | Q(fence=fence, fence_owner__in=owners)
         # After waiting for a row, a database does not evaluate the fence again in a subquery.
         if rows.filter(self._not_newer).query.count_active_tables() > 1:
             raise ValueError(

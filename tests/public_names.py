@@ -30,9 +30,6 @@ BACKENDS = ("redis", "memory", "database", "zookeeper")
 
 def public_names() -> list[str]:
     """Return the lines of the list."""
-    from redlock_django.contrib.prometheus import RedlockCollector
-
-    RedlockCollector()  # its base is a typing.Protocol, which removes an __init__ with the first
     every = (_objects, _signals, _settings, _commands, _documents, _metrics, _models, _problems)
     return [line for part in every for line in sorted(set(part()))]
 

@@ -47,6 +47,7 @@ class ReportedLease(Protocol):
     holder: Mapping[str, str]
     acquired_at: float
     released_at: float
+    handed: Lease | None
 
     def held_seconds(self) -> float:
         """Return the seconds since the lease was acquired."""
@@ -154,8 +155,9 @@ def released(held_lease: ReportedLease, freed: bool | None, send: Callable[..., 
     counters.count_end(held_lease.backend.alias, "released", held)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
-            "redlock %s: released by %s after %.3f s%s",
+            "redlock %s: %s by %s after %.3f s%s",
             ", ".join(held_lease.lease.names),
+            "released" if held_lease.handed is None else "handed on",
             held_lease.lease.fingerprint,
             held,
             "" if freed else ", not confirmed",

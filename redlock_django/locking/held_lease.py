@@ -7,8 +7,8 @@ import logging
 import math
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,9 @@ CONFIRMED = 1.0
 A lock that another process has released by force can be acquired in this one after that time.
 """
 
+HANDING_ON = 0.05
+"""Seconds until a lease is looked at again that is being handed on."""
+
 
 class HeldLease:
     """A lease that this process holds: its current validity, its next extension, its loss.
@@ -44,7 +47,8 @@ class HeldLease:
     `is_shared` is True once a second lock has shared it.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
-    `released_at` is the moment at which its release began.
+    `released_at` is the moment at which its release began. `handed` is the lease that its holder
+    has handed on to the client with a ticket.
 
     Attributes that most leases never need are in the class, or made when they are needed.
     """
@@ -59,6 +63,8 @@ class HeldLease:
     call: object = None
     schedule: object = None
     context: contextvars.Context | None = None
+    handed: Lease | None = None
+    is_handing_on = False
 
     def __init__(
         self,
@@ -137,7 +143,10 @@ class HeldLease:
         if self.inherited:
             why = "the lock was lost: it belongs to the parent process"
         elif self.released:
-            raise NotHeld(f"{names}: this lock is not held", resource=names)
+            why = "this lock is not held"
+            if self.handed is not None:
+                why = "transfer() has handed this lock on: the client that resumes it holds it"
+            raise NotHeld(f"{names}: {why}", resource=names)
         elif not self.loss_reason:
             why = "it is unknown whether the lock is held: the servers do not answer"
         raise LockLost(f"{names}: {why}", resource=names)
@@ -236,8 +245,51 @@ class HeldLease:
         self.mark_forgotten()
         events.released_late(self)
 
+    @contextmanager
+    def handing_on(self) -> Iterator[None]:
+        """Extend nothing in this block, in which the lease is handed on; report if it was lost.
+
+        The store would refuse the old token, and the lease would seem lost.
+        """
+        self.is_handing_on = True
+        try:
+            yield
+        except LockLost:
+            if self.seconds_left():
+                self.mark_forgotten()
+            raise
+        finally:
+            self.is_handing_on = False
+
+    def mark_handed_on(self, handed: Lease) -> None:
+        """Note that another client may take the lease: this process does not hold it any more."""
+        left = max(0.0, self.lease.until - self.backend.clock())
+        self.handed = handed
+        self.mark_released(left)
+        events.released(self, None)
+
+    def guard_handed(self, resources: Iterable[str], *, ask: bool) -> None:
+        """Raise LockLost if the lease that was handed on may be over before it is taken.
+
+        With `ask`, the store must still have it.
+        """
+        handed, names = self.handed, ", ".join(resources)
+        assert handed is not None
+        if self.backend.clock() >= handed.until:
+            why = "the lock was handed on, and its time was over before COMMIT"
+            raise LockLost(f"{names}: {why}", resource=names)
+        if not ask:
+            return
+        seen = self.backend.look(handed.resources).locks
+        found = {one.resource for one in seen if one.fingerprint == handed.fingerprint}
+        if not found.issuperset(handed.resources):
+            why = "the lock was handed on, and was taken or lost before COMMIT"
+            raise LockLost(f"{names}: {why}", resource=names)
+
     def next_check(self) -> float:
         """Return when to extend the lease or to look whether it expired, by the backend's clock."""
+        if self.is_handing_on:
+            return self.backend.clock() + HANDING_ON
         plan = self._next_extension()
         return self.lease.until if plan is None else plan[0]
 
@@ -297,6 +349,8 @@ class HeldLease:
             # The extension may have been sent after the release, and have set the lock again.
             self.backend.post_release(merged)
             return
+        if self.is_handing_on:
+            return
         now = self.backend.clock()
         if state is LeaseState.RENEWED:
             self.confirmed_at = lease.started
@@ -323,7 +377,7 @@ class HeldLease:
 
     def due_ttl(self) -> float | None:
         """Return the TTL to extend by now; None if it is too early or the lease has ended."""
-        if not self.seconds_left():
+        if self.is_handing_on or not self.seconds_left():
             return None
         plan = self._next_extension()
         # After an extension without a result the plan counts from now: no need to wait again.

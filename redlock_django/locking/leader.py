@@ -75,6 +75,13 @@ class Term:
         """
         self._lock.ensure_held()
 
+    def transfer(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise InvalidRedlock: the next leader is the candidate that waits longest."""
+        raise InvalidRedlock(
+            f"leader({self.name!r}) hands its lock on to no other process. End the block: then the "
+            "next candidate leads. A lock() can be handed on"
+        )
+
     def remaining(self) -> float:
         """Return the seconds for which this process surely leads, 0.0 if it does not."""
         return self._lock.remaining()

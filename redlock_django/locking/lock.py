@@ -24,6 +24,7 @@ from redlock_django.locking.event_loops import (
     refuse_in_loop,
     running_loop,
 )
+from redlock_django.locking.handing import Handing, LeaseSource
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.parameters import LockParameters, has_parameters_of, parameters_of
 from redlock_django.locking.renewal import renewal_service
@@ -45,7 +46,10 @@ class Lock:
 
     _held_lease: HeldLease | None = None
     _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
+    _source: LeaseSource | None = None  # what to take a lease from, other than the store
     _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
+    is_of_call = False
+    """True if a decorator holds it around a call, which may hand its lock on."""
     is_repeated = False
     """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
     kept_by: KeptLocks | None = None
@@ -82,11 +86,12 @@ class Lock:
         if parameters.until_commit and open_transactions():
             check(self.resources)
         try:
-            if not wait and parameters.limit == 1:
+            source = self._source or service.backend
+            if not wait and parameters.limit == 1 and source is service.backend:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
             resources, permits = parameters.in_order, parameters.permits
-            lease = service.backend.acquire(resources, ttl, wait, holder, *permits)
+            lease = source.acquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
             if self._continues_without(service, error):
                 return self
@@ -108,11 +113,12 @@ class Lock:
         if parameters.until_commit and may_be_open():
             await sync_to_async(check)(self.resources)
         try:
-            if not wait and parameters.limit == 1:
+            source = self._source or service.backend
+            if not wait and parameters.limit == 1 and source is service.backend:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
             resources, permits = parameters.in_order, parameters.permits
-            lease = await service.backend.aacquire(resources, ttl, wait, holder, *permits)
+            lease = await source.aacquire(resources, ttl, wait, holder, *permits)
         except NotAcquired as error:
             if self._continues_without(service, error):
                 return self
@@ -138,6 +144,8 @@ class Lock:
         if self._held_lease is not None:
             self._forget(self._held_lease)
         self._unlocked = False
+        if self._source is not None:
+            return False
         if (outer := registry.lease_to_share(service.backend, self._parameters)) is None:
             return False
         outer.add_lock(self)
@@ -179,7 +187,7 @@ class Lock:
                 service.backend.post_release(held_lease.lease)
 
     def __repr__(self) -> str:
-        state = "held" if self.locked else "not held"
+        state = "held" if self.locked else "handed on" if self.handed_on else "not held"
         return f"<Lock {self._parameters.names!r} using {self.using!r}, {state}>"
 
     @property
@@ -258,8 +266,13 @@ class Lock:
     def guard(self) -> None:
         """Raise LockLost unless the lock is held: the last check before COMMIT.
 
-        With VERIFY_BEFORE_COMMIT, ask the masters, of which a majority must agree.
+        With VERIFY_BEFORE_COMMIT, ask the masters, of which a majority must agree. A lock that was
+        handed on must still be held for the client that resumes it.
         """
+        if self.handed_on:
+            ask = locks[self.using].settings.verify_before_commit
+            self._require_lease().guard_handed(self.resources, ask=ask)
+            return
         if not locks[self.using].settings.verify_before_commit:
             self.ensure_held()
             return
@@ -293,6 +306,47 @@ class Lock:
         held_lease.ensure_held(self.resources)
         seconds = held_lease.ttl if ttl is None else locks[self.using].settings.check_ttl(ttl)
         return held_lease, held_lease.check_extension(seconds, self.resources)
+
+    @property
+    def handed_on(self) -> bool:
+        """True if `transfer` has handed the lock on, until it is released or acquired again."""
+        return self._held_lease is not None and self._held_lease.handed is not None
+
+    @property
+    def givers(self) -> tuple[str, ...]:
+        """The fingerprints of the holders that have handed the lock on, the first one first."""
+        return self._require_lease().lease.givers
+
+    @async_unsafe(USE_ASYNC)
+    def transfer(self, ttl: float | timedelta | None = None) -> str:
+        """Hand the lock on; return a ticket, with which `resume_lock()` takes it, once.
+
+        From then on this process does not hold it, and its release leaves it alone. No other client
+        gets it for `ttl` seconds (None: MAX_TTL), also if the transaction is rolled back. Raises
+        StoreUnavailable (it is still held), LockLost, NotHeld, AlreadyHeld if another lock() shares
+        it, InvalidRedlock where it cannot be handed on, ValueError for a bad `ttl`.
+        """
+        handing = Handing(self, self._handable(), self._parameters, ttl)
+        with handing.held_lease.handing_on():
+            handed = handing.backend.hand_on(*handing.arguments)
+            registry.unregister(handing.held_lease)
+            return handing.ticket(handed)
+
+    async def atransfer(self, ttl: float | timedelta | None = None) -> str:
+        """Hand the lock on as `transfer` does, on the running loop."""
+        handing = Handing(self, self._handable(), self._parameters, ttl)
+        with handing.held_lease.handing_on():
+            handed = await handing.backend.ahand_on(*handing.arguments)
+            registry.unregister(handing.held_lease)
+            return handing.ticket(handed)
+
+    def _handable(self) -> HeldLease:
+        if self._unlocked:
+            why = "ON_UNAVAILABLE let the caller continue without a lock: there is none to hand on"
+            raise NotHeld(f"{self._parameters.names}: {why}", resource=self._parameters.names)
+        held_lease = self._require_lease()
+        held_lease.ensure_held(self.resources)
+        return held_lease
 
     def release(self) -> bool:
         """Release the lock; return True if a majority of the masters released it just now.

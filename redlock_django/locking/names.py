@@ -19,6 +19,9 @@ MAX_BYTES = 512
 HASH_MARK = "~"
 """Precedes the hash that replaces the end of a long name; no encoded value contains it."""
 
+TICKET = "redlock-ticket*"
+"""The beginning of every ticket, with a reserved character: a ticket is not a name."""
+
 # Separators: allowed in a name, encoded in a value.
 _SEPARATORS = frozenset(":" + HASH_MARK)
 # Globs make SCAN MATCH ambiguous, braces are Redis Cluster's hash tags, <> mark placeholders.
@@ -67,6 +70,11 @@ def check_resource(name: object) -> str:
         raise BadResource(f"a resource name must be str, got {type(name).__name__}")
     if not name:
         raise BadResource("a resource name must not be empty")
+    if name.startswith(TICKET):
+        raise BadResource(
+            "this is the ticket of a lock that was handed on, not a name. Write: "
+            "with resume_lock(ticket) as held: ..."
+        )
     name = unicodedata.normalize("NFC", str.__str__(name))
     for position, character in enumerate(name):
         if fault := _fault(character):

@@ -180,6 +180,10 @@ class LockParameters:
         """Renew the lock beyond MAX_HOLD, and show its holder as a leader."""
         self.is_leader = True
 
+    def keep_for(self, min_hold: float) -> None:
+        """Keep what is left of the minimum hold of a giver, for which the TTL must suffice."""
+        self.min_hold, self._resolved_for = min_hold, None
+
     def set_wait(self, seconds: float) -> None:
         """Replace the wait. Raises ValueError for a bad duration."""
         self._wait, self._resolved_for = _checked_wait(seconds), None
@@ -189,9 +193,19 @@ class LockParameters:
 
         Values of `holder` are cut to 200 characters.
         """
-        about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
-        if self.min_hold:
-            about += f',"min_hold":{self.min_hold:.3f}'
+        return self._json(self.min_hold)
+
+    def giver_json(self, min_hold: float) -> str:
+        """Return JSON as `holder_json` does, of a holder that hands its lock on.
+
+        The lock stays held for at least `min_hold` seconds from now.
+        """
+        return self._json(min_hold, ',"handed_on":1')
+
+    def _json(self, min_hold: float, kind: str = "") -> str:
+        about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}{kind}'
+        if min_hold:
+            about += f',"min_hold":{min_hold:.3f}'
         if self.limit > 1:
             about += f',"limit":{self.limit}'
         if self.is_leader:

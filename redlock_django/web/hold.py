@@ -168,11 +168,13 @@ class _Hold:
             template.render_values({name: call.arguments[name] for name in template.names})
             for template in self._templates
         ]
-        return Lock(
+        lock = Lock(
             *dict.fromkeys(names),  # two templates may name one resource
             **self._arguments,
             holder={"path": _name(function)},
         )
+        lock.is_of_call = True
+        return lock
 
     def _skip(self, function: Callable[..., Any], error: ResourceLocked) -> None:
         """Skip the function; only for an error of its lock, not one that its body has raised."""

@@ -127,7 +127,7 @@ class LockOptions:
         """Return the lock on these resources, for `enter`."""
         if self.ttl is not None:  # all else that `check` finds, `Lock` finds too
             self.check()
-        return Lock(
+        lock = Lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
             ttl=self.ttl,
@@ -135,6 +135,8 @@ class LockOptions:
             holder={"path": request.path},
             limit=self.limit,
         )
+        lock.is_of_call = True
+        return lock
 
     def transaction_lock(self, names: list[str], *, durable: bool) -> TransactionLock:
         """Return the transaction that holds the lock on these resources.

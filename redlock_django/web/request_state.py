@@ -211,9 +211,14 @@ def guard_stream(response: StreamingHttpResponse, lock: Lock) -> None:
         response.streaming_content = _guarded(response.streaming_content, lock)
 
 
+def _ensure_held(lock: Lock) -> None:
+    if not lock.handed_on:  # then the client that resumes it holds it
+        lock.ensure_held()
+
+
 def _guarded(content: Any, lock: Lock) -> Any:
     for chunk in content:
-        lock.ensure_held()
+        _ensure_held(lock)
         yield chunk
 
 
@@ -232,7 +237,7 @@ class _AsyncStream:
 
     async def __anext__(self) -> Any:
         chunk = await anext(self._content)
-        self._lock.ensure_held()
+        _ensure_held(self._lock)
         return chunk
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection, models, transaction
 from django.test.utils import isolate_apps
 
-from redlock_django import LockLost, NotHeld, lock, locks
+from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
 from tests.test_documents import ROOT
@@ -297,3 +297,19 @@ def test_a_new_row_is_saved_under_the_lock() -> None:
         copy.pk = None
         copy.save(held=held)
     assert Account.objects.count() == 3
+
+
+def test_a_taker_writes_to_the_rows_of_its_giver_which_does_not_any_more(account: Account) -> None:
+    giver = lock("account:1").acquire()
+    late = rows(account).fenced(giver)
+    assert late.update(balance=90) == 1
+    with resume_lock(giver.transfer()) as taken:
+        assert rows(account).fenced(taken).update(balance=80) == 1
+        with pytest.raises(LockLost, match="a newer holder"):
+            late.update(balance=10)
+        account.balance = 70
+        account.save(held=taken)
+        last = taken.transfer()
+    with resume_lock(last) as taken:
+        assert rows(account).fenced(taken).update(balance=60) == 1
+    assert balance(account) == 60

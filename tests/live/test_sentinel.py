@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis import Redis, RedisError
 
 from redlock_django import leader, lock
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.exceptions import LockLost, QuorumUnreachable
 from redlock_django.locking.services import locks
+from redlock_django.testing.masters import find_server, local_masters, reserve_ports
+from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.servers.trust_declaration import declare, read_state
-from tests.live.failovers import run as run_under_failovers
-from tests.live.sentinels import PASSWORD, Service, client, watched
 from tests.operate.commands import run
 from tests.waiting import until
 
@@ -26,7 +27,90 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
+    from redlock_django.testing.masters import LocalMaster
+
 pytestmark = pytest.mark.live
+
+PASSWORD = "canary"
+
+
+class Service:
+    """A primary, its replica and a Sentinel that knows them as the service "Locks"."""
+
+    def __init__(self, servers: list[LocalMaster], port: int) -> None:
+        self.servers = servers
+        self.port = port
+
+    @property
+    def sentinel(self) -> Redis:
+        """A client of the Sentinel."""
+        return Redis(port=self.port, password=PASSWORD, socket_timeout=30)
+
+    @property
+    def primary(self) -> int:
+        """The port of the primary, as the Sentinel reports it."""
+        with self.sentinel as sentinel:
+            found: Any = sentinel.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "Locks")
+        return int(found[1])
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Return the section of an alias; the first Sentinel does not answer."""
+        return {
+            "MASTERS": ["redis://Locks/0"],
+            "OPTIONS": {"password": PASSWORD},
+            "PROFILE": "failover",
+            "SENTINELS": ["redis://127.0.0.1:9", f"redis://127.0.0.1:{self.port}"],
+            "SENTINEL_OPTIONS": {"password": PASSWORD},
+            "TTL": 50,
+            "MASTER_TIMEOUT": 5,
+            "CONNECT_TIMEOUT": 10,
+            **more,
+        }
+
+
+def client(server: LocalMaster) -> Redis:
+    return Redis(port=server.port, password=PASSWORD, socket_timeout=30)
+
+
+@contextmanager
+def watched() -> Iterator[Service]:
+    with ExitStack() as stack:
+        servers = stack.enter_context(
+            local_masters(2, args=["--repl-diskless-sync-delay", "0", "--hz", "10"])
+        )
+        for server in servers:  # not earlier: `local_masters` waits for an answer to PING
+            with server.client() as admin:
+                admin.config_set("masterauth", PASSWORD, "requirepass", PASSWORD)
+        with client(servers[1]) as replica:
+            replica.replicaof("127.0.0.1", str(servers[0].port))
+            until(lambda: replica.info()["master_link_status"] == "up", "in step", seconds=60)
+        processes = stack.enter_context(ProcessGroup("redlock-sentinel-"))
+        [port] = reserve_ports(1, stack)
+        written = processes.directory / "sentinel.conf"
+        written.write_text(
+            f"port {port}\nbind 127.0.0.1\nrequirepass {PASSWORD}\ndir {processes.directory}\n"
+            f"sentinel monitor Locks 127.0.0.1 {servers[0].port} 1\n"
+            f"sentinel auth-pass Locks {PASSWORD}\n"
+            "sentinel down-after-milliseconds Locks 1000\n"
+            "sentinel failover-timeout Locks 20000\n"
+        )
+        processes.spawn([find_server(), str(written), "--sentinel"])
+        service = Service(servers, port)
+
+        def knows_the_replica() -> bool:
+            with service.sentinel as sentinel:
+                found: Any = sentinel.sentinel_slaves("Locks")
+                return [one["master-link-status"] for one in found] == ["ok"]
+
+        until(lambda: quiet(knows_the_replica), "the Sentinel knows the replica", seconds=60)
+        yield service
+
+
+def quiet(ask: Callable[[], bool]) -> bool:
+    try:
+        return ask()
+    except RedisError:
+        return False
 
 
 @pytest.fixture
@@ -143,14 +227,3 @@ def test_a_service_that_cannot_be_found_is_explained(service: Service, settings:
         assert "cannot be found: Sentinel 127.0.0.1:9 refused the connection" in text
         assert said in text
         assert PASSWORD not in text
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("trusting", [False, True], ids=["guarded", "unguarded"])
-def test_no_two_processes_hold_a_lock_over_failovers(trusting: bool) -> None:
-    """One with the former primary alive for some seconds, and one after it was killed."""
-    report = run_under_failovers(60, trusting=trusting)
-    assert report.failovers >= 2
-    assert report.held
-    assert bool(report.overlaps) is trusting
-    assert trusting or not report.falls

@@ -1,0 +1,84 @@
+"""The hand-over of a held lock: what is checked before, what is sent, what ends with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from redlock_django.engine.validity import Lease, with_drift
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from redlock_django.locking.parameters import LockParameters
+from redlock_django.locking.services import locks
+from redlock_django.locking.tickets import Passage
+
+if TYPE_CHECKING:
+    from redlock_django.locking.held_lease import HeldLease
+
+
+class LeaseSource(Protocol):
+    """The source of the lease of a lock: the store, or a ticket."""
+
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
+        """Return the lease; raise the error of a lock that was not acquired."""
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+    ) -> Lease:
+        """Return as `acquire` does, on the running loop."""
+
+
+class Handing:
+    """The hand-over of one lease, which is held, by a lock: `arguments` are those of `hand_on`.
+
+    Raises AlreadyHeld if other locks share the lease: their code would go on without it. That of a
+    decorator does not count, since it does no more than release it. Raises InvalidRedlock where
+    a lock cannot be handed on, and ValueError for a bad `ttl`.
+    """
+
+    def __init__(
+        self,
+        lock: object,
+        held_lease: HeldLease,
+        parameters: LockParameters,
+        ttl: float | timedelta | None,
+    ) -> None:
+        self._service = service = locks[parameters.using]
+        self.backend = held_lease.backend
+        self.held_lease = held_lease
+        names = parameters.names
+        if not self.backend.hands_on:
+            raise InvalidRedlock(
+                f"REDLOCK[{parameters.using!r}]: its BACKEND cannot hand a lock on. Leave out "
+                "transfer() and acquire the lock in the task, or use another alias"
+            )
+        others = [one for one in held_lease.lock_objects() if one is not lock]
+        if any(not one.is_of_call for one in others):
+            raise AlreadyHeld(
+                f"{names}: another lock() of this task or thread shares this lock, and would go on "
+                "without it. Call transfer() on the outer one, after the inner one was released",
+                resource=names,
+            )
+        settings = service.settings
+        seconds = settings.store.max_ttl if ttl is None else settings.check_ttl(ttl)
+        left = held_lease.lease.held_for(self.backend.clock)
+        self._passage = Passage()
+        self._given = held_lease.lease
+        holder = parameters.giver_json(left)
+        seconds = max(seconds, with_drift(left))
+        self.arguments = (held_lease.lease, self._passage.token, seconds, holder)
+
+    def __repr__(self) -> str:
+        return f"<Handing of {', '.join(self._given.names)!r}>"
+
+    def ticket(self, handed: Lease) -> str:
+        """End the hold, since the lease was handed on; return the ticket."""
+        held_lease = self.held_lease
+        held_lease.mark_handed_on(handed)
+        if held_lease.lease is not self._given:
+            # It was extended meanwhile, and perhaps set again where it had been forgotten.
+            self.backend.post_release(held_lease.lease)
+        givers = (*self._given.givers, self._given.fingerprint)
+        return self._passage.ticket(self._service, replace(handed, givers=givers))

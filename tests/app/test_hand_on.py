@@ -1,0 +1,541 @@
+"""A lock that is handed on: `held.transfer()` in one place, `resume_lock(ticket)` in another."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextvars
+import logging
+import pickle
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.test import RequestFactory
+from django.views.debug import SafeExceptionReporterFilter
+
+from redlock_django import (
+    AlreadyHeld,
+    BadResource,
+    BadTicket,
+    InvalidRedlock,
+    LockLost,
+    NotHeld,
+    QuorumUnreachable,
+    ResourceLocked,
+    TicketUsed,
+    hold,
+    leader,
+    lock,
+    lock_resource,
+    locks,
+    resource,
+    resume_lock,
+    signals,
+)
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.engine.validity import LeaseState
+from redlock_django.operate.inspection import who_holds
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+MASTERS = [f"redis://10.0.0.{number}:6379/0" for number in (1, 2, 3)]
+NAME = "order:1"
+
+
+@pytest.fixture(autouse=True)
+def _three_masters(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": MASTERS}}
+
+
+def backend() -> MemoryBackend:
+    found = locks["default"].backend
+    assert isinstance(found, MemoryBackend)
+    return found
+
+
+def elsewhere(call: Callable[[], Any]) -> Any:
+    """Call a function in a thread, which holds nothing yet, and return its result."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised below
+            results.append(error)
+
+    thread = threading.Thread(target=contextvars.Context().run, args=(run,))
+    thread.start()
+    thread.join()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
+
+
+def given(name: str = NAME, ttl: float | None = None, **arguments: Any) -> str:
+    """Return the ticket of a lock that was handed on."""
+    with lock(name, **arguments) as held:
+        return held.transfer(ttl)
+
+
+def refused() -> bool:
+    """Return whether another client is refused."""
+    try:
+        elsewhere(lambda: lock(NAME).acquire().release())
+    except ResourceLocked:
+        return True
+    return False
+
+
+# The giver.
+
+
+def test_a_task_goes_on_with_the_lock_of_a_request() -> None:
+    with lock(NAME) as held:
+        fence, fingerprint = held.fence, held.fingerprint
+        ticket = held.transfer(ttl=60)
+
+    def task() -> None:
+        with resume_lock(ticket) as taken:
+            taken.ensure_held()
+            assert taken.fence == fence
+            assert taken.resources == (NAME,)
+            assert taken.givers == (fingerprint,)
+            assert taken.fingerprint not in taken.givers
+            assert refused()
+
+    elsewhere(task)
+    assert not refused()
+
+
+def test_the_giver_does_not_hold_any_more() -> None:
+    with lock(NAME) as held:
+        held.transfer(ttl=60)
+        assert held.handed_on
+        assert not held.locked
+        assert held.remaining() == 0.0
+        assert repr(held) == f"<Lock '{NAME}' using 'default', handed on>"
+        for call in (held.ensure_held, held.verify, held.extend, held.transfer):
+            with pytest.raises(NotHeld, match=r"transfer.. has handed this lock on: the client"):
+                call()
+        assert held.release() is False
+        assert refused()
+    assert refused()
+
+
+def test_the_renewal_of_the_giver_stops_and_max_hold_with_it() -> None:
+    held = lock(NAME, renew=True).acquire()
+    ticket = held.transfer(ttl=30)
+    held_lease = held._held_lease
+    assert held_lease is not None
+    assert held_lease.due_ttl() is None
+    MemoryBackend.advance(29)
+    with resume_lock(ticket) as taken:
+        assert taken.remaining() > 9
+
+
+def test_an_extension_under_way_does_not_end_the_lock_that_is_handed_on() -> None:
+    held = lock(NAME).acquire()
+    held_lease = held._held_lease
+    assert held_lease is not None
+    before = held_lease.lease
+    with held_lease.handing_on():
+        assert held_lease.due_ttl() is None
+        assert held_lease.next_check() > backend().clock()
+        held_lease.apply_extension(LeaseState.LOST, before)
+        assert held.locked
+    ticket = held.transfer()
+    held_lease.apply_extension(LeaseState.RENEWED, before)
+    assert refused()
+    with resume_lock(ticket):
+        pass
+
+
+def test_the_giver_gets_the_lock_back_if_too_few_masters_answer() -> None:
+    lost: list[Any] = []
+    signals.lock_lost.connect(lost.append)
+    with lock(NAME) as held:
+        backend().hang(0)
+        backend().hang(1)
+        with pytest.raises(QuorumUnreachable):
+            held.transfer()
+        held.ensure_held()
+        backend().restore(0)
+        backend().restore(1)
+        held.extend()
+        held.transfer()
+    assert not lost
+
+
+def test_a_lost_lock_is_not_handed_on() -> None:
+    with lock(NAME) as held:
+        MemoryBackend.advance(11)
+        with pytest.raises(LockLost):
+            held.transfer()
+    held = lock(NAME).acquire()
+    for master in backend().masters:
+        master.keyspace.strings.pop(backend().deployment.lock(NAME))
+    with pytest.raises(LockLost, match="lost before it was handed on"):
+        held.transfer()
+    assert not refused()
+    with pytest.raises(NotHeld):
+        lock(NAME).transfer()
+
+
+def test_the_same_lock_object_can_be_acquired_again() -> None:
+    held = lock(NAME).acquire()
+    ticket = held.transfer()
+    with pytest.raises(ResourceLocked):
+        held.acquire()
+    resume_lock(ticket).acquire().release()
+    assert held.acquire().locked
+    assert not held.handed_on
+    held.release()
+
+
+def test_the_ttl_is_checked() -> None:
+    with lock(NAME) as held:
+        with pytest.raises(ValueError, match="ttl is 61 s and MAX_TTL is 60 s"):
+            held.transfer(ttl=61)
+        with pytest.raises(ValueError, match="must be a number"):
+            held.transfer(ttl="60")  # type: ignore[arg-type]
+        held.ensure_held()
+        held.transfer()
+    assert 55 < (backend().look([NAME]).locks[0].ttl or 0) <= 60
+
+
+def test_a_minimum_hold_is_kept_by_giver_and_taker() -> None:
+    ticket = given(min_hold=20, ttl=1)
+    assert (backend().look([NAME]).locks[0].ttl or 0) >= 20
+    with resume_lock(ticket, ttl=1):
+        pass
+    assert refused()
+    MemoryBackend.advance(21)
+    assert not refused()
+
+
+def test_the_hold_of_the_giver_is_reported_as_released(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def note(**event: Any) -> None:
+        seen.append((event["fingerprint"], event["freed"]))
+
+    signals.lock_released.connect(note)
+    with caplog.at_level(logging.DEBUG, "redlock_django"), lock(NAME) as held:
+        giver = held.fingerprint
+        ticket = held.transfer()
+    assert seen == [(giver, None)]
+    assert f"{NAME}: handed on by {giver}" in caplog.text
+    assert ticket not in caplog.text
+
+
+# The taker.
+
+
+def test_a_ticket_is_good_for_one_client() -> None:
+    ticket = given()
+    with resume_lock(ticket) as held:
+        with pytest.raises(TicketUsed, match=f"{NAME}: this ticket was used before"):
+            elsewhere(lambda: resume_lock(ticket).acquire())
+        with pytest.raises(TicketUsed):
+            resume_lock(ticket).acquire()
+        held.ensure_held()
+    with pytest.raises(TicketUsed) as used:
+        resume_lock(ticket).acquire()
+    assert isinstance(used.value, NotHeld)
+    assert used.value.resource == NAME
+    assert isinstance(pickle.loads(pickle.dumps(used.value)), TicketUsed)
+
+
+def test_of_two_takers_at_once_one_holds() -> None:
+    for _ in range(20):
+        held: list[Any] = []
+        ticket, start = given(), threading.Barrier(2)
+
+        def take(ticket: str = ticket, held: list[Any] = held, start: Any = start) -> None:
+            start.wait()
+            try:
+                held.append(resume_lock(ticket).acquire())
+            except TicketUsed:
+                return
+
+        takers = [threading.Thread(target=take) for _ in range(2)]
+        for taker in takers:
+            taker.start()
+        for taker in takers:
+            taker.join()
+        assert len(held) == 1
+        held[0].release()
+
+
+def test_a_ticket_is_too_late_when_its_time_is_over() -> None:
+    ticket = given(ttl=20)
+    MemoryBackend.advance(21)
+    with pytest.raises(LockLost, match=f"{NAME}: this ticket is too late, its lock has ended"):
+        resume_lock(ticket).acquire()
+    with lock(NAME) as other:
+        with pytest.raises(LockLost):
+            elsewhere(lambda: resume_lock(ticket).acquire())
+        other.ensure_held()
+
+
+def test_a_forced_release_ends_a_lock_that_was_handed_on() -> None:
+    ticket = given()
+    fingerprint = backend().look([NAME]).locks[0].fingerprint
+    backend().free(NAME, fingerprint)
+    with pytest.raises(TicketUsed, match="or an operator has released its lock"):
+        resume_lock(ticket).acquire()
+
+
+def test_a_taker_without_a_quorum_can_try_again(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "MASTERS": MASTERS, "ON_UNAVAILABLE": "proceed"}
+    }
+    ticket = given()
+    backend().hang(0)
+    backend().hang(1)
+    with pytest.raises(QuorumUnreachable):
+        resume_lock(ticket).acquire()
+    backend().restore(0)
+    backend().restore(1)
+    with resume_lock(ticket) as held:
+        held.ensure_held()
+
+
+def test_a_task_takes_the_lock_on_its_loop_and_hands_it_on_again() -> None:
+    async def both() -> str:
+        async with lock(NAME) as held:
+            with pytest.raises(SynchronousOnlyOperation):
+                held.transfer()
+            first = await held.atransfer(ttl=60)
+        async with resume_lock(first) as taken:
+            taken.ensure_held()
+            fence = taken.fence
+            second = await taken.atransfer()
+        with pytest.raises(TicketUsed):
+            await resume_lock(first).aacquire()
+        last = await resume_lock(second).aacquire()
+        assert last.fence == fence
+        assert len(last.givers) == 2
+        return await last.atransfer()
+
+    ticket = asyncio.run(both())
+    with resume_lock(ticket) as held:
+        held.ensure_held()
+
+
+def test_the_arguments_of_a_taker_are_those_of_a_lock(settings: Settings) -> None:
+    ticket = given()
+    with pytest.raises(ValueError, match="ttl is 61 s"):
+        resume_lock(ticket, ttl=61)
+    held = resume_lock(ticket, ttl=20, renew=False, holder={"user": "7"}).acquire()
+    assert 19 < held.remaining() <= 20
+    (seen,) = who_holds(NAME).locks
+    assert seen.holder["user"] == "7"
+    assert not seen.handed_on
+    held.release()
+
+
+def test_several_names_a_slot_and_another_alias(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY},
+        "jobs": {"BACKEND": MEMORY, "MASTERS": MASTERS},
+    }
+    with lock("b", "a", using="jobs") as held:
+        fences, ticket = held.fences, held.transfer()
+    with resume_lock(ticket) as taken:
+        assert taken.fences == fences
+        assert taken.using == "jobs"
+    first = elsewhere(lambda: lock("export", limit=2).acquire())
+    with lock("export", limit=2) as second:
+        slot, ticket = second.slot, second.transfer()
+    with resume_lock(ticket) as taken:
+        assert (taken.slot, taken.limit) == (slot, 2)
+        with pytest.raises(ResourceLocked):
+            elsewhere(lambda: lock("export", limit=2).acquire())
+    first.release()
+
+
+# What cannot be handed on.
+
+
+def test_a_lock_that_others_share_is_not_handed_on() -> None:
+    with lock(NAME) as outer:
+        with lock(NAME, reentrant=True) as inner:
+            for one in (outer, inner):
+                with pytest.raises(AlreadyHeld, match=r"another lock.. .* shares this lock"):
+                    one.transfer()
+        outer.ensure_held()
+        outer.transfer()
+
+
+def test_the_lock_of_a_decorator_is_handed_on_by_one_inside() -> None:
+    tickets: list[str] = []
+
+    @hold(NAME)
+    def job() -> None:
+        with lock(NAME, reentrant=True) as held:
+            tickets.append(held.transfer())
+
+    job()
+    assert refused()
+    with resume_lock(tickets[0]):
+        pass
+
+
+def test_a_leader_hands_nothing_on() -> None:
+    with leader("scheduler") as term:
+        with pytest.raises(InvalidRedlock, match=r"leader.'scheduler'. .* End the block"):
+            term.transfer(ttl=60)
+        term.ensure_held()
+
+
+def test_a_store_that_cannot_hand_on_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryBackend, "hands_on", False)
+    with lock(NAME) as held:
+        with pytest.raises(InvalidRedlock, match=r"default.*cannot hand a lock on. Leave out"):
+            held.transfer()
+        held.ensure_held()
+
+
+def test_a_lock_over_several_groups_is_not_handed_on(settings: Settings) -> None:
+    groups = [[f"redis://10.0.{group}.1:6379/0"] for group in range(8)]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": groups}}
+    with lock(*map(str, range(20))) as held:
+        with pytest.raises(InvalidRedlock, match="several groups of MASTERS, and only a lock in"):
+            held.transfer()
+        held.ensure_held()
+    with resume_lock(given()) as taken:
+        taken.ensure_held()
+
+
+def test_a_lock_that_on_unavailable_left_out_is_not_handed_on(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "MASTERS": MASTERS, "ON_UNAVAILABLE": "proceed"}
+    }
+    backend().hang(0)
+    backend().hang(1)
+    with lock(NAME) as held, pytest.raises(NotHeld, match="ON_UNAVAILABLE let the caller"):
+        held.transfer()
+
+
+# Tickets.
+
+
+@pytest.mark.parametrize(
+    ("ticket", "why"),
+    [
+        (None, "got NoneType that is none"),
+        (7, "got int that is none"),
+        (NAME, r"got a string that is none. With a name, write lock\(name\)"),
+        ("redlock-ticket*", "changed, or signed with another key"),
+        ("redlock-ticket*e30:x", "changed, or signed with another key"),
+    ],
+)
+def test_what_is_no_ticket_is_refused(ticket: Any, why: str) -> None:
+    with pytest.raises(BadTicket, match=why):
+        resume_lock(ticket)
+
+
+def test_a_ticket_that_was_changed_is_refused() -> None:
+    ticket = given()
+    for changed in (ticket[:-1], ticket + "x", ticket.replace("e", "f", 1), ticket[:40]):
+        with pytest.raises(BadTicket) as error:
+            resume_lock(changed)
+        assert changed not in str(error.value)
+    with resume_lock(ticket):
+        pass
+
+
+def test_keys_can_be_rotated(settings: Settings) -> None:
+    ticket, old = given(), settings.SECRET_KEY
+    settings.SECRET_KEY = "new" * 20
+    with pytest.raises(BadTicket, match="SECRET_KEY_FALLBACKS"):
+        resume_lock(ticket)
+    settings.SECRET_KEY_FALLBACKS = ["other" * 10, old]
+    with resume_lock(ticket) as held:
+        held.ensure_held()
+
+
+def test_a_ticket_of_another_deployment_is_refused(settings: Settings) -> None:
+    ticket = given()
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": MASTERS[:1]}}
+    with pytest.raises(
+        BadTicket, match=r"another deployment: REDLOCK.'default'. has other servers"
+    ):
+        resume_lock(ticket)
+    settings.REDLOCK = {"locks": {"BACKEND": MEMORY, "MASTERS": MASTERS}}
+    with pytest.raises(BadTicket, match="alias 'default', which REDLOCK does not have here"):
+        resume_lock(ticket)
+
+
+def test_a_ticket_is_not_a_name(urls: Callable[..., None]) -> None:
+    ticket = given()
+    with pytest.raises(BadResource, match=r"is the ticket .* Write: with resume_lock") as error:
+        lock(ticket)
+    assert ticket not in f"{error.value}{error.value.resource}"
+    with pytest.raises((BadResource, InvalidRedlock)):
+        resource(ticket)
+    with pytest.raises((BadResource, InvalidRedlock)):
+        lock_resource(ticket)(lambda request: HttpResponse())(RequestFactory().get("/"))
+    with pytest.raises((BadResource, InvalidRedlock)):
+        hold(ticket)(lambda: None)()
+    with pytest.raises(CommandError, match="ticket"):
+        call_command("release_lock", ticket)
+    with resume_lock(ticket):
+        pass
+
+
+def test_a_ticket_does_not_contain_the_token() -> None:
+    ticket = given()
+    (token,) = {
+        (master.keyspace.get(backend().deployment.lock(NAME)) or b"")[:32].decode()
+        for master in backend().masters
+    }
+    body = ticket.removeprefix("redlock-ticket*").partition(":")[0]
+    assert token not in base64.urlsafe_b64decode(body + "==").decode()
+    assert NAME in base64.urlsafe_b64decode(body + "==").decode()
+    for master in MASTERS:
+        assert master not in base64.urlsafe_b64decode(body + "==").decode()
+
+
+def test_no_traceback_shows_a_ticket(settings: Settings) -> None:
+    ticket = given()
+    wrong = ticket[:-3] + "abc"
+    try:
+        resume_lock(wrong)
+    except BadTicket as error:
+        frame, seen = error.__traceback__, []
+        while frame is not None:
+            seen.append(frame.tb_frame)
+            frame = frame.tb_next
+        own = [one for one in seen if "redlock_django" in one.f_code.co_filename]
+        assert own
+        assert not [one for one in own if wrong in repr(one.f_locals)]
+        shown = SafeExceptionReporterFilter().get_traceback_frame_variables(None, own[-1])
+        assert wrong not in repr(list(shown))
+    held = resume_lock(ticket)
+    assert ticket not in repr((held, vars(held), held._source))
+
+
+def test_a_task_of_django_takes_the_lock_of_the_code_that_enqueues_it(settings: Settings) -> None:
+    tasks = pytest.importorskip("django.tasks", reason="Django 6.0 and later")
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    with lock(NAME) as held:
+        done = tasks.task(ship).enqueue(held.transfer(ttl=60))
+        assert done.return_value == held.fence
+        again = tasks.task(ship).enqueue(done.args[0])
+        assert again.errors[0].exception_class is TicketUsed
+
+
+def ship(ticket: str) -> int:
+    """Ship an order: a task must be a function of a module."""
+    with resume_lock(ticket) as held:
+        held.ensure_held()
+        return held.fence

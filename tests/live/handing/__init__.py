@@ -1,0 +1,1 @@
+"""A process that hands a lock on, and a Celery worker that takes it."""
