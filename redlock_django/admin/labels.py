@@ -271,6 +271,14 @@ def minimum_hold_line(until: datetime | None) -> SafeString:
     return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
 
 
+def handed_on_line(handed_on: bool) -> SafeString:
+    """Return "handed on, not yet taken" as a line of its own, nothing for a lock that is held."""
+    if not handed_on:
+        return SafeString()
+    text = _("handed on, not yet taken")
+    return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
+
+
 def outcome_label(stored: str) -> str:
     """Return the label of a stored outcome of a forced release, in the current language."""
     return str(OUTCOMES.get(stored, stored))

@@ -159,6 +159,7 @@ def lock_document(holding: Holding) -> dict[str, Any]:
         "ttl": None if holding.ttl is None else round(holding.ttl, 3),
         "since": iso(holding.since),
         "minimum_hold_until": iso(holding.minimum_hold_until),
+        "handed_on": holding.handed_on,
         "holder": dict(holding.holder),
         "waiters": holding.waiters,
         "masters": [sighting.server for sighting in holding.leading],

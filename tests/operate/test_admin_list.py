@@ -247,6 +247,13 @@ def test_the_end_of_a_minimum_hold(site: Site, viewer: Client, settings: Setting
         assert until in viewer.get(page).content.decode()
 
 
+def test_a_lock_that_was_handed_on_and_not_taken(site: Site, viewer: Client) -> None:
+    lock_id = f"{site.put('order:1', at=1e9, handed_on=1)}:default:order:1"
+    site.put("order:2", at=1e9)
+    assert viewer.get(LIST).content.decode().count("handed on, not yet taken") == 1
+    assert "handed on, not yet taken" in viewer.get(f"{LIST}{lock_id}/change/").content.decode()
+
+
 def test_search_and_filters(
     five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

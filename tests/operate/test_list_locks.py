@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import execute_from_command_line
 
-from redlock_django import lock
+from redlock_django import lock, resume_lock
 from redlock_django.engine.inspection import holders
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.inspection.queries import FindHeld, ListHeld, ReadLocks
@@ -74,6 +74,7 @@ def test_the_json_document_has_all_fields(site: Site) -> None:
         "rivals": {},
         "waiters": 0,
         "minimum_hold_until": None,
+        "handed_on": False,
     }
     assert (holder["path"], holder["user"], holder["pid"]) == ("/pay/", "7", os.getpid())
 
@@ -419,3 +420,14 @@ def test_closed_pipe_is_no_error() -> None:
     child.stderr.close()
     assert child.wait(60) == 0
     assert "Traceback" not in said
+
+
+def test_a_lock_that_was_handed_on_is_shown_as_not_yet_taken() -> None:
+    with lock("order:1", ttl=30) as held:
+        ticket = held.transfer()
+    assert " held, handed on, not yet taken " in run("list_locks").out
+    (found,) = run("list_locks", "--format=json").json["locks"]
+    assert found["handed_on"] is True
+    assert ticket not in run("list_locks", "--format=json").out
+    with resume_lock(ticket):
+        assert "handed on" not in run("list_locks").out

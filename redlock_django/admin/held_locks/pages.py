@@ -101,6 +101,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         holding = lock.holding
         return (
             labels.badge(holding.state)
+            + labels.handed_on_line(holding.handed_on)
             + labels.minimum_hold_line(moment(holding.minimum_hold_until))
             + labels.waiters_line(holding.waiters)
         )

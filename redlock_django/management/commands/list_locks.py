@@ -202,10 +202,12 @@ def _slot(holding: Holding, page: HeldLocks) -> str:
 
 
 def _state(holding: Holding) -> str:
-    until = holding.minimum_hold_until
+    state, until = holding.state.value, holding.minimum_hold_until
+    if holding.handed_on:
+        state += ", handed on, not yet taken"
     if until is None or until < time.time():
-        return holding.state.value
-    return f"{holding.state.value}, minimum hold until {_moment(until)[11:]}"
+        return state
+    return f"{state}, minimum hold until {_moment(until)[11:]}"
 
 
 def _moment(seconds: float | None) -> str:
