@@ -40,7 +40,11 @@ def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, 
 
 def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
     """Configure Django for a process that only uses locks."""
-    settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK=redlock(masters, ttl, groups))
+    settings.configure(
+        SECRET_KEY="insecure: for measurements only",
+        INSTALLED_APPS=["redlock_django"],
+        REDLOCK=redlock(masters, ttl, groups),
+    )
     django.setup()
 
 

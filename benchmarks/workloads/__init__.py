@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from benchmarks.harness.workload import Workload
 
 NAMES = ("pairs", "hot", "scripts", "refusals", "growth", "groups", "threads", "crowd", "tasks",
-         "handoff", "permits", "faults", "held", "views", "idempotency", "profiles")  # fmt: skip
+         "handoff", "permits", "handon", "faults", "held", "views", "idempotency",
+         "profiles")  # fmt: skip
 """In the order of a complete run, and of the page."""
 
 
