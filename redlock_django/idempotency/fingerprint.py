@@ -42,8 +42,7 @@ def request_fingerprint(
     body in bytes. Raises RequestTooLarge, IncompleteBody, and InvalidRedlock if the body was read
     before.
     """
-    if largest is not None and _length(request) > largest:
-        raise RequestTooLarge
+    _check_length(request, largest)
     digest = hashlib.sha256()
     whole = _parts(request, key_field, canonical_json, tuple(ignore))
     for part in _method_and_path(request) if path_only else whole:
@@ -82,6 +81,11 @@ def _parameters(request: HttpRequest) -> str:
     return json.dumps(parameters, sort_keys=True) if parameters else ""
 
 
+def _check_length(request: HttpRequest, largest: int | None) -> None:
+    if largest is not None and _length(request) > largest:
+        raise RequestTooLarge
+
+
 def _length(request: HttpRequest) -> int:
     if declared := declared_length(request):
         return declared
@@ -102,12 +106,13 @@ def read_whole_body(request: HttpRequest) -> bytes:
         ) from None
 
 
-def read_for_view(request: HttpRequest) -> None:
+def read_for_view(request: HttpRequest, largest: int | None) -> None:
     """Read the body or the posted form, so that the view can read it again.
 
-    Raises RequestTooLarge, BadRequest for a form that cannot be read, and InvalidRedlock if the
-    body was read before.
+    `largest` is the maximum size of a body in bytes. Raises RequestTooLarge, BadRequest for a form
+    that cannot be read, and InvalidRedlock if the body was read before.
     """
+    _check_length(request, largest)
     if has_posted_form(request):
         posted_form(request)
     else:

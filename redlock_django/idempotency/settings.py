@@ -256,6 +256,15 @@ class IdempotentOptions:
         """False if a key is the id of an event, which stays the same event in another body."""
         return self.scope is None
 
+    @property
+    def reads_header(self) -> bool:
+        """True if the header of the settings has the key; with `key`, another place may have it."""
+        if self.key is None:
+            return True
+        if not isinstance(self.key, KeySource) or self.key.source != "header":
+            return False
+        return self.key.name.lower() == self.settings().header.lower()
+
     def may_have_key(self, request: HttpRequest) -> bool:
         """Return whether a request may have a key; `flow.claim` reads it."""
         settings = self.settings()
@@ -267,12 +276,12 @@ class IdempotentOptions:
         """Read the body of a request that may have a key, so that it can be read again.
 
         For a framework whose parsers read the stream of the request before the view runs. Raises
-        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
-        cannot be read, and InvalidRedlock if the body was read before.
+        RequestTooLarge for a body over MAX_REQUEST_BYTES or DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest
+        for a form that cannot be read, and InvalidRedlock if the body was read before.
         """
         if self.may_have_key(request):
             try:
-                read_for_view(request)
+                read_for_view(request, self.settings().max_request_bytes)
             except RequestTooLarge as error:
                 error.problem_base = self.settings().problem_base
                 raise

@@ -230,11 +230,12 @@ async def is_cancelled(task: asyncio.Task[Any]) -> bool:
 
 
 @STORES
+@pytest.mark.parametrize("given", [{}, {"key": "header:Idempotency-Key", "scope": "acme"}])
 async def test_a_view_whose_client_has_gone_runs_to_its_end(
-    site: Site, client: AsyncClient, is_free: Callable[[str], bool], store: str
+    site: Site, client: AsyncClient, is_free: Callable[[str], bool], store: str, given: Any
 ) -> None:
     gates = Gates(client)
-    site.serve(idempotent(store=store)(locked(gates.view)))
+    site.serve(idempotent(store=store, **given)(locked(gates.view)))
     gone = await gates.disconnect()
     assert (await post(client)).json()["code"] == "idempotency-key-in-flight"
     gates.opened.set()

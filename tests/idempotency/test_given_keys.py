@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 from django.core.cache import caches
+from django.core.files.uploadhandler import MemoryFileUploadHandler
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django import IdempotentMixin, idempotent, lock_resource
+from redlock_django import IdempotentMixin, idempotent, lock_resource, verified_by
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site, cached_states, make_order, orders, record
-from tests.idempotency.webhook_views import ROWS, SYNC_ROWS, receive, views_of
+from tests.idempotency.webhook_views import ASYNC_ROWS, ROWS, SYNC_ROWS, receive, views_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
@@ -100,6 +102,32 @@ def test_every_store_keeps_the_promise(
         assert cached_states() == ["completed"]
     else:
         assert (record().state, record().user) == ("completed", "")
+
+
+@pytest.mark.parametrize("store", ["database", "cache"])
+@pytest.mark.parametrize("row", ASYNC_ROWS)
+def test_an_async_view_that_fails_is_uncertain_and_never_repeated(
+    site: Site, urls: Urls, row: str, store: str
+) -> None:
+    site.configure(STORE=store)
+    put(urls, views_of(**STRIPE)[row])
+    assert send({**EVENT, "fail": True}).status_code == 500
+    refused = send()
+    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency-outcome-uncertain")
+    assert orders() == 1
+    assert [send({"id": "evt_2"}).status_code for _ in range(2)] == [200, 200]
+    assert orders() == 2
+
+
+@pytest.mark.parametrize("row", ASYNC_ROWS)
+def test_django_refuses_an_async_view_under_atomic_requests(
+    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str
+) -> None:
+    put(urls, views_of(lambda view: verified_by(lambda request: True)(view), **STRIPE)[row])
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    with pytest.raises(RuntimeError, match="cannot use ATOMIC_REQUESTS with async views"):
+        Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
+    assert orders() == 0
 
 
 def test_an_operation_of_ninja_inside_the_transaction_of_a_request_is_refused(
@@ -287,6 +315,37 @@ def test_a_callable_may_say_that_there_is_no_key(site: Site) -> None:
     assert send(X_Key="key").status_code == 201
     with pytest.raises(InvalidRedlock, match=r"key '.*key' must return a string.* got int"):
         Client().post("/", headers={"X-Key": "number"})
+
+
+def test_the_header_of_the_settings_may_be_the_key(site: Site) -> None:
+    site.serve(idempotent(key="header:idempotency-key", scope="acme")(receive))
+    answers = [send(Idempotency_Key="k") for _ in range(2)]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
+    assert {answer["Idempotency-Key"] for answer in answers} == {"k"}
+    assert not any("Idempotency-Status" in answer for answer in answers)
+
+
+def test_an_upload_that_is_too_large_is_not_parsed(site: Site) -> None:
+    parsed: list[str] = []
+
+    class Handler(MemoryFileUploadHandler):
+        def new_file(self, *args: Any, **kwargs: Any) -> None:
+            parsed.append("file")
+            super().new_file(*args, **kwargs)
+
+    def outside(request: HttpRequest, **_: Any) -> HttpResponse:
+        request.upload_handlers = [Handler(request)]
+        return view(request)
+
+    view = idempotent(key="header:webhook-id", scope="mail")(make_order)
+    site.serve(csrf_exempt(outside), configured={"MAX_REQUEST_BYTES": 100})
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n%s\r\n--x--\r\n'
+    form = "multipart/form-data; boundary=x"
+    refused = send(part % (b"a" * 1000), content_type=form)
+    assert (refused.status_code, refused.json()["code"]) == (413, "idempotency-body-too-large")
+    assert parsed == []
+    assert send(part % b"a", content_type=form).status_code == 201
+    assert parsed == ["file"]
 
 
 def test_the_limits_of_users_do_not_limit_a_provider(site: Site) -> None:

@@ -351,7 +351,9 @@ def address(settings: Settings) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.live
 @pytest.mark.postgres
-@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    "database", ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)], indirect=True
+)
 @pytest.mark.parametrize("on_in_flight", ["conflict", "too-early", "wait"])
 def test_one_event_one_millisecond_apart_takes_effect_once(
     database: None, urls: Callable[..., None], address: tuple[str, int], on_in_flight: str

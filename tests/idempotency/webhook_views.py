@@ -33,6 +33,8 @@ def receive(request: HttpRequest, **_: Any) -> HttpResponse:
 async def areceive(request: HttpRequest, **_: Any) -> HttpResponse:
     number = await Order.objects.acount() + 1
     await Order.objects.acreate(number=f"A-{number}", total=1)
+    if b'"fail"' in request.body:
+        raise RuntimeError
     return JsonResponse({"body": request.body.decode(), "orders": number})
 
 
@@ -111,4 +113,5 @@ ROWS = (
     "function", "async function", "as_view", "async as_view", "dispatch", "async dispatch",
     "mixin", "async mixin", "REST", "ninja", "async ninja",
 )  # fmt: skip
+ASYNC_ROWS = tuple(row for row in ROWS if "async" in row)
 SYNC_ROWS = tuple(row for row in ROWS if "async" not in row)

@@ -164,7 +164,7 @@ class IdempotentAttempt:
         response = yield from self._run_once(claim)
         _set_header(response, "Idempotency-Key-Lifetime", str(int(settings.retention)))
         if (sent := settings.sent_header(request)) is not None:
-            is_key = self._options.key is None
+            is_key = self._options.reads_header
             name, value = (settings.header, sent) if is_key else ("Idempotency-Status", "ignored")
             _set_header(response, name, value)
         return response

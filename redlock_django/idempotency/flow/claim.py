@@ -76,8 +76,9 @@ class ClaimReader:
                 raise KeyMissing
             return None
         check_placement(self._call, settings, is_async=self._is_async)
-        has_user = self._options.scope is None
-        user = user_of((yield GetUser())) if has_user else None
+        # With a scope, too: `ResponsePolicy` compares the user, who must be loaded in a thread.
+        caller = yield GetUser()
+        user = user_of(caller) if self._options.scope is None else None
         scope = yield from self._scope(user)
         if scope is None:
             if settings.required or settings.on_unscoped == "reject":
@@ -120,7 +121,8 @@ class ClaimReader:
 
     def _given_key(self, place: KeySource | Callable[..., Any]) -> Steps:
         """Yield steps, and return the key that `key=` names, or None."""
-        yield InThread(partial(read_for_view, self._request))
+        largest = self._settings.max_request_bytes
+        yield InThread(partial(read_for_view, self._request, largest))
         check_body_is_complete(self._request)
         if isinstance(place, KeySource):
             value = yield InThread(partial(self._value_at, place))
