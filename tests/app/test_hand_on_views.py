@@ -18,8 +18,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from redlock_django import (
+    InvalidRedlock,
     LockResourceMixin,
     ResourceLocked,
+    hold,
     idempotent,
     lock,
     lock_resource,
@@ -261,3 +263,27 @@ def test_every_kind_of_locked_view_hands_its_lock_on(
     assert not is_free()
     resume_lock(ticket).acquire().release()
     assert is_free()
+
+
+def test_inside_a_transaction_that_may_read_old_data_no_ticket_is_used(memory: None) -> None:
+    with lock(NAME) as held:
+        ticket = held.transfer()
+    with transaction.atomic(), pytest.raises(InvalidRedlock, match="inside an open transaction"):
+        resume_lock(ticket).acquire()
+    with resume_lock(ticket), transaction.atomic():
+        order()
+    assert is_free()
+
+
+def test_a_task_that_holds_the_name_itself_is_refused(memory: None) -> None:
+    with lock(NAME) as held:
+        ticket = held.transfer()
+
+    @hold(NAME)
+    def task() -> None:
+        resume_lock(ticket).acquire()
+
+    with pytest.raises(ResourceLocked):
+        task()
+    with resume_lock(ticket):
+        pass
