@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import NoPermissionError
 
-from redlock_django import QuorumUnreachable, ResourceLocked, lock
+from redlock_django import QuorumUnreachable, ResourceLocked, lock, resume_lock
 from redlock_django.engine.protocol.commands import COMMANDS
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
@@ -117,6 +117,10 @@ def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster])
     with lock("order:1", wait=20):  # and be woken
         pass
     release.join(60)
+    with lock("order:1") as given:
+        ticket = given.transfer()
+    with resume_lock(ticket):
+        pass
     nothing_left(site)
     for master in site:
         with master.client() as client:
