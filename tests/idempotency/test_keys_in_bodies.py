@@ -1,0 +1,142 @@
+"""The body of a webhook, in which its key is: read as the view reads it, or refused."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any, ClassVar
+
+import pytest
+from django.core.files.uploadhandler import MemoryFileUploadHandler
+from django.db import connection
+from django.test import Client
+from django.urls import path
+from pytest_django import Settings
+
+from redlock_django import idempotent
+from tests.idempotency.conftest import Site, make_order, orders
+from tests.idempotency.webhook_views import EVENT, JSON, STRIPE, receive, send, views_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+
+
+def once(**options: Any) -> Any:
+    return idempotent(**STRIPE, **options)
+
+
+BAD: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "an object": (b'{"id": {}}', {}),
+    "a list": (b'{"id": ["evt_1"]}', {}),
+    "a float": (b'{"id": 1.0}', {}),
+    "true": (b'{"id": true}', {}),
+    "an empty string": (b'{"id": ""}', {}),
+    "spaces": (b'{"id": "  "}', {}),
+    "a long string": (json.dumps({"id": "x" * 256}).encode(), {}),
+    "a line end": (b'{"id": "evt_1\\n"}', {}),
+    "a lone surrogate": (b'{"id": "\\ud800"}', {}),
+    "twice": (b'{"id": "evt_1", "id": "evt_2"}', {}),
+    "twice, deeper": (b'{"id": "evt_1", "a": [{"b": 1, "b": 2}]}', {}),
+    "no JSON": (b"evt_1", {}),
+    "a list of events": (b'[{"id": "evt_1"}]', {}),
+    "too deep": (b'{"id": "evt_1", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", {}),
+    "too large": (b'{"id": "evt_1", "a": "' + b"x" * 1_000_000 + b'"}', {}),
+    "a BOM": (b'\xef\xbb\xbf{"id": "evt_1"}', {}),
+    "latin-1": (b'{"id": "evt_1", "a": "\xe9"}', {}),
+    "another type": (b'{"id": "evt_1"}', {"content_type": "text/plain"}),
+    "another charset": (b'{"id": "evt_1"}', {"content_type": f"{JSON}; charset=utf-16"}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("required", [True, False])
+def test_a_body_that_could_be_read_in_two_ways_is_refused(
+    site: Site, caplog: pytest.LogCaptureFixture, name: str, required: bool
+) -> None:
+    site.serve(once(required=required)(make_order))
+    body, options = BAD[name]
+    refused = send(body, **options)
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-invalid")
+    assert orders() == 0
+    assert "make_order refused a request for json:id: " in caplog.text
+    assert "evt_1" not in caplog.text
+
+
+@pytest.mark.parametrize("body", [{}, {"id": None}, {"data": "id"}])
+def test_a_key_that_is_missing(site: Site, caplog: pytest.LogCaptureFixture, body: Any) -> None:
+    site.serve(once()(make_order))
+    refused = send(body)
+    assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-missing")
+    assert "make_order refused a request for json:id: it has no key" in caplog.text
+    assert orders() == 0
+    site.serve(once(required=False)(make_order))
+    assert [send(body).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 2
+
+
+def test_a_header_that_is_repeated_or_missing(site: Site) -> None:
+    site.serve(idempotent(key="header:webhook-id", scope="acme")(make_order))
+    assert send(webhook_id="a,b").json()["code"] == "idempotency-key-invalid"
+    assert send(webhook_id="").json()["code"] == "idempotency-key-invalid"
+    assert Client().post("/").json()["code"] == "idempotency-key-missing"
+    assert send(webhook_id='"a"').status_code == send(webhook_id="a").status_code == 201
+    assert orders() == 2  # an id is not unquoted, as an Idempotency-Key is
+
+
+def test_a_number_is_a_key(site: Site) -> None:
+    site.serve(once()(receive))
+    assert [send({"id": n}).json()["orders"] for n in (7, 8, 7)] == [1, 2, 1]
+
+
+def test_a_field_of_a_form(site: Site) -> None:
+    site.serve(idempotent(key="post:MessageSid", scope="sms")(make_order))
+    form = "application/x-www-form-urlencoded"
+    assert send(b"MessageSid=1&Body=a", content_type=form).status_code == 201
+    assert send(b"MessageSid=1&Body=b", content_type=form)["Idempotent-Replayed"] == "true"
+    twice = send(b"MessageSid=1&MessageSid=2", content_type=form)
+    assert twice.json()["code"] == "idempotency-key-invalid"
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("key", ["json:id", "header:webhook-id"])
+def test_half_a_body_is_refused_and_the_retry_runs(site: Site, key: str) -> None:
+    site.serve(idempotent(key=key, scope="stripe")(receive))
+    whole = json.dumps(EVENT).encode()
+    sent: Any = {"wsgi.input": BytesIO(whole[:9]), "CONTENT_LENGTH": str(len(whole))}
+    half = Client().generic("POST", "/", headers={"webhook-id": "msg_1"}, CONTENT_TYPE=JSON, **sent)
+    assert (half.status_code, half.json()["code"]) == (400, "incomplete-body")
+    assert (send().status_code, orders()) == (200, 1)
+
+
+class NotingFiles(MemoryFileUploadHandler):
+    """Notes that a file of a form is parsed."""
+
+    parsed: ClassVar[list[str]] = []
+
+    def new_file(self, *args: Any, **kwargs: Any) -> None:
+        self.parsed.append("file")
+        super().new_file(*args, **kwargs)
+
+
+@pytest.mark.parametrize("row", ["function", "REST"])
+@pytest.mark.parametrize("given", [True, False])
+def test_an_upload_that_is_too_large_is_not_parsed(
+    site: Site, settings: Settings, row: str, given: bool
+) -> None:
+    """It was parsed first in REST framework."""
+    settings.FILE_UPLOAD_HANDLERS = [f"{__name__}.NotingFiles"]
+    site.configure(MAX_REQUEST_BYTES=200)
+    NotingFiles.parsed.clear()
+    key: dict[str, Any] = {"key": "header:webhook-id", "scope": "mail"}
+    anyone: dict[str, Any] = {"anonymous_scope": lambda request, **_: "all"}
+    site.put(path("", views_of(**(key if given else anyone))[row]))
+    part = b'--x\r\nContent-Disposition: form-data; name="f"; filename="f"\r\n\r\n%s\r\n--x--\r\n'
+    options = {"content_type": "multipart/form-data; boundary=x", "Idempotency_Key": "k"}
+    refused = send(part % (b"a" * 1000), **options)
+    assert (refused.status_code, refused.json()["code"]) == (413, "idempotency-body-too-large")
+    assert NotingFiles.parsed == []
