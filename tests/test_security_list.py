@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "redlock_django"
 LIST = (ROOT / "docs/reference/security.md").read_text()
 PROOF = (ROOT / "docs/explanation/proof.md").read_text()
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF)))
+FOUND = (ROOT / "docs/explanation/track-record.md").read_text()
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF + FOUND)))
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
 
