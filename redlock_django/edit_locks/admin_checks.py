@@ -9,7 +9,7 @@ from django.contrib.admin import ModelAdmin
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import FieldDoesNotExist
 
-from redlock_django.edit_locks.options import calls_super, check_options
+from redlock_django.edit_locks.options import calls_super, check_alias, check_options
 from redlock_django.exceptions import InvalidRedlock
 
 ERROR = "redlock_django.E060"
@@ -28,6 +28,9 @@ HOOKS = (
     "render_delete_form",
 )
 """The methods by which the mixin compares rows."""
+
+READING_HOOKS = ("get_object", "has_change_permission", "render_change_form")
+"""The methods by which a page is read only while another editor has the row open."""
 
 BUTTONS = ("actions_detail", "actions_list", "actions_row")
 """Where django-unfold lists actions that run without a form, so without the version of a row."""
@@ -48,6 +51,10 @@ def check_class(cls: type[Any], mixin: type[Any]) -> None:
 def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
     """Yield errors for what bypasses the comparison of a registered ModelAdmin."""
     name = type(admin).__qualname__
+    try:
+        check_alias(name, admin.edit_using)
+    except InvalidRedlock as error:
+        yield _error(admin, str(error), "Write the name of an alias.")
     for field in admin.edit_ignore:
         try:
             admin.model._meta.get_field(field)
@@ -58,10 +65,11 @@ def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
                 f"{admin.model._meta.label}",
                 "Write the name of a field, or remove it.",
             )
-    for base, hook in _overrides(type(admin), mixin):
+    hooks = HOOKS + (READING_HOOKS if admin.edit_conflict == "refuse" else ())
+    for base, hook in _overrides(type(admin), mixin, hooks):
         yield _error(
             admin,
-            f"{base.__qualname__}.{hook}() does not call super(), so rows are not compared",
+            f"{base.__qualname__}.{hook}() does not call super(), which EditLockMixin needs",
             f"Call super().{hook}(...) in it.",
         )
     for inline in admin.inlines:
@@ -87,9 +95,11 @@ def _error(admin: Any, message: str, hint: str) -> CheckMessage:
     return Error(message, hint=hint, obj=type(admin), id=ERROR)
 
 
-def _overrides(cls: type[Any], mixin: type[Any]) -> Iterator[tuple[type[Any], str]]:
+def _overrides(
+    cls: type[Any], mixin: type[Any], hooks: tuple[str, ...]
+) -> Iterator[tuple[type[Any], str]]:
     """Yield the methods of the mixin that a subclass overrides without a call of super()."""
     for base in cls.__mro__[: cls.__mro__.index(mixin)]:
-        for hook in HOOKS:
+        for hook in hooks:
             if hook in vars(base) and not calls_super(vars(base)[hook]):
                 yield base, hook

@@ -50,6 +50,8 @@ class SavingTransaction(ExitStack):
         self.compared: list[object] = []
         self.is_form = False
         """True while a form with a row is saved."""
+        self.shows_form = False
+        """True until the row of a change form has been read."""
         self.is_deleted = False
         """True if that row has been deleted."""
         self._views = 0  # a view may run inside another one

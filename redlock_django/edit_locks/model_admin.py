@@ -11,6 +11,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import unquote
 from django.core.checks import CheckMessage
+from django.core.exceptions import PermissionDenied
 from django.db import models, router
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -31,6 +32,7 @@ from redlock_django.edit_locks.forms import (
     compared_formset,
     form_of_deleted_row,
 )
+from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer
 from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
 from redlock_django.exceptions import InvalidRedlock
 
@@ -47,13 +49,18 @@ class _Changed(Exception):
 class EditLockMixin(_ModelAdmin):
     """A ModelAdmin that refuses to save or delete a row that has changed since it was shown.
 
-    List it before ModelAdmin. `edit_ignore` names fields whose changes are no conflict, for example
-    one that a job writes: they are saved as they are stored, unless the form has them.
+    List it before ModelAdmin. A change form says which other editor has the row open, and since
+    when: with `edit_conflict = "warn"` the row can be edited anyway, with "refuse" only read.
+    `edit_using` is the alias of REDLOCK whose locks note that. `edit_ignore` names fields whose
+    changes are no conflict, for example one that a job writes: they are saved as they are stored,
+    unless the form has them.
     `edit_reading_actions` names actions that change nothing; they also run on rows that have
     changed, and on all rows of all pages. Raises InvalidRedlock when the class is created with a
     wrong value.
     """
 
+    edit_conflict: str = "warn"
+    edit_using: str = "default"
     edit_ignore: Collection[str] = ()
     edit_reading_actions: Collection[str] = ()
 
@@ -116,8 +123,49 @@ class EditLockMixin(_ModelAdmin):
     ) -> Any:
         """Show or save one row, in the transaction in which it is compared."""
         with _transaction_of(request, renew=True) as transaction:
+            if request.method == "POST" and object_id is not None and ACTION in request.POST:
+                return self._answer(request, object_id)
             transaction.is_form = request.method == "POST"
+            transaction.shows_form = object_id is not None
             return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def _answer(self, request: Any, object_id: str) -> HttpResponse:
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None or not self.has_change_permission(request, obj):
+            raise PermissionDenied
+        return answer(request, obj, using=self.edit_using, conflict=self.edit_conflict)
+
+    def get_object(self, request: Any, object_id: Any, from_field: Any = None) -> Any:
+        """Return a row, and note who has it open where its change form is about to be shown."""
+        obj = super().get_object(request, object_id, from_field)
+        transaction = _transaction_of(request)
+        if transaction.shows_form and obj is not None and request.method == "GET":
+            transaction.shows_form = False
+            if self.has_change_permission(request, obj):
+                self._show_presence(request, obj)
+        return obj
+
+    def _show_presence(self, request: Any, obj: Any) -> None:
+        request._redlock_presence = PresencePage(
+            request, obj, using=self.edit_using, conflict=self.edit_conflict
+        )
+
+    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
+        """Return whether the user may change the row; not on a page that is read only."""
+        page = getattr(request, "_redlock_presence", None)
+        return not (page and page.is_read_only) and super().has_change_permission(request, obj)
+
+    def render_change_form(
+        self, request: Any, context: Any, add: bool = False, change: bool = False,
+        form_url: str = "", obj: Any = None,
+    ) -> Any:  # fmt: skip
+        """Return the change form, which shows who else has the row open."""
+        response = super().render_change_form(request, context, add, change, form_url, obj)
+        if obj is not None and request.method == "POST":  # the form was refused
+            self._show_presence(request, obj)
+        if page := getattr(request, "_redlock_presence", None):
+            page.add_to(response, f"{self.opts.model_name}_form")
+        return response
 
     def _get_obj_does_not_exist_redirect(self, request: Any, opts: Any, object_id: str) -> Any:
         """Answer a form whose row has been deleted: keep what was entered, for a new row."""

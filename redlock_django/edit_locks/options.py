@@ -6,7 +6,9 @@ import inspect
 from difflib import get_close_matches
 from typing import Any
 
+from redlock_django.edit_locks.presence_pages import CONFLICTS
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.services import locks
 
 
 def check_options(cls: type[Any], mixin: type[Any]) -> None:
@@ -19,6 +21,11 @@ def check_options(cls: type[Any], mixin: type[Any]) -> None:
             raise InvalidRedlock(
                 f"{name}: {mixin.__name__} has no option {option!r}. Write {close[0]!r}"
             )
+    if cls.edit_conflict not in CONFLICTS:
+        raise InvalidRedlock(
+            f"{name}: edit_conflict must be 'warn' or 'refuse', got {cls.edit_conflict!r}. Write "
+            "edit_conflict = 'warn'"
+        )
     for option in ("edit_ignore", "edit_reading_actions"):
         value = getattr(cls, option, ())
         if isinstance(value, str) or not all(isinstance(one, str) for one in value):
@@ -26,6 +33,15 @@ def check_options(cls: type[Any], mixin: type[Any]) -> None:
                 f"{name}: {option} must be a list of names, got {value!r}. Write {option} = "
                 f"[{value!r}]"
             )
+
+
+def check_alias(name: str, using: str) -> None:
+    """Raise InvalidRedlock if `edit_using` is not an alias of REDLOCK."""
+    if using not in (known := [*locks]):
+        raise InvalidRedlock(
+            f"{name}: edit_using is {using!r}, which is not in REDLOCK; there is: "
+            + ", ".join(map(repr, known))
+        )
 
 
 def calls_super(method: Any) -> bool:

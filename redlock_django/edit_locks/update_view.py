@@ -11,7 +11,8 @@ from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
 from redlock_django.edit_locks.forms import SavingTransaction, compared_form
-from redlock_django.edit_locks.options import calls_super, check_options
+from redlock_django.edit_locks.options import calls_super, check_alias, check_options
+from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer
 from redlock_django.exceptions import InvalidRedlock
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ class EditLockViewMixin(_UpdateView):
 
     List it before UpdateView. A row that has changed is an error of the form, which shows both
     versions. The template must render the first visible field of the form, beside which the version
-    is. `edit_ignore` is that of EditLockMixin. Raises InvalidRedlock when the class is created with
+    is. The options are those of EditLockMixin. Raises InvalidRedlock when the class is created with
     a wrong value, or where its row could not be compared.
     """
 
+    edit_conflict: str = "warn"
+    edit_using: str = "default"
     edit_ignore: Collection[str] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -69,6 +72,7 @@ class EditLockViewMixin(_UpdateView):
                 f"{cls.__qualname__}: {model._meta.label} has no primary key, by which its row "
                 "could be found again. Add a field with primary_key=True"
             )
+        check_alias(cls.__qualname__, initkwargs.get("edit_using", cls.edit_using))
         form = initkwargs.get("form_class", cls.form_class)
         if form is not None:
             compared_form(form)
@@ -90,5 +94,20 @@ class EditLockViewMixin(_UpdateView):
 
     def post(self, *args: Any, **kwargs: Any) -> Any:
         """Save the row, in the transaction in which it is compared."""
+        if ACTION in self.request.POST:
+            row, using = self.get_object(), self.edit_using
+            return answer(self.request, row, using=using, conflict=self.edit_conflict)
         with self._edit_transaction:
             return super().post(*args, **kwargs)
+
+    def render_to_response(self, context: Any, **response_kwargs: Any) -> Any:
+        """Return the page, which shows who else has the row open."""
+        page = PresencePage(
+            self.request, self.object, using=self.edit_using, conflict=self.edit_conflict
+        )
+        if page.is_read_only:
+            for field in context["form"].fields.values():
+                field.disabled = True
+        response = super().render_to_response(context, **response_kwargs)
+        page.add_to(response)
+        return response

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin
 
+from redlock_django import EditLockMixin
 from testproject.shop.models import Order, Payment
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ else:
 
 
 @admin.register(Order)
-class OrderAdmin(_OrderAdmin):
-    """List orders with their total and state."""
+class OrderAdmin(EditLockMixin, _OrderAdmin):
+    """List orders with their total and state. No editor overwrites what another has saved."""
 
     list_display = ("number", "total", "state")
     list_filter = ("state",)

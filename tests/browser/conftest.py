@@ -19,7 +19,7 @@ from tests.browser.site import PASSWORD
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
+    from playwright.sync_api import Browser, BrowserContext, BrowserType, ConsoleMessage, Page
 
     from redlock_django.testing.masters import LocalMaster
 
@@ -74,16 +74,16 @@ def site(five_masters: list[LocalMaster]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def launch(playwright: Playwright) -> Iterator[Browser]:
-    """Run a headless browser; skip the test if none is installed."""
+def launch(kind: BrowserType, *args: str) -> Iterator[Browser]:
+    """Run a headless browser of this kind; skip the test if none is installed."""
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")
     # Chromium's sandbox does not work for root and in many containers.
-    browser = playwright.chromium.launch(
+    browser = kind.launch(
         executable_path=program,
-        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", *args],
     )
     yield browser
     browser.close()
@@ -94,7 +94,7 @@ def chromium() -> Iterator[Browser]:
     """A headless browser. Its scope is a module, because its event loop disturbs other tests."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright, launch(playwright) as browser:
+    with sync_playwright() as playwright, launch(playwright.chromium) as browser:
         yield browser
 
 

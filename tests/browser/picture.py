@@ -1,6 +1,6 @@
 """Make the pictures of documents: `uv run python -m tests.browser.picture [NAME ...]`.
 
-The names are `admin`, `tour` and `diagrams`, which fetches Mermaid with npm.
+The names are `admin`, `edit`, `tour` and `diagrams`, which fetches Mermaid with npm.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tests.operate.planted import plant
 PICTURE = ROOT / "docs/images/held-locks.png"
 CONTENTION_PICTURE = ROOT / "docs/images/contention.png"
 TOUR_PICTURE = ROOT / "docs/images/tour.png"
+WARNING_PICTURE = ROOT / "docs/images/edit-warning.png"
+CONFLICT_PICTURE = ROOT / "docs/images/edit-conflict.png"
 MERMAID = "mermaid@11.17.2"
 # On a page that may be dark, and in its own size.
 RENDER = """async ([name, text]) => {
@@ -53,7 +55,8 @@ def scene(masters: list[LocalMaster]) -> None:
 
 def admin_pictures(playwright: Playwright) -> None:
     """Save the admin's list of held locks and its contention page."""
-    with local_masters(5) as masters, serving(masters) as site, launch(playwright) as browser:
+    chromium = playwright.chromium
+    with local_masters(5) as masters, serving(masters) as site, launch(chromium) as browser:
         scene(masters)
         page = Visitor(browser, site).open(viewport=SIZE)
         page.locator("#toggle-nav-sidebar").click()
@@ -65,10 +68,34 @@ def admin_pictures(playwright: Playwright) -> None:
         page.screenshot(path=CONTENTION_PICTURE, animations="disabled")
 
 
+def edit_pictures(playwright: Playwright) -> None:
+    """Save what two editors of one order see: a warning, and both versions after a save."""
+    chromium = playwright.chromium
+    size = {"width": 900, "height": 620}
+    with local_masters(5) as masters, serving(masters) as site, launch(chromium) as browser:
+        visitor = Visitor(browser, site)
+        order = "/admin/shop/order/1/change/"
+        hers = visitor.open(order, user="anna", viewport=size)
+        hers.wait_for_timeout(500)  # new masters are trusted soon after the first look at them
+        hers.reload()
+        his = visitor.open(order, user="bob", viewport=size)
+        for page in (hers, his):
+            page.locator("#toggle-nav-sidebar").click()
+        his.wait_for_timeout(500)
+        his.screenshot(path=WARNING_PICTURE, animations="disabled")
+        his.fill("[name=total]", "2000")
+        his.locator("[name=_save]").click()
+        his.wait_for_url("**/shop/order/")
+        hers.fill("[name=total]", "1500")
+        hers.locator("[name=_save]").click()
+        hers.locator(".redlock-conflict").wait_for()
+        hers.screenshot(path=CONFLICT_PICTURE, animations="disabled")
+
+
 def tour_picture(playwright: Playwright) -> None:
     """Save the page of the tour on which a master is killed."""
     command = [sys.executable, "manage.py", "demo", "--tour"]
-    with ProcessGroup("redlock-tour-") as processes, launch(playwright) as browser:
+    with ProcessGroup("redlock-tour-") as processes, launch(playwright.chromium) as browser:
         demo = processes.spawn(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert demo.stdout is not None
         said = map(str, demo.stdout)
@@ -89,7 +116,7 @@ def diagrams(playwright: Playwright) -> None:
     for picture in PICTURE.parent.glob("diagram-*.svg"):
         if picture not in pictures:
             picture.unlink()
-    with tempfile.TemporaryDirectory() as folder, launch(playwright) as browser:
+    with tempfile.TemporaryDirectory() as folder, launch(playwright.chromium) as browser:
         fetch = ["npm", "pack", "--silent", MERMAID]
         packed = subprocess.run(fetch, cwd=folder, check=True, capture_output=True, text=True)
         with tarfile.open(f"{folder}/{packed.stdout.strip()}") as package:
@@ -114,7 +141,12 @@ def diagrams_of_documents() -> dict[Path, str]:
 def main() -> None:
     """Save the pictures that are asked for by name, by default all."""
     PICTURE.parent.mkdir(exist_ok=True)
-    pictures = {"admin": admin_pictures, "tour": tour_picture, "diagrams": diagrams}
+    pictures = {
+        "admin": admin_pictures,
+        "edit": edit_pictures,
+        "tour": tour_picture,
+        "diagrams": diagrams,
+    }
     with sync_playwright() as playwright:
         for name in sys.argv[1:] or pictures:
             pictures[name](playwright)

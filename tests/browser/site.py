@@ -47,7 +47,12 @@ USERS = {
     ],
     "viewer": ["view_heldlock"],
     "clerk": [],
+    "anna": ["view_order", "change_order", "delete_order"],
+    "bob": ["view_order", "change_order", "delete_order"],
 }
+ORDERS = 8
+"""The orders that can be edited: A-1, A-2 and so on."""
+
 PASSWORD = "of the tests only"
 
 
@@ -140,6 +145,10 @@ def main(port: str) -> None:
             status=201 if state == "completed" else None,
         )
     plant_contention()
+    from testproject.shop.models import Order
+
+    for number in range(1, ORDERS + 1):
+        Order.objects.create(number=f"A-{number}", total=1000)
     call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
 
 

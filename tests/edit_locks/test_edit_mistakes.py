@@ -35,6 +35,11 @@ def test_the_mixin_after_model_admin() -> None:
     [
         ("edit_ignored", (), "no option 'edit_ignored'. Write 'edit_ignore'"),
         ("edit_ignore", "views", r"Write edit_ignore = \['views'\]"),
+        (
+            "edit_conflict",
+            "ask",
+            "'warn' or 'refuse', got 'ask'. Write edit_conflict = 'warn'",
+        ),
         ("edit_reading_actions", "export", "must be a list of names"),
     ],
 )
@@ -60,9 +65,11 @@ class Inner(admin.TabularInline):  # type: ignore[type-arg]
     ("attributes", "says"),
     [
         ({"edit_ignore": ("view",)}, "edit_ignore names 'view', which is not a field"),
-        ({"get_form": bare}, r"get_form\(\) does not call super\(\), so rows are not compared"),
+        ({"get_form": bare}, r"get_form\(\) does not call super\(\), which EditLockMixin needs"),
         ({"changeform_view": bare}, r"changeform_view\(\) does not call super"),
         ({"get_actions": bare}, r"get_actions\(\) does not call super"),
+        ({"edit_using": "other"}, "edit_using is 'other', which is not in REDLOCK"),
+        ({"edit_conflict": "refuse", "has_change_permission": bare}, "which EditLockMixin needs"),
         ({"inlines": (Inner,)}, "Inner has inlines of its own"),
         ({"actions_detail": ("publish",)}, "runs without the version of a row"),
     ],

@@ -1,0 +1,98 @@
+"""Pages that show which editor has their row open, and report that they are open themselves."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from django.db import models
+from django.http import HttpResponse, JsonResponse
+from django.middleware.csrf import get_token
+from django.template.loader import render_to_string
+from django.views.decorators.csrf import csrf_protect
+
+from redlock_django.edit_locks.forms import VERSION
+from redlock_django.edit_locks.presence import RENEWALS, Editor, Presence
+
+ACTION = "_edit_lock"
+"""The name of the field with what a page reports: "renew", "take" or "leave"."""
+
+MODE = "_edit"
+"""The name of the parameter of a page that is to be read only."""
+
+CONFLICTS = ("warn", "refuse")
+"""The values of `edit_conflict`."""
+
+
+class PresencePage:
+    """One page on which a row is shown to be edited, or to be read while another edits it."""
+
+    def __init__(self, request: Any, row: models.Model, *, using: str, conflict: str) -> None:
+        self._request, self._is_refusing = request, conflict == "refuse"
+        self._presence = Presence(request, row, using)
+        self.editor: Editor | None
+        if request.method == "GET" and request.GET.get(MODE) == "read":
+            self.editor, self.is_read_only = self._presence.other(), True
+        else:
+            self.editor = self._presence.open(take_own=True)
+            self.is_read_only = self.editor is not None and self._is_refusing
+        self.is_read_only = self.is_read_only and request.method == "GET"
+
+    def add_to(self, response: Any, form_id: str = "") -> None:
+        """Show the editor above the form of a page, whatever its template is."""
+        if not hasattr(response, "add_post_render_callback"):
+            return
+        shown = self._rendered().encode()
+
+        def add(rendered: HttpResponse) -> None:
+            content = rendered.content
+            place = _form_in(content, form_id)
+            if place >= 0:
+                rendered.content = content[:place] + shown + content[place:]
+
+        response.add_post_render_callback(add)
+
+    def _rendered(self) -> str:
+        context = {
+            "page": self._presence.page,
+            "every": f"{self._presence.ttl / RENEWALS:.3f}",
+            "editor": str(self.editor or ""),
+            "is_read_only": self.is_read_only,
+            "is_refusing": self._is_refusing,
+            "path": self._request.path,
+            "csrf_token": get_token(self._request),
+            "nonce": _nonce(self._request),
+        }
+        return render_to_string("redlock_django/edit_presence.html", context)
+
+
+def _form_in(content: bytes, form_id: str) -> int:
+    """Return where the form of a page begins, -1 if it has none."""
+    version = content.find(f'name="{VERSION}"'.encode())
+    if version >= 0:
+        return content.rfind(b"<form", 0, version)
+    form = re.search(rb'<form[^>]*\bid="%s"' % re.escape(form_id.encode()), content)
+    return form.start() if form and form_id else -1
+
+
+def _nonce(request: Any) -> str:
+    """Return the nonce of the page if the site allows elements with it only (Django 6)."""
+    return str(getattr(request, "_csp_nonce", "") or "")
+
+
+def answer(request: Any, row: models.Model, *, using: str, conflict: str) -> HttpResponse:
+    """Answer what a page has reported about itself."""
+
+    @csrf_protect
+    def reported(request: Any) -> HttpResponse:
+        presence = Presence(request, row, using, request.POST.get("_edit_page", ""))
+        action, is_warning = request.POST.get(ACTION), conflict == "warn"
+        if action == "leave":
+            presence.leave()
+            return HttpResponse(status=204)
+        editor = presence.open(take=action == "take" and is_warning)
+        return JsonResponse(
+            {"editor": str(editor or ""), "can_take": editor is not None and is_warning}
+        )
+
+    return reported(request)

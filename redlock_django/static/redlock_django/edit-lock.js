@@ -1,0 +1,63 @@
+// A page on which a row is edited: says that it is open, and shows who else has it open.
+"use strict";
+{
+  const page = document.querySelector("[data-redlock-page]");
+  const said = page?.querySelector("[role=status]");
+  const button = page?.querySelector("button");
+  const every = Number(page?.dataset.every) * 1000;
+  let timer;
+
+  function body(action) {
+    const form = new FormData();
+    form.append("csrfmiddlewaretoken", page.dataset.token);
+    form.append("_edit_lock", action);
+    form.append("_edit_page", page.dataset.redlockPage);
+    return form;
+  }
+
+  function show(text, canTake) {
+    if (said.textContent !== text) said.textContent = text;
+    const choice = page.querySelector(".redlock-choice");
+    if (choice) choice.hidden = !canTake;
+    if (button) button.hidden = !canTake;
+  }
+
+  async function tell(action) {
+    clearTimeout(timer);
+    try {
+      const answer = await fetch(location.href, {
+        method: "POST", body: body(action), signal: AbortSignal.timeout(every),
+        headers: { Accept: "application/json" },
+      });
+      if (answer.redirected || answer.status === 403) return show(page.dataset.loggedOut, false);
+      if (!answer.ok) throw new Error(String(answer.status));
+      const { editor, can_take: canTake } = await answer.json();
+      show(editor, canTake);
+    } catch {
+      show(page.dataset.unreachable, false);
+    } finally {
+      // Browsers slow the timers of a hidden tab down: it tells again as soon as it is visible.
+      timer = setTimeout(() => tell("renew"), every);
+    }
+  }
+
+  function leave() {
+    clearTimeout(timer);
+    navigator.sendBeacon(location.href, body("leave"));
+  }
+
+  if (page && page.dataset.readOnly === undefined) {
+    if (button) {
+      button.hidden = false;
+      button.addEventListener("click", () => tell("take"));
+    }
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) tell("renew");
+    });
+    addEventListener("pagehide", leave);
+    addEventListener("pageshow", (event) => {
+      if (event.persisted) tell("renew"); // from the back/forward cache
+    });
+    timer = setTimeout(() => tell("renew"), every);
+  }
+}

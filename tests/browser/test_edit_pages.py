@@ -1,0 +1,158 @@
+"""Two editors of one order, in real browsers: who has it open, and whose version is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Visitor, launch, overflowing, shoot, violations
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+OURS = ".redlock-presence, .redlock-conflict"
+
+
+def change(number: int) -> str:
+    return f"/admin/shop/order/{number}/change/"
+
+
+@pytest.fixture(autouse=True)
+def _locks_are_granted(visitor: Visitor, five_masters: list[LocalMaster]) -> None:
+    """Wait until the site trusts the masters, which another test may have emptied."""
+    page = visitor.open(change(8), user="anna")
+
+    def is_open() -> bool:
+        with five_masters[0].client() as client:
+            return any(b"shop.order:8" in key for key in client.scan_iter("*lock:edit*"))
+
+    while not is_open():
+        page.wait_for_timeout(100)
+        page.reload()
+
+
+def said(page: Page) -> Any:
+    return page.locator(".redlock-presence [role=status]")
+
+
+def becomes_visible(page: Page) -> None:
+    """As after another tab was shown: the page reports at once."""
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def save(page: Page) -> None:
+    page.locator("[name=_save]").click()
+
+
+def assert_accessible(visitor: Visitor, page: Page) -> None:
+    before = [*visitor.complaints]
+    assert violations(page, OURS) == []
+    visitor.complaints[:] = before  # axe measures with styles that the policy forbids
+
+
+def test_two_editors(visitor: Visitor) -> None:
+    hers = visitor.open(change(1), user="anna")
+    expect(said(hers)).to_be_empty()
+    his = visitor.open(change(1), user="bob")
+    expect(said(his)).to_have_text(_since("anna"))
+    shoot(his, "edit-warning")
+    assert_accessible(visitor, his)
+    his.get_by_role("button", name="Edit anyway").focus()
+    his.keyboard.press("Enter")
+    expect(said(his)).to_be_empty()
+    becomes_visible(hers)
+    expect(said(hers)).to_have_text(_since("bob"))
+    his.fill("[name=total]", "2000")
+    save(his)
+    his.wait_for_url("**/shop/order/")
+    hers.fill("[name=total]", "1500")
+    save(hers)
+    conflict = hers.locator(".redlock-conflict tbody tr")
+    expect(conflict).to_have_text(re.compile(r"Total\s*1500\s*2000 \(new\)"))
+    expect(hers.locator("[name=total]")).to_have_value("1500")
+    for width, scheme in ((375, "dark"), (1280, "light")):
+        hers.set_viewport_size({"width": width, "height": 900})
+        hers.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        assert overflowing(hers) == []
+        assert_accessible(visitor, hers)
+        shoot(hers, f"edit-conflict-{width}")
+    save(hers)
+    hers.wait_for_url("**/shop/order/")
+
+
+def _since(editor: str) -> Any:
+    return re.compile(rf"^{editor} has had this open since \d\d:\d\d$")
+
+
+def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
+    hers = visitor.open(change(2), user="anna")
+    hers.goto("/admin/shop/order/")
+    his = visitor.open(change(2), user="bob")
+    expect(said(his)).to_be_empty()
+    hers.go_back()
+    expect(said(hers)).to_have_text(_since("bob"))
+
+
+def test_a_session_that_has_ended(visitor: Visitor) -> None:
+    hers = visitor.open(change(3), user="anna")
+    hers.fill("[name=total]", "1500")
+    hers.context.clear_cookies(name="sessionid")
+    becomes_visible(hers)
+    expect(said(hers)).to_contain_text("You are logged out.")
+    expect(hers.locator("[name=total]")).to_have_value("1500")
+    visitor.complaints.clear()  # the browser may log the answer
+
+
+@pytest.mark.parametrize(
+    ("language", "text"), [("de", "hat dies seit"), ("fr", "a ceci ouvert depuis")]
+)
+def test_the_languages(visitor: Visitor, language: str, text: str) -> None:
+    visitor.open(change(4), user="anna")
+    his = visitor.open(change(4), user="bob", locale=language)
+    expect(said(his)).to_contain_text(text)
+
+
+@pytest.mark.nightly
+def test_a_closed_laptop(
+    visitor: Visitor, site: str, five_masters: list[LocalMaster], chromium: Browser, tmp_path: Path
+) -> None:
+    """A browser that is stopped renews nothing; when it goes on, it overwrites nothing."""
+    hers = visitor.open(change(5), user="anna")
+    with launch(chromium.browser_type, f"--laptop={tmp_path}") as laptop:
+        his = Visitor(laptop, site).open(change(6), user="bob")
+        process = process_with(str(tmp_path))
+        os.kill(process, signal.SIGSTOP)
+        try:
+            for master in five_masters:  # the TTL of a minute passes
+                with master.client() as client:
+                    client.delete(*client.scan_iter("*lock:edit*"))
+            hers.goto(change(6))
+            expect(said(hers)).to_be_empty()
+            hers.fill("[name=total]", "1700")
+            save(hers)
+            hers.wait_for_url("**/shop/order/")
+        finally:
+            os.kill(process, signal.SIGCONT)
+        his.fill("[name=total]", "1800")
+        save(his)
+        expect(his.locator(".redlock-conflict")).to_contain_text("1700")
+
+
+def process_with(argument: str) -> int:
+    """Return the process of a browser that was started with an argument."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if argument in (line := entry.read_text()) and "--type=" not in line:
+                return int(entry.parent.name)
+    raise AssertionError("the browser does not run")

@@ -1,0 +1,185 @@
+"""A page says who else has its row open: in the memory of one process, without a browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from redlock_django import EditLockMixin, locks
+from redlock_django.operate.inspection import held_locks
+from tests.edit_locks.conftest import editor, opened
+from tests.edit_locks.models import Article
+from tests.edit_locks.pages import OpenPage
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db
+Base: Any = admin.ModelAdmin
+
+
+@pytest.fixture
+def warns(register: Callable[..., None]) -> None:
+    register(type("ArticleAdmin", (EditLockMixin, Base), {}))
+
+
+@pytest.fixture
+def refuses(register: Callable[..., None]) -> None:
+    register(type("ArticleAdmin", (EditLockMixin, Base), {"edit_conflict": "refuse"}))
+
+
+def said(page: OpenPage) -> str:
+    [text] = re.findall(r'<p role="status"[^>]*>(.*?)</p>', page.text)
+    return str(text)
+
+
+def report(page: OpenPage, action: str) -> Any:
+    [page_id] = re.findall(r'data-redlock-page="(\w+)"', page.text)
+    answer = page.client.post(page.path, {"_edit_lock": action, "_edit_page": page_id})
+    return answer.json() if answer.status_code == 200 else answer.status_code
+
+
+@pytest.mark.usefixtures("warns")
+def test_the_second_editor_is_told_who_has_it_open_and_since_when(
+    anna: Client, bob: Client, change: str
+) -> None:
+    hers = opened(anna, change)
+    assert said(hers) == ""
+    his = opened(bob, change)
+    assert re.fullmatch(r"Anna has had this open since \d\d:\d\d", said(his))
+    assert his.fields["title"] == ["Old"], "he may edit it anyway"
+    [held] = held_locks().locks
+    assert held.resource.startswith("edit:edited.article:")
+    assert held.holder["editor"] == "Anna"
+
+
+@pytest.mark.usefixtures("warns")
+def test_edit_anyway_takes_over_and_the_other_is_told(
+    anna: Client, bob: Client, change: str
+) -> None:
+    hers, his = opened(anna, change), opened(bob, change)
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert report(his, "renew")["can_take"] is True
+    assert report(his, "take") == {"editor": "", "can_take": False}
+    assert report(hers, "renew")["editor"].startswith("Bob has had this open since")
+    assert report(his, "renew")["editor"] == ""
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_page_that_is_left_is_free(anna: Client, bob: Client, change: str) -> None:
+    hers = opened(anna, change)
+    his = opened(bob, change)
+    assert report(his, "leave") == 204, "he leaves a page that is not the holder's"
+    assert said(opened(bob, change)).startswith("Anna")
+    assert report(hers, "leave") == 204
+    assert said(opened(bob, change)) == ""
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_page_that_is_not_renewed_ends_with_its_ttl(
+    anna: Client, bob: Client, change: str
+) -> None:
+    hers = opened(anna, change)
+    backend: Any = locks["default"].backend
+    backend.advance(61)
+    his = opened(bob, change)
+    assert said(his) == ""
+    assert report(hers, "renew")["editor"].startswith("Bob")
+
+
+@pytest.mark.usefixtures("warns")
+def test_another_tab_of_the_same_user(anna: Client, change: str) -> None:
+    first, second = opened(anna, change), opened(anna, change)
+    assert said(second) == "", "it may be the page after a save"
+    assert report(first, "renew")["editor"].startswith("You have this open in another tab")
+    assert report(second, "renew")["editor"] == ""
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
+    opened(anna, change)
+    his = OpenPage(bob, change + "?_edit=read")
+    assert said(his).startswith("Anna")
+    assert "You can read it, not change it." in his.text
+    assert 'name="_save"' not in his.text
+
+
+@pytest.mark.usefixtures("refuses")
+def test_refuse_shows_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
+    hers = opened(anna, change)
+    his = OpenPage(bob, change)
+    assert said(his).startswith("Anna")
+    assert 'name="_save"' not in his.text
+    assert "Edit anyway" not in his.text
+    assert report(his, "take")["editor"].startswith("Anna")
+    assert report(hers, "renew")["editor"] == ""
+
+
+@pytest.mark.usefixtures("warns")
+def test_presence_is_a_hint(anna: Client, bob: Client, change: str, settings: Settings) -> None:
+    """The versions alone decide what is saved, whatever became of the locks."""
+    opened(anna, change)
+    his = opened(bob, change)
+    assert his.send(title="Bob's").status_code == 302
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://127.0.0.1:1/0"], "MASTER_TIMEOUT": 0.1}}
+    again = opened(bob, change)
+    assert said(again) == ""
+    assert again.send(title="Bob's second").status_code == 302
+    assert Article.objects.get().title == "Bob's second"
+
+
+@pytest.mark.usefixtures("warns")
+def test_only_an_editor_reports(anna: Client, change: str) -> None:
+    hers = opened(anna, change)
+    client = Client()
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
+    hers.client = client
+    assert report(hers, "take") == 403
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get(username="anna"))
+    hers.client = strict
+    assert report(hers, "take") == 403
+
+
+def test_an_unlocked_page_costs_one_lock(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    def queries() -> int:
+        with CaptureQueriesContext(connection) as found:
+            anna.get(change)
+        return len(found)
+
+    register(type("ArticleAdmin", (Base,), {}))
+    anna.get(change)
+    plain = queries()
+    register(type("ArticleAdmin", (EditLockMixin, Base), {}))
+    acquired: list[Any] = []
+    backend: Any = locks["default"].backend
+    acquire = backend.acquire
+
+    def counted(*args: Any) -> Any:
+        acquired.append(args)
+        return acquire(*args)
+
+    backend.acquire = counted
+    assert queries() == plain
+    assert len(acquired) == 1
+
+
+def test_a_row_that_was_only_looked_at_is_not_locked(
+    warns: None, tables: None, article: Article, change: str
+) -> None:
+    viewer = Client()
+    user = User.objects.create_user("viewer", is_staff=True)
+    viewer.force_login(user)
+    assert viewer.get(change).status_code == 403
+    assert editor("carl").get("/admin/edited/article/").status_code == 200
+    assert held_locks().locks == ()
