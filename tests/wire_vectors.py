@@ -116,7 +116,7 @@ def cases() -> Iterator[Case]:
     yield Case("release: calls a waiter", Release(**COMMON), (TRUST, SET_LOCK, queue))
     yield Case("release: a minimum hold", Release(**COMMON, left=3.0), (TRUST, SET_LOCK))
 
-    swap: dict[str, Any] = {**COMMON, "old": "c" * 32, "ttl": 10.0}
+    swap: dict[str, Any] = {**COMMON, "old": "c" * 32, "ttl": 10.0, "exactly": True}
     given = ("SET", LOCK, "c" * 32 + ' {"host":"web-3","pid":3,"handed_on":1}', "PX", "50000")
     yield Case("swap: granted", Swap(**swap), (TRUST, given))
     yield Case("swap: refused", Swap(**swap), (TRUST, SET_THEIRS), (TIME, PTTL))

@@ -65,7 +65,8 @@ def resume(
             handed.fences, attempts=attempts, home=home, limit=handed.limit,
             givers=handed.givers,
         )  # fmt: skip
-        swap = _Swapping(client, handed, taken)
+        # As long as the taker says: the lock of a taker that dies is free when its TTL is over.
+        swap = _Swapping(client, handed, taken, exactly=True, left=handed.until - now)
         now = yield from swap.run()
         if swap.won and now < taken.until:
             return replace(taken, reached=swap.tally.reached, tally=swap.tally)
@@ -77,13 +78,25 @@ def resume(
 
 
 class _Swapping:
-    """One round that replaces the token of `old` by that of `new`, and its undo."""
+    """One round that replaces the token of `old` by that of `new`, and its undo.
 
-    def __init__(self, client: Client, old: Lease, new: RedlockLease) -> None:
+    With `exactly`, it may shorten the TTL. An undo leaves the lock at least `left` seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        old: Lease,
+        new: RedlockLease,
+        *,
+        exactly: bool = False,
+        left: float = 0.0,
+    ) -> None:
         deployment = client.deployment
         self._deployment = deployment
         self._old = old
-        self._swap = Swap(deployment, new.resources, new.value, old.token, new.ttl)
+        self._left = min(max(left, 0.0), deployment.max_ttl)
+        self._swap = Swap(deployment, new.resources, new.value, old.token, new.ttl, exactly=exactly)
         self.tally = Tally(deployment.masters, deployment.skew)
 
     def run(self) -> Protocol[float]:
@@ -125,8 +138,9 @@ class _Swapping:
         old = self._old
         about = old.holder or IN_TRANSIT
         back = Swap(
-            self._deployment, old.resources, f"{old.token} {about}", self._swap.token, undo=True
-        )
+            self._deployment, old.resources, f"{old.token} {about}", self._swap.token,
+            self._left, undo=True,
+        )  # fmt: skip
         try:
             yield self._send(back)
             yield self.release()

@@ -83,6 +83,14 @@ def test_a_ticket_is_too_late_when_its_time_is_over(store: Store, caller: SyncCa
     assert caller.release(other) is True
 
 
+def test_the_lock_of_a_taker_that_dies_ends_with_its_own_ttl(
+    store: Store, caller: SyncCaller
+) -> None:
+    caller.resume(give(caller, caller.acquire(NAME), 30), ttl=TTL)
+    store.pass_time(TTL + 1)
+    caller.release(caller.acquire(NAME, wait=10))
+
+
 def test_of_several_takers_at_once_one_holds(caller: SyncCaller) -> None:
     for _ in range(5):
         handed = give(caller, caller.acquire(NAME))

@@ -164,8 +164,8 @@ def test_the_number_of_the_round_alone_grants_a_release() -> None:
 def test_a_swap_says_what_it_replaces() -> None:
     tombs = [f"P:tomb:{'f' * 32}", f"P:tomb:{TOKEN}"]
     assert SWAP.keys() == UNDO.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
-    assert SWAP.arguments() == [VALUE, "f" * 32, 1500, 600_000, "r", "s"]
-    assert UNDO.arguments() == [VALUE, "f" * 32, 0, 0, "r", "s"]
+    assert SWAP.arguments() == [VALUE, "f" * 32, 1500, 0, 600_000, "r", "s"]
+    assert UNDO.arguments() == [VALUE, "f" * 32, 0, 0, 0, "r", "s"]
     used = SWAP.vote([BURIED, TIME])
     assert (used.ballot, used.used, used.time) == (Ballot.REFUSED, True, TIME)
     assert SWAP.vote([GRANTED, TIME]).ballot is Ballot.GRANTED

@@ -276,7 +276,8 @@ JUDGES: dict[str, Judge] = {
     ),
     "nobody holds a lock before its taker": Judge(
         unraised(Checker.resumed, 3), ((scripts.swap, without("return [ABSENT, ...]")),),
-        "another client has held it", replace(HANDING, ttls=(0.2, 0.3)),
+        "another client has held it",
+        replace(HANDING, ttls=(0.2, 0.3), seconds=8.0, busy=0.2, faults=frozenset({"pause"})),
     ),
     "no clients wait in a cycle": Judge(
         unraised(Simulation._check_rings),

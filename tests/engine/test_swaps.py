@@ -224,6 +224,25 @@ def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
     masters.run(taking(masters, handed))
 
 
+def test_the_lock_of_a_taker_that_dies_ends_with_its_ttl() -> None:
+    masters = Masters(3)
+    taken = masters.run(taking(masters, given(masters), 2.0))
+    masters.now = taken.until - 0.01
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire())
+    masters.now = taken.until + 0.1
+    masters.taken()
+
+
+def test_a_taker_that_fails_does_not_shorten_the_ticket() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    with pytest.raises(QuorumUnreachable):
+        masters.run(taking(masters, handed, 2.0), mute=(0, 1, 2))
+    masters.now = handed.until - 0.5
+    masters.run(taking(masters, handed, 2.0))
+
+
 def test_a_taker_whose_answers_come_after_its_ttl_holds_nothing() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -232,8 +251,7 @@ def test_a_taker_whose_answers_come_after_its_ttl_holds_nothing() -> None:
     masters.now += 1.1
     with pytest.raises(QuorumUnreachable, match="too slowly"):
         masters.carry(protocol, protocol.send(masters.now))
-    assert masters.tokens() == [handed.token] * 3
-    masters.run(taking(masters, handed))
+    assert masters.tokens() == [""] * 3, "it has ended with the TTL of the taker"
 
 
 def test_an_interrupt_of_a_taker_restores_the_ticket() -> None:

@@ -258,7 +258,9 @@ def _random_command(rng: Random, now: int) -> Command:
         return Heal(**common, ttl=ttl, fences=fences)
     if kind is Swap:
         old = rng.choice(TOKENS)
-        return Swap(**common, old=old, ttl=rng.choice((0.0, ttl)), undo=rng.random() < 0.3)
+        undo, exactly = rng.random() < 0.3, rng.random() < 0.5
+        ttl = rng.choice((0.0, ttl))
+        return Swap(**common, old=old, ttl=ttl, exactly=exactly, undo=undo)
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
     left = rng.choice((3.0, 15.0, 40.0)) if rng.random() < 0.3 else 0.0
     return Release(

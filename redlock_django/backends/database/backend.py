@@ -221,7 +221,7 @@ class DatabaseBackend(BaseBackend):
     def _hand_on(
         self, lease: Lease, token: str, ttl: float, holder: str
     ) -> Generator[Job[Any], None, Lease]:
-        swap = DatabaseSwap(self.access, lease, token, ttl, holder)
+        swap = DatabaseSwap(self.access, lease, token, ttl, holder, takes=False)
         try:
             yield swap.job
             return swap.handed()
@@ -230,7 +230,8 @@ class DatabaseBackend(BaseBackend):
             raise
 
     def _resume(self, handed: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
-        swap = DatabaseSwap(self.access, handed, secrets.token_hex(16), ttl, holder)
+        token = secrets.token_hex(16)
+        swap = DatabaseSwap(self.access, handed, token, ttl, holder, takes=True)
         try:
             yield swap.job
             taken = swap.taken()

@@ -17,10 +17,16 @@ if TYPE_CHECKING:
 
 
 class DatabaseSwap:
-    """The replacement of the token of a lease, in `job`, and its undo."""
+    """The replacement of the token of a lease, in `job`, and its undo; by a client that `takes` it.
 
-    def __init__(self, access: Access, old: Lease, token: str, ttl: float, holder: str) -> None:
+    A lease that was taken lasts exactly as long as the taker says: if that dies, it ends then.
+    """
+
+    def __init__(
+        self, access: Access, old: Lease, token: str, ttl: float, holder: str, *, takes: bool
+    ) -> None:
         self._access = access
+        self._takes = takes
         self._old = old
         self._started = access.clock()
         self._new = DatabaseLease(
@@ -34,7 +40,8 @@ class DatabaseSwap:
         self._access.connections.refuse_untrusted()
         old, new = hash_of(self._old.token), self._new.token_hash
         resources, ttl = self._old.resources, self._new.ttl
-        swapped = sql.swap(cursor, resources, old, new, self._new.holder, ttl)
+        holder = self._new.holder
+        swapped = sql.swap(cursor, resources, old, new, holder, ttl, exactly=self._takes)
         if swapped < len(resources):
             sql.release(cursor, resources, new)  # the others have ended
         return swapped
@@ -80,5 +87,7 @@ class DatabaseSwap:
 
     def _restore(self, cursor: CursorWrapper) -> None:
         old, new = self._old, self._new
-        about = old.holder or IN_TRANSIT
-        sql.swap(cursor, old.resources, new.token_hash, hash_of(old.token), about, 0.0)
+        about, left = old.holder or IN_TRANSIT, 0.0
+        if self._takes:
+            left = max(0.0, old.until - self._access.clock())
+        sql.swap(cursor, old.resources, new.token_hash, hash_of(old.token), about, left)

@@ -45,6 +45,8 @@ UPDATE {locks} SET token_hash = %s, holder = %s, fence = {fence},
 WHERE resource IN ({resources}) AND token_hash IN (%s, %s) AND expires_at > {now}
 {kept}"""
 
+_SWAP_EXACTLY = _SWAP.replace("{greatest}(expires_at, {now} + %s)", "{now} + %s")
+
 _RELEASE = """
 UPDATE {locks} SET expires_at = {now}, token_hash = '', holder = ''
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
@@ -225,13 +227,15 @@ def swap(
     new: str,
     holder: str,
     ttl: float,
+    *,
+    exactly: bool = False,
 ) -> int:
-    """Replace the token `old` of locks by `new`, for at least `ttl` seconds.
+    """Replace the token `old` of locks by `new`, for at least `ttl` seconds, or `exactly` so long.
 
     Return how many were replaced, also by an earlier run of the same statement. Raises Unrecognized
     if the server is a standby, or may have forgotten that they were replaced before.
     """
-    statement = dialect_of(cursor).sql(_SWAP, len(resources))
+    statement = dialect_of(cursor).sql(_SWAP_EXACTLY if exactly else _SWAP, len(resources))
     with _recognized():
         cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, old, new])
     return int(cursor.rowcount)

@@ -242,7 +242,7 @@ def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
     """Replace the value of every lock, if all of them still have the old token."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
-    value, old, ttl, tomb, absent = argv[1], argv[2], int(argv[3]), int(argv[4]), 0
+    value, old, ttl, tomb, absent = argv[1], argv[2], int(argv[3]), int(argv[5]), 0
     if keyspace.get(keys[2]) is not None or (tomb and keyspace.get(keys[3]) is not None):
         return [BURIED, now]
     for index, key in enumerate(keys[4:], 1):
@@ -253,8 +253,8 @@ def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
             absent = index
     if absent:
         return [ABSENT, now, absent]
-    for key, resource in zip(keys[4:], argv[5:-2], strict=True):
-        left = max(keyspace.pttl(key), ttl, 1)
+    for key, resource in zip(keys[4:], argv[6:-2], strict=True):
+        left = max(ttl if argv[4] == b"1" else keyspace.pttl(key), ttl, 1)
         keyspace.set(key, value, left)
         keyspace.add_to_index(keys[1], left, resource)
     if tomb:

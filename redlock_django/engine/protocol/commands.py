@@ -340,8 +340,9 @@ class Release(Command):
 class Swap(Command):
     """Replace the value of locks that have the token `old`, for at least `ttl` seconds.
 
-    A tombstone of the old token is written, so that no other client replaces it again. An `undo`
-    swaps back: it keeps the TTL, and removes the tombstone of the token that it restores.
+    With `exactly`, they last so long and no longer. A tombstone of the old token is written, so
+    that no other client replaces it again. An `undo` swaps back: it removes the tombstone of the
+    token that it restores.
     """
 
     name: ClassVar[str] = "swap"
@@ -349,6 +350,7 @@ class Swap(Command):
 
     old: str = field(repr=False)
     ttl: float = 0.0
+    exactly: bool = False
     undo: bool = False
 
     def keys(self) -> list[str]:
@@ -359,7 +361,7 @@ class Swap(Command):
 
     def arguments(self) -> list[Argument]:
         tomb = 0 if self.undo else ms(self.deployment.fence_ttl)
-        return [self.value, self.old, ms(self.ttl), tomb, *self.resources]
+        return [self.value, self.old, ms(self.ttl), int(self.exactly), tomb, *self.resources]
 
     def vote(self, reply: Reply) -> Vote:
         if reply[0] == BURIED:

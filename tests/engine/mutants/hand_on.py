@@ -44,8 +44,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a swap shortens", "hand-on: a hand-on never shortens a lock", scripts.swap,
-        instead("max(keyspace.pttl(key), ttl, 1)", "max(ttl, 1)"),
-        test_swaps.test_a_hand_on_never_shortens_a_lock,
+        always("argv[4] == b'1'"), test_swaps.test_a_hand_on_never_shortens_a_lock,
+    ),
+    Mutant(
+        "a taker has the TTL of its ticket", "hand-on: a lock that was taken has the taker's TTL",
+        scripts.swap, never("argv[4] == b'1'"),
+        test_swaps.test_the_lock_of_a_taker_that_dies_ends_with_its_ttl,
+    ),
+    Mutant(
+        "a taker that failed shortens the ticket", "hand-on: an undo restores the ticket's time",
+        hand_on.resume, argument(_Swapping, left="0.0"),
+        test_swaps.test_a_taker_that_fails_does_not_shorten_the_ticket,
     ),
     Mutant(
         "a swap is not in the index", "hand-on: the index shows when it ends", scripts.swap,

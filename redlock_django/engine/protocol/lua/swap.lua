@@ -3,10 +3,10 @@
 -- ticket that it was used, and keeps the old token from being set again. To undo a swap is a swap back,
 -- which removes the tombstone instead.
 -- KEYS: marker, held, the tombs of the old and the new token, then the lock of each resource
--- ARGV: round, value, old token, ttl ms (0: keep the TTL), tombstone ms (0: an undo), each resource,
---       expected marker, ready-at us
+-- ARGV: round, value, old token, ttl ms, 1 to set it exactly (0: never shorten a lock), tombstone ms
+--       (0: an undo), each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the index at fault (absent, refused)
-local old, ttl, tomb = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local old, ttl, tomb = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
 if seen[3] or (seen[4] and tomb > 0) then
   return { round, BURIED, now }
 end
@@ -24,9 +24,9 @@ if absent > 0 then
   return { round, ABSENT, now, absent }
 end
 for index = 1, #KEYS - 4 do
-  local left = math.max(redis.call('PTTL', KEYS[4 + index]), ttl, 1)
+  local left = math.max(ARGV[5] == '1' and ttl or redis.call('PTTL', KEYS[4 + index]), ttl, 1)
   redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', left)
-  add_to_index(math.floor(now / 1000), left, ARGV[5 + index], 'CH')
+  add_to_index(math.floor(now / 1000), left, ARGV[6 + index], 'CH')
 end
 if tomb > 0 then
   redis.call('SET', KEYS[3], '1', 'PX', tomb)
