@@ -9,11 +9,10 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.core.exceptions import ImproperlyConfigured
 from django.db import router
-from django.utils.module_loading import import_string
 
-_LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
+from redlock_django.conf.settings import lock_middlewares, middleware_classes
+
 _AUTHENTICATION = ".AuthenticationMiddleware"
 
 
@@ -45,18 +44,12 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
     return messages
 
 
-def lock_middlewares() -> list[int]:
-    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
-    lock_middleware = import_string(_LOCK_MIDDLEWARE)
-    return [index for index, found in _classes() if issubclass(found, lock_middleware)]
-
-
 def revision_databases() -> Iterator[tuple[str, str]]:
     """Yield the name and the database of each middleware of django-reversion with a transaction.
 
     Any other middleware that opens one is noticed at the first request.
     """
-    for _, found in _classes():
+    for _, found in middleware_classes():
         reversion: Any = sys.modules.get("reversion.middleware")  # what derives from it imports it
         if reversion is not None and issubclass(found, reversion.RevisionMiddleware):
             middleware: Any = found
@@ -65,13 +58,3 @@ def revision_databases() -> Iterator[tuple[str, str]]:
             if middleware.atomic:
                 using = middleware.using or router.db_for_write(Revision)
                 yield f"{found.__module__}.{found.__qualname__}", using
-
-
-def _classes() -> Iterator[tuple[int, type]]:
-    for index, path in enumerate(settings.MIDDLEWARE):
-        try:
-            middleware = import_string(path)
-        except (ImportError, ImproperlyConfigured):
-            continue
-        if isinstance(middleware, type):
-            yield index, middleware

@@ -10,8 +10,7 @@ from django.core.checks import CheckMessage, Error
 
 from redlock_django.backends.redlock.masters import caches_on, hosts
 from redlock_django.backends.redlock.settings import redlock_settings
-from redlock_django.checks.middleware import lock_middlewares
-from redlock_django.conf.settings import AliasSettings, load
+from redlock_django.conf.settings import AliasSettings, load, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.web.rules import plan

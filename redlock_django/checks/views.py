@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,10 +15,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
-from redlock_django.checks.middleware import lock_middlewares, revision_databases
+from redlock_django.checks.middleware import revision_databases
+from redlock_django.conf.settings import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
+from redlock_django.web.frameworks import ninja_operations
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
@@ -281,18 +282,10 @@ def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _operations_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the functions of a django-ninja path.
-
-    Its view is a method of the path before django-ninja 1.5, and has the path in a closure since.
-    """
-    paths = [getattr(view, "__self__", None)]
-    for cell in getattr(view, "__closure__", None) or ():
-        with suppress(ValueError):  # an empty cell
-            paths.append(cell.cell_contents)
-    for path in paths:
-        for operation in getattr(path, "operations", ()):
-            function = getattr(operation, "view_func", None)
-            # @decorate_view decorates the operation's method `run`.
-            for handler in (function, vars(operation).get("run")):
-                if callable(function) and callable(handler):
-                    yield view_name(function), handler
+    """Yield the functions of a django-ninja path."""
+    for operation in ninja_operations(view):
+        function = getattr(operation, "view_func", None)
+        # @decorate_view decorates the operation's method `run`.
+        for handler in (function, vars(operation).get("run")):
+            if callable(function) and callable(handler):
+                yield view_name(function), handler

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -11,6 +11,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
@@ -231,3 +232,20 @@ def _rules(section: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
         if not isinstance(rule, Mapping):
             raise ValueError(f"RULES: rule {position} must be a dict, got {type(rule).__name__}")
     return rules
+
+
+def lock_middlewares() -> list[int]:
+    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
+    lock_middleware = import_string("redlock_django.middleware.LockMiddleware")
+    return [index for index, found in middleware_classes() if issubclass(found, lock_middleware)]
+
+
+def middleware_classes() -> Iterator[tuple[int, type]]:
+    """Yield the classes in MIDDLEWARE, each with its index; what cannot be imported is left out."""
+    for index, path in enumerate(settings.MIDDLEWARE):
+        try:
+            middleware = import_string(path)
+        except (ImportError, ImproperlyConfigured):
+            continue
+        if isinstance(middleware, type):
+            yield index, middleware

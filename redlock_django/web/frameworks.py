@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -76,21 +77,26 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
         return annotation
 
 
+def ninja_operations(view: Any) -> Iterator[Any]:
+    """Yield the operations of django-ninja at one path, which a view of its URL runs.
+
+    The view is a method of the path before django-ninja 1.5, and has the path in a closure since.
+    """
+    paths = [getattr(view, "__self__", None)]
+    for cell in getattr(view, "__closure__", None) or ():
+        with suppress(ValueError):  # an empty cell
+            paths.append(cell.cell_contents)
+    for path in paths:
+        operations = getattr(path, "operations", None)
+        if isinstance(operations, list):
+            yield from operations
+
+
 def ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | None:
     """Return the parser of the django-ninja API whose view the request was resolved to."""
     match = request.resolver_match  # None for a view that is called without a URL
-    view: Any = inspect.unwrap(match.func) if match else None
-    for cell in getattr(view, "__closure__", None) or ():
-        for operation in _operations(cell):
-            if (api := getattr(operation, "api", None)) is not None:
-                parse: Callable[[HttpRequest], object] = api.parser.parse_body
-                return parse
+    for operation in ninja_operations(inspect.unwrap(match.func)) if match else ():
+        if (api := getattr(operation, "api", None)) is not None:
+            parse: Callable[[HttpRequest], object] = api.parser.parse_body
+            return parse
     return None
-
-
-def _operations(cell: Any) -> Iterable[Any]:
-    """Return the operations of django-ninja in a cell of a view's closure."""
-    try:
-        return getattr(cell.cell_contents, "operations", ())
-    except ValueError:  # an empty cell
-        return ()
