@@ -38,7 +38,7 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
 def test_optional_packages_have_an_extra() -> None:
     assert set(PROJECT["project"]["optional-dependencies"]) == {
         *("database", "drf", "encryption", "health-check", "opentelemetry", "prometheus"),
-        *("test", "zookeeper"),
+        *("spectacular", "test", "zookeeper"),
     }
 
 

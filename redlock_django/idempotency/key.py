@@ -28,6 +28,11 @@ LONGEST = 255
 # What RFC 9110 allows in a token, plus ":" "/" "=" "@", which keys in use contain. No comma:
 # it joins two header lines.
 _BARE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:/=@-]+")
+BARE_KEY = r"[A-Za-z0-9!#$%&'*+.^_`|~/=@-][A-Za-z0-9!#$%&'*+.^_`|~:/=@-]*"
+"""Most keys that may be sent without quotation marks, in the syntax that OpenAPI has as well.
+
+All but those that begin with ":", of which some are a byte sequence.
+"""
 _BYTES = re.compile(":.*:")  # a byte sequence of structured fields
 
 

@@ -67,7 +67,12 @@ def problem_type(error: BaseException) -> Problem | None:
     """Return the problem type of an error, or None for an error without an HTTP answer."""
     if isinstance(error, BadName):
         return None  # a bug of the site; a bad value of the client is another BadResource
-    known = (_problems[cls] for cls in type(error).__mro__ if cls in _problems)
+    return problem_type_of_class(type(error))
+
+
+def problem_type_of_class(error_class: type[BaseException]) -> Problem | None:
+    """Return the problem type of the errors of a class, or None if they have no HTTP answer."""
+    known = (_problems[cls] for cls in error_class.__mro__ if cls in _problems)
     return next(known, None)
 
 

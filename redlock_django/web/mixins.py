@@ -18,7 +18,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
-from redlock_django.web.options import VALUES
+from redlock_django.web.options import VALUES, LockOptions
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.transactions import (
     async_view_error,
@@ -120,6 +120,14 @@ class LockResourceMixin(View):
         return locked(self, request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
+
+
+def options_of_mixin(view: LockResourceMixin) -> LockOptions:
+    """Return the options of the lock of a view; the names of `get_lock_key()` are not known."""
+    is_own = type(view).get_lock_key is not LockResourceMixin.get_lock_key
+    decorator = _decorator(view, "of get_lock_key()" if is_own else view.lock_key)
+    options: LockOptions = decorator(_no_view).lock_options
+    return options
 
 
 def _check_adjacent(cls: type[LockResourceMixin]) -> None:

@@ -17,7 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import LocalePrefixPattern
 
 from redlock_django.conf.arguments import hint_for_unknown
-from redlock_django.conf.settings import load
+from redlock_django.conf.settings import load, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads
@@ -232,3 +232,38 @@ def _written(entry: Any) -> str:
     if isinstance(entry.pattern, LocalePrefixPattern):
         return ""
     return str(entry.pattern).removeprefix("^")
+
+
+@dataclass(frozen=True)
+class RuledView:
+    """A view that RULES lock: the `view` of the URL pattern, its whole `path`, and what runs.
+
+    The path is None in a URLconf other than ROOT_URLCONF.
+    """
+
+    view: Any
+    path: str | None
+    locked: Any
+
+    def is_at(self, path_regex: str) -> bool:
+        """Return whether the rule applies at a path of a schema, of which the end is enough.
+
+        A schema may be that of an included URLconf only, and a language may be before the path.
+        """
+        if self.path is None:
+            return True
+        ours, theirs = (text.replace("^", "").lstrip("/") for text in (self.path, path_regex))
+        return ours.endswith(theirs) or theirs.endswith(ours)
+
+
+def ruled_views() -> list[RuledView]:
+    """Return the views that RULES lock, none without LockMiddleware. Raises InvalidRedlock."""
+    if not lock_middlewares():
+        return []
+    planned = plan()
+    found = [
+        RuledView(route.pattern.callback, route.path, planned.pop(route.pattern))
+        for route in list(routes())
+        if route.pattern in planned
+    ]
+    return found + [RuledView(pattern.callback, None, view) for pattern, view in planned.items()]

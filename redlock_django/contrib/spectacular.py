@@ -1,0 +1,99 @@
+"""drf-spectacular: describe locks and idempotency keys in the schema of an API.
+
+Add "redlock_django.contrib.spectacular.hook" to POSTPROCESSING_HOOKS in SPECTACULAR_SETTINGS.
+"""
+
+from __future__ import annotations
+
+import inspect
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from redlock_django.contrib.openapi import Described, complete
+from redlock_django.contrib.possible_answers import Options, options_of, possible_answers
+from redlock_django.idempotency.settings import IdempotentOptions
+from redlock_django.web.mixins import LockResourceMixin, options_of_mixin
+from redlock_django.web.rules import RuledView, ruled_views
+
+try:
+    from drf_spectacular import plumbing
+    from drf_spectacular.settings import spectacular_settings
+except ImportError as error:
+    raise ImportError(
+        "redlock_django.contrib.spectacular needs drf-spectacular: "
+        "pip install 'redlock-django[spectacular]'"
+    ) from error
+
+_plumbing: Any = plumbing  # its functions have no annotations
+
+
+def hook(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """Return the schema with what locked and idempotent operations read and answer.
+
+    These are the `Idempotency-Key` parameter, the headers `Idempotent-Replayed` and `Retry-After`,
+    and a response with its problem type for each status. What the site describes itself is kept.
+    Raises InvalidRedlock for invalid settings.
+    """
+    complete(result, _described(generator, request))
+    return result
+
+
+def _described(generator: Any, request: Any) -> Iterator[Described]:
+    ruled = ruled_views()
+    for endpoint in generator.endpoints:
+        method = endpoint[2]
+        answers = possible_answers(_options(endpoint, ruled), method)
+        if answers is not None:
+            yield Described(_path(generator, request, endpoint), method, answers)
+
+
+def _options(endpoint: Any, ruled: list[RuledView]) -> Iterator[Options]:
+    """Yield the options of rules, of the view of the URL, and of the handler of its method."""
+    _, path_regex, method, callback = endpoint
+    for one in ruled:
+        if one.view is callback and one.is_at(path_regex):
+            yield from options_of(one.locked)
+    view_class, of_view = callback.cls, options_of(callback)
+    if issubclass(view_class, LockResourceMixin):
+        # `as_view()` may have got other attributes than those of the class.
+        yield options_of_mixin(view_class(**callback.initkwargs))
+        of_view = (one for one in of_view if isinstance(one, IdempotentOptions))
+    yield from of_view
+    actions = getattr(callback, "actions", None) or {}
+    handler = getattr(view_class, actions.get(method.lower(), method.lower()), None)
+    yield from options_of(handler)
+    if handler is not None and handler.__module__ == "rest_framework.decorators":
+        # The handler of @api_view calls the function in its closure, without its attributes.
+        yield from options_of(inspect.getclosurevars(handler).nonlocals.get("func"))
+
+
+def _path(generator: Any, request: Any, endpoint: Any) -> str:
+    """Return the path of an endpoint in the schema, as drf-spectacular makes it."""
+    path, _, method, callback = endpoint
+    view = generator.create_view(callback, method)
+    path = generator.coerce_path(path, method, view)
+    if versioning := view.versioning_class:
+        view.request = spectacular_settings.GET_MOCK_REQUEST(method, path, view, request)
+        version = generator.api_version or versioning.default_version
+        if version:
+            patterns = generator.inspector.patterns
+            path = _plumbing.modify_for_versioning(patterns, method, path, view, version)
+    if spectacular_settings.SCHEMA_PATH_PREFIX_TRIM:
+        path = re.sub(_prefix(generator), "", path, flags=re.IGNORECASE)
+    path = (spectacular_settings.SCHEMA_PATH_PREFIX_INSERT or "") + path
+    path = path if path.startswith("/") else f"/{path}"
+    if spectacular_settings.CAMELIZE_NAMES:
+        path, _ = _plumbing.camelize_operation(path, {"operationId": "any"})
+    return str(path)
+
+
+def _prefix(generator: Any) -> str:
+    """Return the regular expression of SCHEMA_PATH_PREFIX, or of what all paths begin with."""
+    prefix = spectacular_settings.SCHEMA_PATH_PREFIX
+    if prefix is None:
+        views = generator._get_paths_and_endpoints()
+        several = len({type(view) for *_, view in views}) > 1
+        prefix = re.escape(posixpath.commonpath([path for path, *_ in views])) if several else "/"
+    return prefix if prefix.startswith("^") else f"^{prefix}"

@@ -1,0 +1,275 @@
+"""Which operations a schema completes: each way to lock a view, and each way to name its path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import ninja
+import pytest
+from django.http import HttpRequest, JsonResponse
+from django.test import Client
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_django import Settings
+from rest_framework.decorators import api_view, schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.versioning import URLPathVersioning
+from rest_framework.views import APIView
+
+from redlock_django import LockResourceMixin, idempotent, lock_resource, resource
+from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.contrib.ninja import complete_schema
+from redlock_django.contrib.openapi import Described, complete
+from redlock_django.contrib.possible_answers import options_of, possible_answers
+from redlock_django.idempotency.key import BARE_KEY, parse_key
+from redlock_django.testing import held_elsewhere
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.contrib.openapi_apis import ninja_schema, rest_framework_schema, with_auto_schema
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redlock_memory")]
+ORDER = "order:<int:pk>"
+locked = lock_resource(ORDER)
+
+
+class Plain(APIView):
+    authentication_classes = ()
+    schema = AutoSchema()
+    versioning_class: Any = None
+
+    def post(self, request: Request, **_: Any) -> Response:
+        return Response({})
+
+    def get(self, request: Request, **_: Any) -> Response:
+        return Response({})
+
+
+@api_view(["POST", "PUT"])
+@schema(AutoSchema())
+@lock_resource(ORDER, methods=["POST"])
+def function(request: Request, pk: int) -> Response:
+    return Response({})
+
+
+@method_decorator(lock_resource(ORDER, methods=["POST"]), name="dispatch")
+class Dispatched(Plain):
+    pass
+
+
+class Mixed(LockResourceMixin, Plain):
+    lock_key = ORDER
+    lock_methods = ("POST",)
+
+
+class Computed(LockResourceMixin, Plain):
+    lock_methods = ("POST",)
+
+    def get_lock_key(self) -> str:
+        return resource(ORDER, pk=self.kwargs["pk"])
+
+
+class Handled(LockAPIMixin, Plain):
+    @locked
+    def post(self, request: Request, **_: Any) -> Response:
+        return Response({})
+
+
+with with_auto_schema:
+
+    @extend_schema_view(post=extend_schema(responses=OpenApiResponse(description="ok")))
+    class Inherited(Handled):
+        pass
+
+    @extend_schema_view(post=extend_schema(exclude=True))
+    class Hidden(Handled):
+        pass
+
+
+VIEWS: dict[str, Any] = {
+    "api_view": function,
+    "around as_view()": lock_resource(ORDER, methods=["POST"])(Plain.as_view()),
+    "dispatch": Dispatched.as_view(),
+    "mixin": Mixed.as_view(),
+    "mixin with get_lock_key()": Computed.as_view(),
+    "handler": Handled.as_view(),
+    "extended handler": Inherited.as_view(),
+}
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_each_way_to_lock_a_view_is_found(urls: Callable[..., None], kind: str) -> None:
+    urls(path("<int:pk>/", VIEWS[kind]), path("plain/", Plain.as_view()))
+    paths = rest_framework_schema()["paths"]
+    item = next(value for key, value in paths.items() if key != "/plain/")
+    with held_elsewhere("order:7"):
+        status = Client().post("/7/").status_code
+    assert status == 423
+    assert {"400", "423", "503"} <= {*item["post"]["responses"]}
+    others = [value for key, value in item.items() if key in ("get", "put")]
+    for operation in (*others, *paths["/plain/"].values()):
+        assert {*operation["responses"]} == {"200"}
+
+
+def test_attributes_that_as_view_gets_count(urls: Callable[..., None]) -> None:
+    urls(path("<int:pk>/", Mixed.as_view(lock_status=409, lock_methods=["GET"])))
+    item = rest_framework_schema()["paths"]["/{id}/"]
+    with held_elsewhere("order:7"):
+        assert Client().get("/7/").status_code == 409
+    assert {*item["get"]["responses"]} == {"200", "400", "409", "503"}
+    assert {*item["post"]["responses"]} == {"200"}
+
+
+def with_rule(settings: Settings, rule: dict[str, Any]) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409, "RULES": [rule]}}
+
+
+@pytest.mark.parametrize("middleware", [True, False])
+def test_a_rule_is_found_where_it_applies(
+    urls: Callable[..., None], settings: Settings, middleware: bool
+) -> None:
+    view = Plain.as_view()
+    urls(path("api/", include([path("a/<int:pk>/", view), path("b/<int:pk>/", view)])))
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE] if middleware else []
+    with_rule(settings, {"path": "/api/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
+    paths = rest_framework_schema()["paths"]
+    with held_elsewhere("order:7"):
+        assert (Client().post("/api/a/7/").status_code == 409) is middleware
+        assert Client().post("/api/b/7/").status_code == 200
+    assert ("409" in paths["/api/a/{id}/"]["post"]["responses"]) is middleware
+    assert "409" not in paths["/api/a/{id}/"]["get"]["responses"]
+    assert "409" not in paths["/api/b/{id}/"]["post"]["responses"]
+
+
+def test_a_rule_for_a_path_of_django_ninja_is_found(
+    urls: Callable[..., None], settings: Settings
+) -> None:
+    api = complete_schema(ninja.NinjaAPI(urls_namespace="ruled"))
+
+    @api.get("/a/{int:pk}/")
+    def show(request: HttpRequest, pk: int) -> dict[str, int]:
+        return {}
+
+    @api.post("/a/{int:pk}/")
+    def pay(request: HttpRequest, pk: int) -> dict[str, int]:
+        return {}
+
+    @api.post("/b/{int:pk}/")
+    def other(request: HttpRequest, pk: int) -> dict[str, int]:
+        return {}
+
+    urls(path("api/", api.urls))
+    with_rule(settings, {"path": "/api/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
+    paths = ninja_schema(api)["paths"]
+    with held_elsewhere("order:7"):
+        assert Client().post("/api/a/7/").status_code == 409
+        assert Client().post("/api/b/7/").status_code == 200
+    assert {*paths["/api/a/{pk}/"]["post"]["responses"]} == {"200", "400", "409", "503"}
+    assert {*paths["/api/a/{pk}/"]["get"]["responses"]} == {"200"}
+    assert {*paths["/api/b/{pk}/"]["post"]["responses"]} == {"200"}
+
+
+class VersionInPath(URLPathVersioning):
+    default_version = "v1"
+
+
+@pytest.mark.parametrize(
+    ("start", "configured", "expected"),
+    [
+        ("api/<version>/", {}, "/api/v1/some_orders/{order_pk}/"),
+        ("api/", {"CAMELIZE_NAMES": True}, "/api/some_orders/{orderPk}/"),
+        (
+            "api/<version>/",
+            {"SCHEMA_PATH_PREFIX": "/api/v[0-9]", "SCHEMA_PATH_PREFIX_TRIM": True},
+            "/some_orders/{order_pk}/",
+        ),
+        (
+            "api/",
+            {"SCHEMA_PATH_PREFIX_TRIM": True, "SCHEMA_PATH_PREFIX_INSERT": "/x"},
+            "/x/some_orders/{order_pk}/",
+        ),
+    ],
+)
+def test_a_path_is_found_however_the_schema_writes_it(
+    urls: Callable[..., None], start: str, configured: dict[str, Any], expected: str
+) -> None:
+    class Other(Plain):
+        versioning_class = VersionInPath if "version" in start else None
+
+    class Versioned(Other):
+        @lock_resource("order:<int:order_pk>")
+        def post(self, request: Request, **_: Any) -> Response:
+            return Response({})
+
+    urls(
+        path(f"{start}some_orders/<int:order_pk>/", Versioned.as_view()),
+        path(f"{start}others/", Other.as_view()),
+    )
+    paths = rest_framework_schema(**configured)["paths"]
+    assert "423" in paths[expected]["post"]["responses"]
+
+
+def test_an_operation_that_is_not_in_the_schema_is_skipped(urls: Callable[..., None]) -> None:
+    urls(path("<int:pk>/", Hidden.as_view()))
+    found = rest_framework_schema()
+    assert {*found["paths"]["/{id}/"]} == {"get"}
+    assert "RedlockProblem423" not in str(found)
+
+
+def test_references_and_headers_of_the_site_are_kept() -> None:
+    busy = {"$ref": "#/components/responses/busy"}
+    mine = {"description": "mine", "headers": {"retry-after": {"description": "mine"}}}
+    key = {"$ref": "#/components/parameters/key"}
+    operation = {"parameters": [key], "responses": {"409": busy, "503": mine}}
+    found: dict[str, Any] = {
+        "paths": {"/": {"post": deepcopy(operation)}},
+        "components": {"parameters": {"key": {"in": "header", "name": "idempotency-key"}}},
+    }
+    answers = possible_answers(options_of(idempotent(make_order)), "POST")
+    assert answers is not None
+    complete(found, [Described("/", "POST", answers), Described("/other/", "POST", answers)])
+    completed = found["paths"]["/"]["post"]
+    assert completed["parameters"] == [key]
+    assert completed["responses"]["409"] == busy
+    unavailable = completed["responses"]["503"]
+    assert (unavailable["description"], unavailable["headers"]["retry-after"]) == (
+        "mine",
+        {"description": "mine"},
+    )
+    assert "Retry-After" not in unavailable["headers"]
+    assert [*unavailable["content"]] == ["application/problem+json"]
+    assert [*found["paths"]] == ["/"]
+
+
+def make_order(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({})
+
+
+@given(st.from_regex(re.compile(BARE_KEY), fullmatch=True).filter(lambda key: len(key) <= 255))
+def test_each_key_that_the_pattern_allows_is_valid(key: str) -> None:
+    assert parse_key(key) == key
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?i)[a-z]+", r"(?P<id>\d+)", r"\A\d+\Z", r"[a-f]++", "(?#id)x"]
+)
+def test_a_pattern_that_only_python_reads_is_not_in_the_schema(
+    settings: Settings, pattern: str
+) -> None:
+    idempotency = {"KEY_PATTERN": pattern}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": idempotency}}
+    api = complete_schema(ninja.NinjaAPI(urls_namespace="pattern"))
+
+    @api.post("/pay/")
+    @idempotent
+    def pay(request: HttpRequest) -> JsonResponse:
+        return JsonResponse({})
+
+    [key] = ninja_schema(api, path_prefix="")["paths"]["/pay/"]["post"]["parameters"]
+    assert key["schema"]["pattern"] == f"^{BARE_KEY}$"
