@@ -47,3 +47,14 @@ def test_the_page_has_a_row_for_each_kind_of_public_name() -> None:
     assert [start for start in rows if f"\n| {start}" not in PAGE] == []
     kinds = {line.split(" ", 1)[0] for line in LIST.read_text().splitlines()}
     assert kinds == {kind for every in rows.values() for kind in every}
+
+
+def test_each_identifier_of_a_check_is_that_of_one_subject() -> None:
+    """A site that silences one must not silence another."""
+    files: dict[str, set[str]] = {}
+    for path in (ROOT / "redlock_django/checks").glob("*.py"):
+        for number in re.findall(r"\"(?:redlock_django\.)?([EW]0\d\d)\"", path.read_text()):
+            files.setdefault(number, set()).add(path.stem)
+    assert len(files) > 50
+    # Invalid settings, and a store that cannot be asked.
+    assert {number for number, where in files.items() if len(where) > 1} == {"E001", "E020"}

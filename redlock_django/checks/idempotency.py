@@ -46,7 +46,7 @@ from redlock_django.web.transactions import view_name
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return the messages about IDEMPOTENCY, its stores and its views.
 
-    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W050 to W052: webhooks.
+    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W052 to W054: webhooks.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
@@ -114,7 +114,7 @@ def _options_of_view(view: Any) -> Iterator[CheckMessage]:
                 f"{name}: its events are sent again for {retries:g} s (provider_retries), and "
                 f"responses are kept for {current.retention:g} s. A retry after that {late}.",
                 hint="Pass retention= to @idempotent, or raise RETENTION.",
-                id="redlock_django.W050",
+                id="redlock_django.W053",
             )
 
 
@@ -143,7 +143,7 @@ def _unverified(view: Any) -> Iterator[CheckMessage]:
 
 
 def _shared_scopes() -> Iterator[CheckMessage]:
-    """Yield W051 for two views whose keys have the same scope."""
+    """Yield W054 for two views whose keys have the same scope."""
     first: dict[tuple[str, str], str] = {}
     for route in routes() if getattr(settings, "ROOT_URLCONF", None) else ():
         for name, options in _idempotent_views(route.pattern.callback):
@@ -155,7 +155,7 @@ def _shared_scopes() -> Iterator[CheckMessage]:
                         "of them get takes effect in one of them, and the other one refuses it "
                         "with 422.",
                         hint="Give each of them a scope of its own.",
-                        id="redlock_django.W051",
+                        id="redlock_django.W054",
                     )
 
 

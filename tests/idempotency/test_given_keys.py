@@ -296,12 +296,12 @@ def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Se
 def test_a_retention_shorter_than_the_retries_is_warned_of(site: Site) -> None:
     three_days = timedelta(days=3)
     site.serve(once(provider_retries=three_days)(make_order))
-    assert "sent again for 259200 s (provider_retries)" in found()["W050"]
-    assert "is answered 409" in found()["W050"]
+    assert "sent again for 259200 s (provider_retries)" in found()["W053"]
+    assert "is answered 409" in found()["W053"]
     site.configure(ON_EXPIRED="run")
-    assert "is executed again" in found()["W050"]
+    assert "is executed again" in found()["W053"]
     site.configure(RETENTION=three_days)
-    assert "W050" not in found()
+    assert "W053" not in found()
 
     class Hook(IdempotentMixin, View):
         idempotent_options = {  # noqa: RUF012
@@ -312,20 +312,20 @@ def test_a_retention_shorter_than_the_retries_is_warned_of(site: Site) -> None:
             return HttpResponse()
 
     site.serve(Hook.as_view())
-    assert "W050" in found()
+    assert "W053" in found()
 
 
 @pytest.mark.parametrize("row", ["REST", "ninja"])
 def test_the_handlers_of_frameworks_are_checked_too(site: Site, urls: Urls, row: str) -> None:
     put(urls, views_of(**STRIPE, provider_retries=timedelta(days=3))[row])
-    assert "W050" in found()
+    assert "W053" in found()
 
 
 def test_two_views_with_one_scope_are_warned_of(site: Site, urls: Urls) -> None:
     urls(path("a/", once()(make_order)), path("b/", once()(make_order)))
-    assert "W051" not in found()  # one view at two paths
+    assert "W054" not in found()  # one view at two paths
     urls(path("a/", once()(make_order)), path("b/", once()(receive)))
-    assert "have the scope 'stripe'" in found()["W051"]
+    assert "have the scope 'stripe'" in found()["W054"]
 
 
 def test_the_settings_of_a_view_can_be_read(site: Site) -> None:
