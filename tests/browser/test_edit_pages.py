@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visitor, launch, overflowing, shoot, violations
+from tests.browser.conftest import Visitor, launch, overflowing, serving, shoot, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -147,6 +147,28 @@ def test_a_closed_laptop(
         his.fill("[name=total]", "1800")
         save(his)
         expect(his.locator(".redlock-conflict")).to_contain_text("1700")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("theme", ["unfold", "grappelli"])
+def test_another_theme(visitor: Visitor, five_masters: list[LocalMaster], theme: str) -> None:
+    pytest.importorskip(theme)
+    with serving(five_masters, SITE_THEME=theme) as site:
+        hers = visitor.open(change(1), user="anna", on=site)
+        his = visitor.open(change(1), user="bob", on=site)
+        while "anna" not in said(his).inner_text():
+            his.wait_for_timeout(200)  # until the site trusts its masters
+            hers.reload()
+            his.reload()
+        his.fill("[name=total]", "2000")
+        save(his)
+        his.wait_for_url("**/shop/order/")
+        hers.fill("[name=total]", "1500")
+        save(hers)
+        expect(hers.locator(".redlock-conflict tbody")).to_contain_text("2000")
+        expect(hers.locator("[name=total]")).to_have_value("1500")
+        shoot(hers, f"edit-{theme}")
+        visitor.leave()
 
 
 def process_with(argument: str) -> int:

@@ -38,6 +38,7 @@ STATUSES = {
     "double-click": {"200 OK"},
     "retry": {"200 OK"},
     "three-at-once": {"200 OK", "423 Locked"},
+    "two-editors": {"302 Found", "200 OK"},
     "lost-lock": {"503 Service Unavailable", "200 OK"},
     "master-down": {"200 OK", "423 Locked"},
     "quorum-lost": {"503 Service Unavailable", "200 OK"},
@@ -150,6 +151,17 @@ def test_three_at_once(client: Client) -> None:
     assert sorted(re.findall(r"<li>fence (\d+)</li>", page)) == sorted(map(str, fences))
     assert len(set(fences)) == 3, "a picture for each slot"
     assert [states(page, slot).count("locked") >= 3 for slot in range(3)] == [True] * 3
+    assert order == "open 0 payments"
+
+
+def test_two_editors(client: Client) -> None:
+    page = client.press("tour/two-editors/")
+    statuses, _, order = outcome(page)
+    assert statuses == ["302 Found", "200 OK"]
+    assert "saved: total 2000" in page
+    assert "Not saved: this order was changed after you opened this page." in page
+    assert re.search(r"Bob read on his page: Anna has had this open since \d\d:\d\d", page)
+    assert states(page, 0).count("locked") >= 3
     assert order == "open 0 payments"
 
 

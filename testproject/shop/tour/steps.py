@@ -1,4 +1,4 @@
-"""The eight steps of the tour: what the button of each page does.
+"""The nine steps of the tour: what the button of each page does.
 
 The sentences of each page are in `templates/shop/steps/`.
 """
@@ -14,6 +14,7 @@ from redlock_django import Lock, LockLost, lock
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from testproject.shop.tour.demo_masters import PATIENCE
+from testproject.shop.tour.editors import Editor
 from testproject.shop.tour.run import new_order
 from testproject.shop.views import REPORTS
 
@@ -101,6 +102,18 @@ def _learns(held: Lock) -> str:
             return "still holds the lock"
 
 
+def two_editors(run: Run) -> None:
+    """Let two editors open one order in the admin, and save it one after the other."""
+    run.resource = f"edit:shop.order:{run.order.pk}"
+    anna, bob = Editor("Anna"), Editor("Bob")
+    anna.open(run.order)
+    run.take("Anna has the order open")
+    said = bob.open(run.order)
+    run.add("Bob saves", bob.save(2000))
+    run.add("Anna saves", anna.save(1500))
+    run.note = f"Bob read on his page: {said}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One page. `about` is its line on the start page.
@@ -149,6 +162,13 @@ STEPS = (
         about="five requests for reports, of which three may be made at once",
         button="Ask for five reports",
         run=three_at_once,
+    ),
+    Step(
+        slug="two-editors",
+        title="Two editors",
+        about="one order, open twice in the admin",
+        button="Save the order twice",
+        run=two_editors,
     ),
     Step(
         slug="lost-lock",
