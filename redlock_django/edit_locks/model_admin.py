@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -163,6 +164,8 @@ class EditLockMixin(_ModelAdmin):
         response = super().render_change_form(request, context, add, change, form_url, obj)
         if obj is not None and request.method == "POST":  # the form was refused
             self._show_presence(request, obj)
+        if obj is not None and context.get("action_form"):  # since Django 6.1
+            add_inputs(response, [self._row_input(obj)])
         if page := getattr(request, "_redlock_presence", None):
             page.add_to(response, f"{self.opts.model_name}_form")
         return response
@@ -259,12 +262,16 @@ class EditLockMixin(_ModelAdmin):
         """Return the checkbox of a row in the list, with its version."""
         return format_html("{}{}", super().action_checkbox(obj), self._row_input(obj))
 
-    def get_actions(self, request: Any) -> Any:
-        """Return the actions, which refuse rows that have changed since they were shown."""
-        actions: dict[str, Any] = super().get_actions(request)
+    def get_actions(self, request: Any, action_location: Any = None) -> Any:
+        """Return the actions, which refuse rows that have changed since they were shown.
+
+        Since Django 6.1, `action_location` may be the change form.
+        """
+        where = {} if action_location is None else {"action_location": action_location}
+        actions: dict[str, Any] = super().get_actions(request, **where)
         return {
-            name: (action if name in self.edit_reading_actions else _compared(action), name, text)
-            for name, (action, _name, text) in actions.items()
+            name: action if name in self.edit_reading_actions else _with_comparison(action)
+            for name, action in actions.items()
         }
 
     def _row_input(self, row: models.Model) -> Any:
@@ -313,6 +320,13 @@ def _transaction_of(request: Any, *, renew: bool = False) -> SavingTransaction:
     if found is None or (renew and not found.is_active):
         found = request._redlock_saving = SavingTransaction()
     return found
+
+
+def _with_comparison(action: Any) -> Any:
+    if isinstance(action, tuple):
+        function, *about = action
+        return (_compared(function), *about)
+    return replace(action, func=_compared(action.func))  # since Django 6.1
 
 
 def _compared(action: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import path
+from django.urls import include, path
 
 from testproject.settings import *  # noqa: F403
 from testproject.settings import INSTALLED_APPS, MIDDLEWARE, TEMPLATES
@@ -74,7 +74,10 @@ def __getattr__(name: str) -> Any:
         from django.contrib import admin
 
         nothing = path("favicon.ico", lambda request: HttpResponse(status=204))
-        return [nothing, path("admin/", admin.site.urls)]
+        urls = [nothing, path("admin/", admin.site.urls)]
+        if os.environ.get("SITE_THEME") == "grappelli":
+            urls.append(path("grappelli/", include("grappelli.urls")))
+        return urls
     raise AttributeError(name)
 
 

@@ -103,7 +103,7 @@ def _learns(held: Lock) -> str:
 
 
 def two_editors(run: Run) -> None:
-    """Let two editors open one order in the admin, and save it one after the other."""
+    """Make two editors open one order in the admin, and save it one after the other."""
     run.resource = f"edit:shop.order:{run.order.pk}"
     anna, bob = Editor("Anna"), Editor("Bob")
     anna.open(run.order)
