@@ -133,6 +133,9 @@ class LockAPIMixin(APIView):
     project's EXCEPTION_HANDLER as LockAPIException.
     """
 
+    _problem: HttpResponseBase | None = None
+    """The answer to a lock error, if there is one."""
+
     @classonlymethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:  # noqa: N805
         """Return the view function. It opens no transaction: the handlers do."""
@@ -188,23 +191,35 @@ class LockAPIMixin(APIView):
         tests = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
         marks = [(c, c.get_rollback()) for c in tests if c not in real]
         judge_effects(error, self.request, undone=False)
+        error = as_api_exception(error)
         try:
-            response: HttpResponseBase = super().handle_exception(as_api_exception(error))
+            response: HttpResponseBase = super().handle_exception(error)
         finally:
             for connection, mark in marks:
                 connection.set_rollback(mark)
+        if isinstance(error, LockAPIException):
+            response["Cache-Control"] = "no-store"
+            self._problem = response
         return response
+
+    def finalize_response(
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Return the response with its renderer; the answer to a lock error in JSON is a problem.
+
+        Its renderer is not known before: reading the body fails before the client's formats are.
+        """
+        done: HttpResponseBase = super().finalize_response(request, response, *args, **kwargs)
+        renderer = getattr(done, "accepted_renderer", None)
+        if done is self._problem and getattr(renderer, "format", "") == "json":
+            done.content_type = "application/problem+json"  # type: ignore[attr-defined]
+        return done
 
     def answer_lock_error(
         self, request: HttpRequest, error: RedlockError, *, status: int | None = None
     ) -> HttpResponseBase:
         """Return the response for a lock that could not be acquired for a handler."""
-        response = self.handle_exception(as_api_exception(error, status=status))
-        response["Cache-Control"] = "no-store"
-        renderer = getattr(self.request, "accepted_renderer", None)
-        if isinstance(response, Response) and getattr(renderer, "format", "") == "json":
-            response.content_type = "application/problem+json"
-        return response
+        return self.handle_exception(as_api_exception(error, status=status))
 
     def finish_under_lock(self, request: Request, response: HttpResponseBase) -> HttpResponseBase:
         """Finalize and render a handler's response before its transaction is committed."""

@@ -19,6 +19,7 @@ from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from tests.app.conftest import MEMORY
 from tests.contrib.openapi_apis import (
+    HOOK,
     during,
     ninja_api,
     ninja_schema,
@@ -217,3 +218,22 @@ def test_the_schema_is_valid(site: Site) -> None:
     validate: Any = validate_schema
     validate({**schema, "openapi": "3.0.3"})
     assert schema == site.schema()
+
+
+@pytest.mark.parametrize("name", APIS)
+def test_django_ninja_serves_the_completed_schema(urls: Callable[..., None], name: str) -> None:
+    urls(path("api/", APIS[name].urls))
+    served = Client().get("/api/openapi.json").json()
+    assert served == ninja_schema(APIS[name])
+    assert "423" in served["paths"]["/api/orders/{pk}/pay/"]["post"]["responses"]
+
+
+def test_the_hook_may_come_before_that_of_enumerations(urls: Callable[..., None]) -> None:
+    urls(*rest_framework_urls())
+    hooks = [HOOK, "drf_spectacular.hooks.postprocess_schema_enums"]
+    schema = rest_framework_schema(POSTPROCESSING_HOOKS=hooks)
+    validate: Any = validate_schema
+    validate(schema)
+    assert "423" in schema["paths"]["/orders/{id}/pay/"]["post"]["responses"]
+    twice = rest_framework_schema(POSTPROCESSING_HOOKS=[HOOK, HOOK])
+    assert twice == rest_framework_schema(POSTPROCESSING_HOOKS=[HOOK])
