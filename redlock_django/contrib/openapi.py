@@ -20,6 +20,9 @@ from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.web.answers import Problem
 
 _PROBLEM = "application/problem+json"
+_COMPONENTS = "#/components/schemas/RedlockProblem"
+"""The beginning of the references to the components of this module; a status follows."""
+
 _PYTHON_ONLY = re.compile(r"\(\?[^:=!<]|\(\?<[^=!]|\\[AZaUN]|[*+?}]\+")
 """What a regular expression of Python may have, and one of ECMAScript, as in OpenAPI, may not."""
 
@@ -54,7 +57,8 @@ def complete(schema: dict[str, Any], described: Iterable[Described]) -> None:
     if by_status:
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         for status, problems in sorted(by_status.items()):
-            schemas.setdefault(_component(status), _problem_schema(status, problems))
+            name = f"{_COMPONENTS.rpartition('/')[2]}{int(status)}"
+            schemas.setdefault(name, _problem_schema(status, problems))
 
 
 def _complete_operation(
@@ -65,7 +69,8 @@ def _complete_operation(
     responses = operation.setdefault("responses", {})
     if answers.replays:
         for response in responses.values():
-            _add_header(response, "Idempotent-Replayed", _replayed())
+            if _COMPONENTS not in str(response.get("content")):  # completed before, if it is there
+                _add_header(response, "Idempotent-Replayed", _replayed())
     known = {str(status): status for status in responses}
     # django-ninja has numbers as keys, where JSON has strings.
     kind = int if any(isinstance(status, int) for status in responses) else str
@@ -75,7 +80,7 @@ def _complete_operation(
         response = responses.setdefault(key, {"description": described})
         if "$ref" in response:
             continue
-        reference = {"schema": {"$ref": f"#/components/schemas/{_component(status)}"}}
+        reference = {"schema": {"$ref": f"{_COMPONENTS}{int(status)}"}}
         response.setdefault("content", {}).setdefault(_PROBLEM, reference)
         if any(problem.retryable for problem in problems):
             _add_header(response, "Retry-After", _retry_after())
@@ -143,10 +148,6 @@ def _retry_after() -> dict[str, Any]:
     }
 
 
-def _component(status: int) -> str:
-    return f"RedlockProblem{int(status)}"
-
-
 def _problem_schema(status: int, problems: Iterable[Problem]) -> dict[str, Any]:
     """Return the schema of the problem document of these problem types."""
     codes = sorted({problem.code for problem in problems})
@@ -158,7 +159,7 @@ def _problem_schema(status: int, problems: Iterable[Problem]) -> dict[str, Any]:
         "properties": {
             "type": {"type": "string", "format": "uri-reference"},
             "title": dict(_STRING),
-            "status": {"type": "integer", "enum": [int(status)]},
+            "status": {"type": "integer"},
             "detail": dict(_STRING),
             "code": {"type": "string", "enum": codes},
             "retryable": dict(_BOOLEAN),

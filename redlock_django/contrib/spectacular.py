@@ -26,6 +26,8 @@ except ImportError as error:
         "pip install 'redlock-django[spectacular]'"
     ) from error
 
+from redlock_django.contrib.drf import LockAPIMixin  # after the error above, which names more
+
 _plumbing: Any = plumbing  # its functions have no annotations
 
 
@@ -37,7 +39,20 @@ def hook(result: dict[str, Any], generator: Any, request: Any, public: bool) -> 
     Raises InvalidRedlock for invalid settings.
     """
     complete(result, _described(generator, request))
+    _drop_docstrings_of_mixins(result)
     return result
+
+
+def _drop_docstrings_of_mixins(schema: dict[str, Any]) -> None:
+    """Drop the description of operations whose view class has no docstring but that of a mixin.
+
+    It is for those who write the view. drf-spectacular leaves out those of REST framework itself.
+    """
+    docs = {_plumbing.get_doc(mixin) for mixin in (LockAPIMixin, LockResourceMixin)} - {""}
+    for item in schema.get("paths", {}).values():
+        for operation in item.values():
+            if isinstance(operation, dict) and operation.get("description") in docs:
+                del operation["description"]
 
 
 def _described(generator: Any, request: Any) -> Iterator[Described]:

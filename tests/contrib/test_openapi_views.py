@@ -222,6 +222,21 @@ def test_an_operation_that_is_not_in_the_schema_is_skipped(urls: Callable[..., N
     assert "RedlockProblem423" not in str(found)
 
 
+def test_the_docstring_of_a_mixin_is_not_the_description(urls: Callable[..., None]) -> None:
+    class Described(Handled):
+        """Orders of a customer."""
+
+    urls(
+        path("a/<int:pk>/", Handled.as_view()),
+        path("b/<int:pk>/", Mixed.as_view()),
+        path("c/<int:pk>/", Described.as_view()),
+    )
+    a, b, c = rest_framework_schema()["paths"].values()
+    for item in (a, b):
+        assert [operation.get("description") for operation in item.values()] == [None, None]
+    assert c["get"]["description"] == "Orders of a customer."
+
+
 def test_references_and_headers_of_the_site_are_kept() -> None:
     busy = {"$ref": "#/components/responses/busy"}
     mine = {"description": "mine", "headers": {"retry-after": {"description": "mine"}}}
