@@ -232,6 +232,17 @@ def test_masters_that_write_every_command_to_disk_keep_their_locks(
             assert clock() < held.until
 
 
+def test_a_clean_shutdown_writes_what_is_not_on_disk_yet() -> None:
+    """With `appendfsync no`, the server leaves the disk to the kernel until it shuts down."""
+    with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "no"]) as (master,):
+        with master.client() as client:
+            client.set("a lock", 1, px=600_000)
+        master.stop()
+        master.start()
+        with master.client() as client:
+            assert client.pttl("a lock") > 0
+
+
 def acquire_when_linked(variant: Variant) -> tuple[int, ...]:
     """Acquire the lock when all masters are back, and return its fences."""
     until(lambda: not lacks_masters(variant), "the links are back")
