@@ -57,11 +57,12 @@ def _drop_docstrings_of_mixins(schema: dict[str, Any]) -> None:
 
 def _described(generator: Any, request: Any) -> Iterator[Described]:
     ruled = ruled_views()
+    trimmed = _prefix(generator) if spectacular_settings.SCHEMA_PATH_PREFIX_TRIM else ""
     for endpoint in generator.endpoints:
         method = endpoint[2]
         answers = possible_answers(_options(endpoint, ruled), method)
         if answers is not None:
-            yield Described(_path(generator, request, endpoint), method, answers)
+            yield Described(_path(generator, request, endpoint, trimmed), method, answers)
 
 
 def _options(endpoint: Any, ruled: list[RuledView]) -> Iterator[Options]:
@@ -84,8 +85,11 @@ def _options(endpoint: Any, ruled: list[RuledView]) -> Iterator[Options]:
         yield from options_of(inspect.getclosurevars(handler).nonlocals.get("func"))
 
 
-def _path(generator: Any, request: Any, endpoint: Any) -> str:
-    """Return the path of an endpoint in the schema, as drf-spectacular makes it."""
+def _path(generator: Any, request: Any, endpoint: Any, trimmed: str) -> str:
+    """Return the path of an endpoint in the schema, as drf-spectacular makes it.
+
+    `trimmed` is the regular expression of what is removed from its beginning.
+    """
     path, _, method, callback = endpoint
     view = generator.create_view(callback, method)
     path = generator.coerce_path(path, method, view)
@@ -95,8 +99,7 @@ def _path(generator: Any, request: Any, endpoint: Any) -> str:
         if version:
             patterns = generator.inspector.patterns
             path = _plumbing.modify_for_versioning(patterns, method, path, view, version)
-    if spectacular_settings.SCHEMA_PATH_PREFIX_TRIM:
-        path = re.sub(_prefix(generator), "", path, flags=re.IGNORECASE)
+    path = re.sub(trimmed, "", path, flags=re.IGNORECASE)
     path = (spectacular_settings.SCHEMA_PATH_PREFIX_INSERT or "") + path
     path = path if path.startswith("/") else f"/{path}"
     if spectacular_settings.CAMELIZE_NAMES:

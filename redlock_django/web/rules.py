@@ -238,21 +238,24 @@ def _written(entry: Any) -> str:
 class RuledView:
     """A view that RULES lock: the `view` of the URL pattern, its whole `path`, and what runs.
 
-    The path is None in a URLconf other than ROOT_URLCONF.
+    The path is None in a URLconf other than ROOT_URLCONF. `others` are the paths of the view that
+    no rule selects.
     """
 
     view: Any
     path: str | None
     locked: Any
+    others: frozenset[str]
 
-    def is_at(self, path_regex: str) -> bool:
+    def is_at(self, path: str) -> bool:
         """Return whether the rule applies at a path of a schema, of which the end is enough.
 
         A schema may be that of an included URLconf only, and a language may be before the path.
         """
-        if self.path is None:
-            return True
-        ours, theirs = (text.replace("^", "").lstrip("/") for text in (self.path, path_regex))
+        theirs = _comparable(path)
+        if self.path is None or theirs in self.others:
+            return theirs not in self.others
+        ours = _comparable(self.path)
         return ours.endswith(theirs) or theirs.endswith(ours)
 
 
@@ -260,10 +263,21 @@ def ruled_views() -> list[RuledView]:
     """Return the views that RULES lock, none without LockMiddleware. Raises InvalidRedlock."""
     if not lock_middlewares():
         return []
-    planned = plan()
-    found = [
-        RuledView(route.pattern.callback, route.path, planned.pop(route.pattern))
-        for route in list(routes())
-        if route.pattern in planned
+    planned, every = plan(), list(routes())
+    places: list[tuple[URLPattern, str | None]] = [
+        (route.pattern, route.path) for route in every if route.pattern in planned
     ]
-    return found + [RuledView(pattern.callback, None, view) for pattern, view in planned.items()]
+    places += [(pattern, None) for pattern in planned.keys() - {one.pattern for one in every}]
+    others: dict[Any, set[str]] = {}
+    for route in every:
+        if route.pattern not in planned:
+            others.setdefault(route.pattern.callback, set()).add(_comparable(route.path))
+    return [
+        RuledView(view, path, planned[pattern], frozenset(others.get(view, ())))
+        for pattern, path in places
+        for view in [pattern.callback]
+    ]
+
+
+def _comparable(path: str) -> str:
+    return path.replace("^", "").lstrip("/")

@@ -9,6 +9,7 @@ from typing import Any
 
 import ninja
 import pytest
+from django.conf.urls.i18n import i18n_patterns
 from django.http import HttpRequest, JsonResponse
 from django.test import Client
 from django.urls import include, path
@@ -145,6 +146,40 @@ def test_a_rule_is_found_where_it_applies(
     assert ("409" in paths["/api/a/{id}/"]["post"]["responses"]) is middleware
     assert "409" not in paths["/api/a/{id}/"]["get"]["responses"]
     assert "409" not in paths["/api/b/{id}/"]["post"]["responses"]
+
+
+def test_a_rule_is_found_wherever_its_pattern_is_included_and_nowhere_else(
+    urls: Callable[..., None], settings: Settings
+) -> None:
+    view = Plain.as_view()
+    shared = [path("a/<int:pk>/", view)]
+    urls(
+        path("a/<int:pk>/", view),
+        path("one/", include(shared)),
+        path("two/", include(shared)),
+        *i18n_patterns(path("b/<int:pk>/", view)),
+    )
+    with_rule(settings, {"path": "/one/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
+    found = {
+        key: "409" in item["post"]["responses"]
+        for key, item in rest_framework_schema()["paths"].items()
+    }
+    client = Client()
+    with held_elsewhere("order:7"):
+        assert found == {
+            key: client.post(key.replace("{id}", "7")).status_code == 409 for key in found
+        }
+    assert sorted(key for key in found if found[key]) == ["/one/a/{id}/", "/two/a/{id}/"]
+    assert len(found) == 4
+
+
+def test_a_rule_is_found_below_a_language(urls: Callable[..., None], settings: Settings) -> None:
+    urls(*i18n_patterns(path("b/<int:pk>/", Plain.as_view())))
+    with_rule(settings, {"path": "/b/<int:pk>/", "key": ORDER, "methods": ["POST"]})
+    [(key, item)] = rest_framework_schema()["paths"].items()
+    with held_elsewhere("order:7"):
+        assert Client().post(key.replace("{id}", "7")).status_code == 409
+    assert "409" in item["post"]["responses"]
 
 
 def test_a_rule_for_a_path_of_django_ninja_is_found(
