@@ -77,7 +77,8 @@ def _form_in(content: bytes, form_id: str) -> int:
 
 def _nonce(request: Any) -> str:
     """Return the nonce of the page if the site allows elements with it only (Django 6)."""
-    return str(getattr(request, "_csp_nonce", "") or "")
+    nonce = getattr(request, "_csp_nonce", None)  # false until it is read
+    return "" if nonce is None else str(nonce)
 
 
 def answer(request: Any, row: models.Model, *, using: str, conflict: str) -> HttpResponse:

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from playwright.sync_api import expect
 
@@ -114,6 +115,7 @@ def test_a_session_that_has_ended(visitor: Visitor) -> None:
     visitor.complaints.clear()  # the browser may log the answer
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("language", "text"), [("de", "hat dies seit"), ("fr", "a ceci ouvert depuis")]
 )
@@ -169,6 +171,21 @@ def test_another_theme(visitor: Visitor, five_masters: list[LocalMaster], theme:
         expect(hers.locator("[name=total]")).to_have_value("1500")
         shoot(hers, f"edit-{theme}")
         visitor.leave()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 gives its admin nonces")
+def test_a_page_needs_only_elements_with_a_nonce(
+    chromium: Browser, five_masters: list[LocalMaster]
+) -> None:
+    with serving(five_masters, SITE_NONCES="1") as address:
+        visitor = Visitor(chromium, address)
+        page = visitor.open(change(1), user="anna")
+        becomes_visible(page)
+        style = "getComputedStyle(document.querySelector('.redlock-presence p')).margin"
+        assert page.evaluate(style) == "0px"
+        visitor.leave()
+    assert visitor.complaints == []
 
 
 def process_with(argument: str) -> int:

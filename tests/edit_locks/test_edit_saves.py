@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
@@ -341,3 +343,23 @@ def test_a_page_from_before_a_deployment(
     settings.SECRET_KEY_FALLBACKS, settings.SECRET_KEY = [settings.SECRET_KEY], "a new one"
     anna.force_login(User.objects.get())
     assert hers.send(title="Anna's", _edit_version=version).status_code == 302
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 has actions on the change form")
+def test_actions_of_the_change_form_are_compared(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    def publish(self: Any, request: Any, queryset: Any) -> None:
+        queryset.update(state="public")
+
+    locations: Any = importlib.import_module("django.contrib.admin.options").ActionLocation
+    publish.locations = [locations.CHANGE_FORM]  # type: ignore[attr-defined]
+    attributes = {"actions": ("publish",), "publish": publish}
+    register(type("ArticleAdmin", (EditLockMixin, admin.ModelAdmin), attributes))
+    hers = opened(anna, change)
+    chosen = {"_selected_action": [str(article.pk)], "CHANGE_FORM-action": "publish", "_save": None}
+    Article.objects.update(title="Bob's")
+    assert hers.send(chosen).status_code == 302
+    assert not Article.objects.filter(state="public").exists()
+    assert opened(anna, change).send(chosen).status_code == 302
+    assert Article.objects.filter(state="public").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -63,6 +64,20 @@ def test_the_second_of_two_saves_is_refused_with_both_versions(
     assert hers.send().status_code == 302
     article.refresh_from_db()
     assert (article.title, article.body) == ("Anna's", "typed")
+
+
+def test_a_page_says_that_another_has_it_open(page: str, client: Client) -> None:
+    hers, his = OpenPage(client, page), OpenPage(Client(), page)
+    said = r'<p role="status"[^>]*>(.*?)</p>'
+    assert re.findall(said, hers.text) == [""]
+    assert re.findall(said, his.text)[0].startswith("Another editor has had this open since")
+    reading = OpenPage(Client(), f"{page}?_edit=read").text
+    assert 'name="title" value="Old" maxlength="40" disabled' in reading.replace(" required", "")
+    [own] = re.findall(r'data-redlock-page="(\w+)"', hers.text)
+    report = {"_edit_lock": "renew", "_edit_page": own}
+    assert client.post(page, report).json() == {"editor": "", "can_take": False}
+    assert client.post(page, {**report, "_edit_lock": "leave"}).status_code == 204
+    assert re.findall(said, OpenPage(Client(), page).text) == [""]
 
 
 def test_a_page_without_the_version_is_refused(page: str, client: Client, article: Article) -> None:
