@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -164,6 +165,9 @@ def test_a_limit_and_a_status_of_its_own(site: Site) -> None:
     stop_masters()
     answers.check(site.post("export"))
     assert answers.seen[503] == {"lock-unavailable"}
+    half: Any = {"wsgi.input": BytesIO(b"{"), "CONTENT_LENGTH": "2"}
+    answers.check(site.post("export", data=b"{}", **half))
+    assert answers.seen[400] == {"incomplete-body"}
     responses = answers.operation["responses"]
     assert {*responses} == {"200", "400", "429", "503"}
     assert responses["429"]["description"] == "`limit-reached`: Limit is reached"

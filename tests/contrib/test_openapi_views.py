@@ -127,6 +127,32 @@ def test_attributes_that_as_view_gets_count(urls: Callable[..., None]) -> None:
     assert {*item["post"]["responses"]} == {"200"}
 
 
+def test_the_name_of_a_lock_decides_whether_its_values_may_be_refused(
+    urls: Callable[..., None],
+) -> None:
+    class Named(LockAPIMixin, Plain):
+        @lock_resource("order:<int:get:order>")
+        def get(self, request: Request, **_: Any) -> Response:
+            return Response({})
+
+        @lock_resource("orders", in_transaction="default")
+        def post(self, request: Request, **_: Any) -> Response:
+            return Response({})
+
+        @lock_resource("orders")
+        def put(self, request: Request, **_: Any) -> Response:
+            return Response({})
+
+    urls(path("", Named.as_view()))
+    item = rest_framework_schema()["paths"]["/"]
+    refused = Client().get("/?order=seven")
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad-resource")
+    assert {*item["get"]["responses"]} == {"200", "400", "423", "503"}
+    assert "`bad-resource`" in item["get"]["responses"]["400"]["description"]
+    assert {*item["post"]["responses"]} == {"200", "400", "423"}
+    assert item["put"]["responses"]["400"]["description"] == "`incomplete-body`: Body is incomplete"
+
+
 def with_rule(settings: Settings, rule: dict[str, Any]) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409, "RULES": [rule]}}
 
