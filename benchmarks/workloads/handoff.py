@@ -196,11 +196,9 @@ WORKLOAD = Workload(
             ],
             "*drain*: eight threads or tasks of one process queue up behind a holder, and each "
             "takes one turn. *think* and *greedy*: eight processes take turns, with a pause of "
-            "5 ms after each, and without. They are connected, and take turns for half a second, "
-            f"before the count begins; it lasts {COUNTED:g} s at least and ends while all of them "
-            "still ask. *most by fewest*: the turns of the process that got most in that time, by "
-            "those of the one that got fewest (none: half a turn). *longest wait*: of all waits "
-            "that lasted into that time.",
+            f"5 ms after each, and without, for {COUNTED:g} s at least, after half a second of "
+            "warm-up. *most by fewest*: turns of the process that got most, by those of the one "
+            "that got fewest (none: half a turn).",
         )
     ],
     targets=[

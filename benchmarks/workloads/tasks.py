@@ -69,5 +69,5 @@ WORKLOAD = Workload(
         Target(WORK, BY_REDIS, 1, FREE.by("redis-py async", "per_s"), most=False, reason=BYTES),
     ],
     charts=[Chart("Pairs/s by tasks", "free", "per_s")],
-    growth=partial(growth, "tasks", "ours async"),
+    growth=partial(growth, "tasks"),
 )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness.picture import Chart
-from benchmarks.harness.results import Results, Where, written
+from benchmarks.harness.results import Results, Where
 from benchmarks.harness.workload import Column, Reason, Table, Target, Workload, of_cases
 from benchmarks.worker.bench import Bench, Threads, name
 from benchmarks.worker.figures import Done
@@ -41,21 +41,14 @@ def cases(setting: str) -> Iterator[tuple[str, Sequence[str]]]:
         yield str(count), (*ALWAYS, "redlock-py", "pottery") if count in PEERS else ALWAYS
 
 
-def growth(workload: str, mine: str, results: Results) -> Iterator[str]:
-    """Yield a line on rates by the number of threads (tasks), and one on connections."""
-
-    def of(case: str, name: str, figure: str) -> float | None:
-        return results.median(Where(workload, "free", case, name), figure)
-
+def growth(workload: str, results: Results) -> Iterator[str]:
+    """Yield a line on connections."""
     cases = results.names("case", workload=workload)
-    rates = [f"{written(int(n))}: {written(rate)}" for n in cases if (rate := of(n, mine, "per_s"))]
-    if rates:
-        yield f"**{workload.capitalize()}**: pairs/s by {workload}: {', '.join(rates)}."
     opened = [
         f"{other} {connections:.0f}"
         for most in cases[-1:]
         for other in results.names("contender", workload=workload, case=most)
-        if (connections := of(most, other, "connections"))
+        if (connections := results.median(Where(workload, "free", most, other), "connections"))
     ]
     if opened:
         yield (
@@ -110,5 +103,5 @@ WORKLOAD = Workload(
         rate(FREE_32, "by 16 threads", 1, FREE_16),
     ],
     charts=[Chart("Pairs/s by threads", "free", "per_s")],
-    growth=partial(growth, "threads", "ours"),
+    growth=partial(growth, "threads"),
 )
