@@ -1,0 +1,24 @@
+"""The searches: what must hold within which bounds, and the rules without which it does not."""
+
+from __future__ import annotations
+
+from tests.formal.spin import Run
+
+HOLDS = (
+    Run("two clients, no time passes", "TICKS=0", daily=True),
+    Run("two clients, two ticks", "TICKS=2"),
+    Run("a master restarts", "TICKS=1 RESTARTS=1"),
+    Run("a lease is extended or healed", "TICKS=1 TTL=3 EXTENSIONS=1"),
+    Run("a release overtakes its acquire", "TICKS=0 BREAKS=1"),
+    Run("a message is lost", "TICKS=0 LOSSES=1"),
+)
+FAILS = (
+    Run("quorum", "NO_QUORUM TICKS=0 EXCLUSION_ONLY", "a majority", daily=True),
+    Run("drift", "NO_DRIFT TICKS=1 EXCLUSION_ONLY", "drift"),
+    Run("delay", "NO_RESTART_DELAY TICKS=0 RESTARTS=1 EXCLUSION_ONLY", "RESTART_DELAY"),
+    Run("token", "NO_TOKEN TICKS=0 ATTEMPTS=2 EXCLUSION_ONLY", "the token at a release"),
+    Run("confirm", "NO_CONFIRM TICKS=0 ATTEMPTS=2", "the confirmation of a fence"),
+    Run("undo", "NO_UNDO TICKS=0 CLIENTS=1", "the undo of a lost attempt"),
+    Run("tombstone", "NO_TOMBSTONE TICKS=0 CLIENTS=1 BREAKS=1", "tombstones"),
+    Run("ttl", "NO_TTL TICKS=2 CLIENTS=1", "the TTL"),
+)

@@ -1,0 +1,67 @@
+"""The models hold, fail without each rule and name code that exists; the page shows results."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from redlock_django.engine.protocol.statuses import STATUSES
+from tests.formal.runs import FAILS, HOLDS
+from tests.formal.spin import MODELS, Run, missing, search
+from tests.test_documents import ROOT, symbols_of
+
+PACKAGE = ROOT / "redlock_django"
+PAGE = (ROOT / "docs/explanation/formal.md").read_text()
+TEXTS = {path.name: path.read_text() for path in MODELS.glob("*.pml")}
+needs_spin = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
+
+
+def _params(runs: tuple[Run, ...]) -> list[object]:
+    nightly = pytest.mark.nightly
+    return [pytest.param(r, id=r.name, marks=() if r.daily else nightly) for r in runs]
+
+
+@needs_spin
+@pytest.mark.parametrize("run", _params(HOLDS))
+def test_every_assertion_holds_in_every_state(run: Run) -> None:
+    result = search(run, timeout=600)
+    assert not result.story
+    assert f"| {run.name} | `{run.macros}` | {result.states:,} |" in PAGE
+
+
+@needs_spin
+@pytest.mark.parametrize("run", _params(FAILS))
+def test_without_a_rule_an_assertion_fails(run: Run) -> None:
+    result = search(run, timeout=600)
+    assert result.story
+    assert f"| {run.without} | `{run.name}` | {result.story.splitlines()[-1]} |" in PAGE
+    if f"`--without {run.name}`\n" in PAGE:
+        assert result.story in PAGE
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_model_names_code_that_exists(name: str) -> None:
+    named = re.findall(r"([\w/]+\.py)::(\w+(?:\.\w+)*)", TEXTS[name])
+    assert named
+    assert [
+        (path, symbol) for path, symbol in named if symbol not in symbols_of(PACKAGE / path)
+    ] == []
+    files = re.findall(r"engine/[\w/]+\.(?:py|lua)", TEXTS[name])
+    assert [path for path in files if not (PACKAGE / path).is_file()] == []
+
+
+def test_each_script_of_the_model_is_named_for_one_of_the_package() -> None:
+    model = TEXTS["lock.pml"]
+    for name in re.findall(r"inline run_(\w+)", model):
+        assert re.search(rf"inline run_{name}\(\) {{ +/\* engine/protocol/lua/{name}\.lua", model)
+    statuses = re.search(r"mtype = {([^}]*)}; /\* engine/protocol/statuses", model)
+    assert statuses
+    assert {s.strip() for s in statuses[1].split(",")} - {"DONE"} <= set(STATUSES)
+
+
+def test_every_macro_of_a_run_is_known_to_its_model() -> None:
+    for run in (*HOLDS, *FAILS):
+        for macro in run.macros.split():
+            name = macro.partition("=")[0]
+            assert re.search(rf"#ifn?def {name}\b", TEXTS[run.model]), (run.name, macro)
