@@ -158,24 +158,16 @@ inline run_acquire() { /* engine/protocol/lua/acquire.lua; the proposal is cut t
 
 inline run_confirm() { /* engine/protocol/lua/confirm.lua */
   if
-#ifdef CONFIRM_ANYWHERE
-  :: true -> raise_fence(); status = GRANTED
-#else
   :: master[m].lock == token -> raise_fence(); status = GRANTED
   :: master[m].lock == 0 -> status = ABSENT
   :: else -> status = REFUSED
-#endif
   fi
 }
 
 inline run_extend() {  /* engine/protocol/lua/extend.lua */
   if
   :: master[m].lock == token -> set_lock(m); status = GRANTED
-#ifdef EXTEND_CREATES
-  :: master[m].lock == 0 -> set_lock(m); status = GRANTED
-#else
   :: master[m].lock == 0 -> status = ABSENT
-#endif
   :: master[m].lock != 0 && master[m].lock != token -> status = REFUSED
   fi
 }
@@ -186,12 +178,7 @@ inline run_heal() {    /* engine/protocol/lua/heal.lua; its grant does not count
   :: else ->
      if
      :: master[m].lock == 0 || master[m].lock == token ->
-          set_lock(m); raise_fence();
-#ifdef HEAL_COUNTS
-          status = GRANTED
-#else
-          status = DONE
-#endif
+          set_lock(m); raise_fence(); status = DONE
      :: else -> status = REFUSED
      fi
   fi
@@ -298,7 +285,7 @@ inline release_at(m) { /* not where it is sure not to be: engine/quorum.py::Acco
 
 inline hold_lock() {
   client[c].holds = true;
-  printf("STORY Client %d holds the lock (token %d, fence %d); ticks left: %d.\n", c + 1, client[c].token, client[c].best, client[c].valid);
+  printf("STORY Client %d holds the lock (fence %d, ticks left: %d).\n", c + 1, client[c].best, client[c].valid);
   exactly_one_holds();
   fences_grow(client[c].best);
 #if EXTENSIONS == 0
@@ -348,7 +335,7 @@ idle:
     attempt++;
     client[c].token = c * ATTEMPTS + attempt; client[c].valid = VALID;
     open_round(); send_to(0, ACQUIRE); send_to(1, ACQUIRE); send_to(2, ACQUIRE);
-    printf("STORY Client %d asks all masters for the lock with token %d.\n", c + 1, client[c].token)
+    printf("STORY Client %d asks all masters (token %d).\n", c + 1, client[c].token)
   };
   /* It waits for votes as long as it likes: engine/attempt.py::Attempt.judge */
   if

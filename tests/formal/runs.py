@@ -11,6 +11,9 @@ HOLDS = (
     Run("a lease is extended or healed", "TICKS=1 TTL=3 EXTENSIONS=1"),
     Run("a release overtakes its acquire", "TICKS=0 BREAKS=1"),
     Run("a message is lost", "TICKS=0 LOSSES=1"),
+    Run(
+        "three waiters, of which two may stop", "STOPS=2", model="queue.pml", daily=True, live=True
+    ),
 )
 FAILS = (
     Run("quorum", "NO_QUORUM TICKS=0 EXCLUSION_ONLY", "a majority", daily=True),
@@ -20,5 +23,7 @@ FAILS = (
     Run("confirm", "NO_CONFIRM TICKS=0 ATTEMPTS=2", "the confirmation of a fence"),
     Run("undo", "NO_UNDO TICKS=0 CLIENTS=1", "the undo of a lost attempt"),
     Run("tombstone", "NO_TOMBSTONE TICKS=0 CLIENTS=1 BREAKS=1", "tombstones"),
+    Run("turn", "NO_TURN", "turns", model="queue.pml"),
+    Run("patience", "NO_PATIENCE", "an end of a turn", model="queue.pml", live=True),
     Run("ttl", "NO_TTL TICKS=2 CLIENTS=1", "the TTL"),
 )
