@@ -86,7 +86,14 @@ def _is_documented(owner: type, key: str) -> bool:
 
 
 def _signature(value: Callable[..., Any]) -> str:
-    """Return the parameters with their defaults, without types: a type may become wider."""
+    """Return the parameters with their defaults, without types: a type may become wider.
+
+    Those of a class are its own: what a class of a library takes differs between its versions.
+    """
+    if inspect.isclass(value):
+        definer = next(one for one in value.__mro__ if "__init__" in vars(one))
+        if not definer.__module__.startswith("redlock_django"):
+            return ""
     try:
         parameters = inspect.signature(value).parameters.values()
     except (TypeError, ValueError):
