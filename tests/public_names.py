@@ -91,8 +91,8 @@ def _signature(value: Callable[..., Any]) -> str:
     Those of a class are its own: what a class of a library takes differs between its versions.
     """
     if inspect.isclass(value):
-        definer = next(one for one in value.__mro__ if "__init__" in vars(one))
-        if not definer.__module__.startswith("redlock_django"):
+        begins: Any = value.__init__
+        if not str(getattr(begins, "__module__", "")).startswith("redlock_django"):
             return ""
     try:
         parameters = inspect.signature(value).parameters.values()
