@@ -200,10 +200,11 @@ def holder_field(holder: Mapping[str, Any], name: str) -> str:
 
 
 def holder_process(holder: Mapping[str, Any]) -> str:
-    """Return the host, process id and app of a holder, as far as they are known."""
+    """Return the host, process id, app and release of a holder, as far as they are known."""
     process = holder_field(holder, "pid")
     host, app = holder_field(holder, "host"), holder_field(holder, "app")
-    return " · ".join(filter(None, (host, _("pid %s") % process if process else "", app)))
+    release = holder_field(holder, "release")
+    return " · ".join(filter(None, (host, _("pid %s") % process if process else "", app, release)))
 
 
 def holder_cell(holder: Mapping[str, Any]) -> SafeString:

@@ -49,6 +49,8 @@ OF_SERVERS = ("PROFILE", "SENTINELS", "SENTINEL_OPTIONS")
 ON_DISCONNECT = ("finish", "cancel")
 """The values of ON_DISCONNECT: an async view whose client has left is finished, or cancelled."""
 
+LONGEST_RELEASE = 64  # characters
+
 DEFAULTS: Mapping[str, Any] = {
     "BACKEND": "redlock_django.backends.redis.RedisBackend",
     "TTL": 10,
@@ -61,6 +63,7 @@ DEFAULTS: Mapping[str, Any] = {
     "ON_DISCONNECT": "finish",
     "VERIFY_BEFORE_COMMIT": False,
     "RECORD_CONTENTION": False,
+    "RELEASE": "",
     "RULES": (),
     "IDEMPOTENCY": {},
 }
@@ -87,6 +90,7 @@ class AliasSettings:
     on_disconnect: str
     verify_before_commit: bool
     record_contention: bool
+    release: str
     rules: tuple[Mapping[str, Any], ...]
     idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
 
@@ -193,6 +197,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", ON_DISCONNECT),
         verify_before_commit=flag(section, "VERIFY_BEFORE_COMMIT"),
         record_contention=flag(section, "RECORD_CONTENTION"),
+        release=_release(section),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),
     )
@@ -224,6 +229,18 @@ def _meant(path: str) -> str:
     found = get_close_matches(path.rpartition(".")[2].lower(), names, n=1, cutoff=0.8)
     question = f", did you mean {names[found[0]]!r}?" if found else "."
     return f"{question} The stores are {', '.join(STORES)} (for tests)"
+
+
+def _release(section: Mapping[str, Any]) -> str:
+    release: object = section["RELEASE"]
+    if not isinstance(release, str):
+        raise ValueError(f"RELEASE must be a string, got {type(release).__name__}")
+    if len(release) > LONGEST_RELEASE:
+        raise ValueError(
+            f"RELEASE must have at most {LONGEST_RELEASE} characters, because each lock carries "
+            f"it, got {len(release)}: write a version or the beginning of a commit's hash"
+        )
+    return release
 
 
 def _rules(section: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

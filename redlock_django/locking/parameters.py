@@ -39,9 +39,14 @@ _quoted = json.encoder.encode_basestring_ascii
 
 
 @cache
-def _process_json() -> str:
-    """Return the JSON about this process, which is the same for all its locks, without the "}"."""
+def _process_json(release: str) -> str:
+    """Return the JSON about this process, which is the same for all its locks, without the "}".
+
+    `release` is the setting RELEASE: which version of the site's code the process runs.
+    """
     about = {"host": _HOST, "pid": os.getpid(), "app": _APP}
+    if release:
+        about["release"] = release
     return json.dumps(about, separators=(",", ":"))[:-1]
 
 
@@ -203,7 +208,9 @@ class LockParameters:
         return self._json(min_hold, ',"handed_on":1')
 
     def _json(self, min_hold: float, kind: str = "") -> str:
-        about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}{kind}'
+        about = (
+            f'{_process_json(self.resolve()[0].settings.release)},"at":{wall_ns() / 1e9:.3f}{kind}'
+        )
         if min_hold:
             about += f',"min_hold":{min_hold:.3f}'
         if self.limit > 1:

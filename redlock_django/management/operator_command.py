@@ -140,9 +140,9 @@ def operator_name(name: str) -> str:
 
 
 def holder_summary(holder: Mapping[str, str | int | float]) -> str:
-    """Return the description of a holder in one line: "web1:4711 gunicorn /orders/7/pay/"."""
+    """Return the description of a holder in one line: "web1:4711 gunicorn 2.4.1 /orders/7/pay/"."""
     process = ":".join(str(holder[name]) for name in ("host", "pid") if name in holder)
-    rest = (str(holder[name]) for name in ("app", "path") if holder.get(name))
+    rest = (str(holder[name]) for name in ("app", "release", "path") if holder.get(name))
     leads = "leader" if holder.get("leader") == 1 else ""
     user = f"user={holder['user']}" if holder.get("user") else ""
     return " ".join(filter(None, (process, *rest, leads, user))) or "?"

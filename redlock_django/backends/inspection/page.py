@@ -115,6 +115,6 @@ def _holder_key(holding: Holding) -> tuple[str, ...]:
 
 def _is_held_by(holding: Holding, words: Sequence[str]) -> bool:
     fields = {name: str(value).casefold() for name, value in holding.holder.items()}
-    texts = [fields.get(name, "") for name in ("host", "app", "path")]
+    texts = [fields.get(name, "") for name in ("host", "app", "release", "path")]
     ids = (fields.get("pid"), fields.get("user"))
     return all(word in ids or any(word in text for text in texts) for word in words)

@@ -1,0 +1,72 @@
+"""RELEASE: operators see which version of the code each holder runs, and find old ones."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.management import call_command
+from django.test.utils import override_settings
+
+from redlock_django import InvalidRedlock, lock
+from redlock_django.locking.services import locks
+from redlock_django.testing import memory_masters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.test import Client
+    from pytest_django import Settings
+
+OLD, NEW = "2.3.0", "2.4.1+f00"
+
+
+@pytest.fixture
+def held(settings: Settings) -> Iterator[None]:
+    """A lock of old code and one of new code."""
+    alias = {"MASTERS": ["redis://10.0.0.1"]}
+    redlock = {"default": {**alias, "RELEASE": NEW}, "old": {**alias, "RELEASE": OLD}}
+    with (
+        override_settings(REDLOCK=redlock), memory_masters(),
+        lock("order:1", using="old"), lock("order:2"),
+    ):  # fmt: skip
+        yield
+
+
+def listed(*arguments: str) -> str:
+    out = StringIO()
+    call_command("list_locks", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.usefixtures("held")
+def test_list_locks_shows_and_finds_releases() -> None:
+    shown = listed()
+    assert OLD in shown
+    assert NEW in shown
+    found = json.loads(listed("--holder", OLD, "--format", "json"))["locks"]
+    assert [(one["resource"], one["holder"]["release"]) for one in found] == [("order:1", OLD)]
+
+
+@pytest.mark.usefixtures("held")
+def test_the_admin_shows_releases(admin_client: Client) -> None:
+    page = admin_client.get("/admin/redlock_django/heldlock/").content.decode()
+    assert OLD in page
+    assert NEW in page
+
+
+def test_without_the_setting_holders_have_no_release() -> None:
+    with memory_masters(), lock("order:1"):
+        (one,) = json.loads(listed("--format", "json"))["locks"]
+        assert "release" not in one["holder"]
+
+
+@pytest.mark.parametrize(
+    ("release", "message"), [(7, "RELEASE must be a string"), ("x" * 65, "at most 64 characters")]
+)
+def test_a_bad_release_is_named(settings: Settings, release: object, message: str) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://10.0.0.1"], "RELEASE": release}}
+    with pytest.raises(InvalidRedlock, match=message):
+        locks["default"]
