@@ -99,6 +99,12 @@ def test_the_end_of_a_minimum_hold(about: dict[str, object], until: float | None
     assert seen(value, None, None).minimum_hold_until is None  # on too few servers
 
 
+@pytest.mark.parametrize(("about", "handed_on"), [({"handed_on": 1}, True), ({}, False)])
+def test_a_lock_says_that_it_was_handed_on(about: dict[str, object], handed_on: bool) -> None:
+    value = b"a" * 32 + b" " + json.dumps(about).encode()
+    assert seen(value, value, None).handed_on is handed_on
+
+
 @pytest.mark.parametrize(
     "about",
     [

@@ -268,6 +268,14 @@ def test_an_interrupt_of_a_taker_restores_the_ticket() -> None:
     masters.run(taking(masters, handed))
 
 
+def test_a_taker_that_is_closed_during_its_undo_asks_nothing_more() -> None:
+    masters = Masters()
+    taker = taking(masters, given(masters))
+    next(taker)
+    assert isinstance(taker.throw(Interrupted()), Round)
+    taker.close()  # raises RuntimeError if the generator yields
+
+
 def test_of_two_takers_at_once_one_holds_whatever_order_the_masters_serve_them_in() -> None:
     """Every order on three masters, of which one may be down."""
     for order in product((0, 1), repeat=3):
