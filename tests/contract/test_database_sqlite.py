@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
+import threading
+import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +18,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
-from tests.contract.stores import HOLDER, Sqlite, Store
+from tests.contract.stores import HOLDER, Sqlite, Started, Store
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -56,6 +61,30 @@ def excluded(alias: str, *, by: str) -> bool:
     finally:
         backend_of(by).release(lease)
     return False
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite itself fails at once where the journal of a locked file is to be changed."""
+    asked = threading.Event()
+    pause = time.sleep
+
+    def sleep(seconds: float) -> None:
+        asked.set()
+        pause(seconds)
+
+    slept = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    monkeypatch.setattr("redlock_django.backends.database.settings.time", slept)
+    with closing(sqlite3.connect(tmp_path / "site.sqlite3.locks", isolation_level=None)) as other:
+        other.execute("CREATE TABLE being_made (x)")
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("INSERT INTO being_made VALUES (1)")
+        backend = backend_of("default")
+        acquired = Started(lambda: backend.acquire(("order:1",), 2, 0, HOLDER))
+        assert asked.wait(30)
+        other.execute("COMMIT")
+        backend.release(acquired.lease())
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced", "gone with its folder"])

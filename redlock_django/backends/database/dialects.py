@@ -273,7 +273,6 @@ DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE, "mysql": MYSQL}
 """The dialect of each vendor, as Django names it."""
 
 SQLITE_SCHEMA = f"""
-PRAGMA journal_mode = WAL;
 CREATE TABLE IF NOT EXISTS {LOCKS} (
     resource TEXT NOT NULL PRIMARY KEY, token_hash TEXT NOT NULL, holder TEXT NOT NULL,
     fence INTEGER NOT NULL, expires_at INTEGER NOT NULL

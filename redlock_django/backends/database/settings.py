@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.db.utils import load_backend
+from django.db.utils import OperationalError, load_backend
 
 from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.database.dialects import (
@@ -34,6 +35,9 @@ from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, seconds, 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
+
+
+_WAL_PAUSE = 0.005  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,10 +173,29 @@ def _ttls_of_others(section: Section) -> list[float]:
     return found
 
 
+def _use_wal(cursor: CursorWrapper, timeout: float) -> None:
+    """Write changes ahead, so that readers of the file do not wait for its writer.
+
+    To change this, SQLite does not wait for another connection: it fails at once if, for instance,
+    another process makes the same new file at this moment.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except OperationalError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_WAL_PAUSE)
+
+
 def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
     wrapper.ensure_connection()
     first = {"sqlite": SQLITE_SCHEMA, "mysql": MYSQL_SESSION}.get(wrapper.vendor, ())
     with wrapper.cursor() as cursor:
+        if wrapper.vendor == "sqlite":
+            _use_wal(cursor, timeout)
         for statement in first:
             cursor.execute(statement.format(seconds=math.ceil(timeout)))
         if wrapper.vendor == "postgresql":
