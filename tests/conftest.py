@@ -15,6 +15,7 @@ import time
 from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
@@ -24,6 +25,7 @@ from redlock_django.backends.database.settings import _new_temporary_file
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
+from testproject.shop.serving import serving
 from tests.looking import looking_at
 from tests.ports import free_port
 from tests.postgres import local_postgres
@@ -32,6 +34,8 @@ from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from pytest_django import Settings
 
 # The tests start about a hundred processes for sites and commands. Without a bytecode cache, each
 # of them compiles all of Django, and takes four times as long to start.
@@ -339,3 +343,12 @@ def mysql() -> Iterator[dict[str, Any]]:
             # Otherwise every connection reads all certificates of the system.
             "OPTIONS": {"ssl_disabled": True},
         }
+
+
+@pytest.fixture
+def address(settings: Settings) -> Iterator[tuple[str, int]]:
+    """Serve the site of the test by Django's own server, with a thread for each request."""
+    settings.ALLOWED_HOSTS = ["*"]
+    with serving() as url:
+        parts = urlsplit(url)
+        yield str(parts.hostname), parts.port or 0

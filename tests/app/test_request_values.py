@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from http.client import HTTPConnection
 from types import SimpleNamespace
@@ -12,8 +11,6 @@ from typing import Any
 
 import ninja
 import pytest
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.servers.basehttp import WSGIRequestHandler, WSGIServer
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
@@ -450,25 +447,6 @@ def test_a_dotted_path_reads_objects_only() -> None:
         assert values.read("json", name) is None
     with pytest.raises(BadResource, match=r"<json:a\.b>: the value must be a string"):
         values.read("json", "a.b")
-
-
-class Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the base class
-        pass
-
-
-@pytest.fixture
-def address(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Serve the site by Django's own server, and return its address."""
-    settings.ALLOWED_HOSTS = ["*"]
-    server = WSGIServer(("127.0.0.1", 0), Quiet)
-    server.set_app(WSGIHandler())
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield "127.0.0.1", server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_requests_as_servers_deliver_them(

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from redlock_django import lock
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.direct_cursor import DirectCursor
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
+from tests.contract.interrupting import after_each_interrupt
 from tests.contract.stores import DATABASE, HOLDER, Postgres, Started
-from tests.live.test_locking_interrupts import Lines
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -195,24 +194,6 @@ def test_many_threads_share_one_connection(backend: DatabaseBackend) -> None:
 def test_an_interrupt_at_any_line_leaves_nothing(
     backend: DatabaseBackend, what: str, limit: int
 ) -> None:
-    lines = Lines()
-
-    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
-        order = lock("order:1", "order:2") if limit == 1 else lock("order:1", limit=limit)
-        if what == "release":
-            order.acquire()
-        try:
-            lines.run(getattr(order, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "acquire" and not lines.struck:
-            order.release()
-
-    strike()
-    places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]
-    ours = [one for one in places if "/backends/database" in one[0][0]]
-    assert len(ours) > 30
-    for place in ours:
-        strike(place)
+    for place in after_each_interrupt(what, limit, least=30):
         until(lambda: is_whole(backend), what=f"no connection is lost after {place}")
         until(lambda: not held(backend), what=f"nothing is held after {place}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import OperationalError, connections
+from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
@@ -21,7 +18,8 @@ from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.backends.database.slots import Slots, SlotStatements
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
-from tests.contract.stores import DATABASE, HOLDER, MariaDB, Postgres, Sqlite, Started, Store
+from tests.contract.processes import run_in_processes
+from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started, Store
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -78,33 +76,14 @@ def test_a_client_is_never_refused_while_a_slot_is_free(backend: DatabaseBackend
 def test_as_many_processes_as_slots_are_never_refused(
     store: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    database = connections.settings[settings.REDLOCK["default"]["DATABASE"]]
-    entry = {name: str(database[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER")}
-    script = f"""
-import os, django
-from django.conf import settings
-settings.configure(
-    DATABASES={{"default": {entry!r}}}, INSTALLED_APPS=["redlock_django"],
-    REDLOCK={{"default": {{"BACKEND": "{DATABASE}", "DATABASE_TIMEOUT": 20}}}},
-)
-django.setup()
-from redlock_django import lock
+    lines = f"""
 for _ in range(40):
     with lock("{NAME}", ttl=20, limit=3) as held:
         marker = os.open(f"slot {{held.slot}}", os.O_CREAT | os.O_EXCL)  # fails if another has it
         os.close(marker)
         os.unlink(f"slot {{held.slot}}")
 """
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    children = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=path) for _ in range(3)
-    ]
-    try:
-        assert [child.wait(60) for child in children] == [0] * 3
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    run_in_processes(settings, tmp_path, lines)
 
 
 def test_slots_of_the_longest_name_have_rows(backend: DatabaseBackend) -> None:

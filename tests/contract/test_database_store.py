@@ -32,6 +32,8 @@ from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
 from redlock_django.web.answers import problem_of
 from tests.app.checking import found
+from tests.contract.interrupting import after_each_interrupt
+from tests.contract.processes import run_in_processes
 from tests.contract.stores import (
     DATABASE,
     HOLDER,
@@ -44,7 +46,6 @@ from tests.contract.stores import (
     Store,
     SyncCaller,
 )
-from tests.live.test_locking_interrupts import Lines
 from tests.postgres import local_postgres
 from tests.waiting import until
 
@@ -269,35 +270,16 @@ def test_many_processes_take_turns(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     {"sqlite": Sqlite, "postgres": Postgres}[kind](request, settings)
-    database = connections.settings[settings.REDLOCK["default"]["DATABASE"]]
-    entry = {name: str(database[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER")}
-    script = f"""
-import os, django
-from django.conf import settings
-settings.configure(
-    DATABASES={{"default": {entry!r}}}, INSTALLED_APPS=["redlock_django"],
-    REDLOCK={{"default": {{"BACKEND": "{DATABASE}", "DATABASE_TIMEOUT": 20}}}},
-)
-django.setup()
-from redlock_django import lock
+    lines = """
 for _ in range(10):
     with lock("order:1", ttl=20, wait=60) as held:
         marker = os.open("inside", os.O_CREAT | os.O_EXCL)  # fails if another process is inside
         with open("fences", "a") as fences:
-            fences.write(f"{{held.fence}}\\n")
+            fences.write(f"{held.fence}\\n")
         os.close(marker)
         os.unlink("inside")
 """
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    children = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=path) for _ in range(3)
-    ]
-    try:
-        assert [child.wait(60) for child in children] == [0] * 3
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    run_in_processes(settings, tmp_path, lines)
     fences = [int(line) for line in (tmp_path / "fences").read_text().split()]
     assert len(fences) == 30
     assert fences == sorted(set(fences))
@@ -476,25 +458,7 @@ def test_several_locks_are_taken_together_under_contention(postgres_store: Store
 @pytest.mark.parametrize("what", ["acquire", "release"])
 @pytest.mark.parametrize("limit", [1, 3])
 def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str, limit: int) -> None:
-    lines = Lines()
-
-    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
-        order = lock("order:1", "order:2") if limit == 1 else lock("order:1", limit=limit)
-        if what == "release":
-            order.acquire()
-        try:
-            lines.run(getattr(order, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "acquire" and not lines.struck:
-            order.release()
-
-    strike()
-    places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]
-    ours = [one for one in places if "/backends/database" in one[0][0]]
-    assert len(ours) > 10
-    for place in ours:
-        strike(place)
+    for place in after_each_interrupt(what, limit, least=10):
         until(lambda: not backend_of().page().total, what=f"nothing is held after {place}")
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 from django.apps.registry import Apps
-from django.core.handlers.wsgi import WSGIHandler
-from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.db import connection, connections, models
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
@@ -328,25 +326,6 @@ def test_the_class_of_the_page(hooks: Site) -> None:
 def test_a_callable_names_what_two_events_have_in_common(page: ModuleType) -> None:
     keys = {page.change(request(json.dumps(event(key)).encode())) for key in ("evt_1", "evt_2")}
     assert keys == {"customer.subscription.updated sub_7"}
-
-
-class Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as in the base class
-        pass
-
-
-@pytest.fixture
-def address(settings: Settings) -> Iterator[tuple[str, int]]:
-    """Serve the site with a thread for each request."""
-    settings.ALLOWED_HOSTS = ["*"]
-    server = ThreadedWSGIServer(("127.0.0.1", 0), Quiet)
-    server.set_app(WSGIHandler())
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield "127.0.0.1", server.server_port
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.live
