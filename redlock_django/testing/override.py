@@ -102,7 +102,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
 
 
 FOR_ONE_SERVER = {key: RedlockSettings.DEFAULTS[key] for key in ("PROFILE", "SENTINELS")}
-"""What is left out where several masters take the place of one server."""
+"""Defaults in place of the settings of one server, which several masters replace."""
 
 
 def _sections() -> Iterable[tuple[str, Section]]:
