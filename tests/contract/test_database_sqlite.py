@@ -87,6 +87,12 @@ def test_a_file_that_another_process_is_making_is_waited_for(
         backend.release(acquired.lease())
 
 
+def test_a_file_that_cannot_be_made_is_reported_at_once(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "site.sqlite3.locks-journal").mkdir()  # where SQLite makes its journal
+    with pytest.raises(StoreUnavailable, match="unable to open database file"):
+        backend_of("default").acquire(("order:1",), 2, 0, HOLDER)
+
+
 @pytest.mark.parametrize("how", ["deleted", "replaced", "gone with its folder"])
 def test_a_file_that_is_replaced_is_not_trusted(store: Store, tmp_path: Path, how: str) -> None:
     """A process that went on with the old file would exclude no process with the new one."""

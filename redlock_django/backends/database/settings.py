@@ -184,8 +184,10 @@ def _use_wal(cursor: CursorWrapper, timeout: float) -> None:
         try:
             cursor.execute("PRAGMA journal_mode = WAL")
             return
-        except OperationalError:
-            if time.monotonic() >= deadline:
+        except OperationalError as error:
+            code: int = getattr(error.__cause__, "sqlite_errorcode", 0)
+            is_busy = code & 0xFF == sqlite3.SQLITE_BUSY  # or one of its extended codes
+            if not is_busy or time.monotonic() >= deadline:
                 raise
         time.sleep(_WAL_PAUSE)
 
