@@ -97,7 +97,7 @@ class Worker:
         while not self._ending.is_set():
             key, limit = _wanted(rng)
             held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
-            asked = self._report(thread, "acquire", key)
+            self._report(thread, "acquire", key)
             try:
                 held.acquire()
             except NotAcquired:
@@ -105,9 +105,9 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
                 self._report(thread, "error", key, entry=repr(error))
             else:
-                key = self._report_grant(thread, key, held, asked)
+                self._report_lease(thread, "granted", held)
                 self._ending.wait(_hold(rng))
-                self._report_lease(thread, "renewed", key, held)
+                self._report_lease(thread, "renewed", held)
                 self._report(thread, "release", key)
                 held.release()
                 self._report(thread, "released", key)
@@ -139,7 +139,7 @@ class Worker:
         while not self._ending.is_set():
             key, limit = _wanted(rng)
             held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
-            asked = self._report(task, "acquire", key)
+            self._report(task, "acquire", key)
             try:
                 await held.aacquire()
             except NotAcquired:
@@ -147,9 +147,9 @@ class Worker:
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
                 self._report(task, "error", key, entry=repr(error))
             else:
-                key = self._report_grant(task, key, held, asked)
+                self._report_lease(task, "granted", held)
                 await asyncio.sleep(_hold(rng))
-                self._report_lease(task, "renewed", key, held)
+                self._report_lease(task, "renewed", held)
                 self._report(task, "release", key)
                 await held.arelease()
                 self._report(task, "released", key)
@@ -219,20 +219,11 @@ class Worker:
 
     # Events.
 
-    def _report_grant(self, thread: str, key: str, held: Lock, asked: float) -> str:
-        """Report what was granted, and return its resource: of a permit, a slot."""
-        if held._held_lease is None:
-            return key
-        [resource] = held._held_lease.lease.resources
-        if resource != key:  # which slot was asked for is not known before
-            self._report(thread, "acquire", resource, at=asked)
-        self._report_lease(thread, "granted", resource, held)
-        return resource
-
-    def _report_lease(self, thread: str, what: str, key: str, held: Lock) -> None:
+    def _report_lease(self, thread: str, what: str, held: Lock) -> None:
         if held._held_lease is not None:
             lease = held._held_lease.lease
-            self._report(thread, what, key, lease.fences[0], lease.until)
+            [resource] = lease.resources  # of a permit, its slot
+            self._report(thread, what, resource, lease.fences[0], lease.until)
 
     def _report(
         self,
@@ -242,14 +233,10 @@ class Worker:
         fence: int = 0,
         until: float = 0.0,
         entry: str = "",
-        at: float | None = None,
-    ) -> float:
-        """Report an event, and return its time."""
-        at = clock() if at is None else at
+    ) -> None:
         # One write, so that a killed worker has reported either the whole line or nothing.
-        line = json.dumps([f"{self._name}/{thread}", what, at, key, fence, until, entry])
+        line = json.dumps([f"{self._name}/{thread}", what, clock(), key, fence, until, entry])
         os.write(sys.stdout.fileno(), line.encode() + b"\n")
-        return at
 
 
 def _result_of(error: Exception) -> str:
