@@ -30,16 +30,14 @@ def hand_on(
     Returns the lease that the client with the ticket takes. If too few masters answer, the lease
     gets its own token back, and still is what it was. Raises LockLost, QuorumUnreachable.
     """
-    names = ", ".join(lease.names)
-    lost = LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
     if now >= lease.until:
-        raise lost
+        raise lost_before(lease)
     handed = replace(lease, token=token, holder=holder, ttl=ttl, started=now)
     swap = _Swapping(client, lease, handed)
     now = yield from swap.run()
     if now >= lease.until or swap.denied:
         yield swap.release()
-        raise lost
+        raise lost_before(lease)
     if not swap.won:
         yield from swap.undo()
         raise unreachable(client.deployment, lease.names, swap.tally)
@@ -181,13 +179,25 @@ class _Swapping:
     def refusal(self, *, late: bool) -> RedlockError:
         """Return why the lease was not taken."""
         account, resources = self.tally.account, self._old.names
-        names = ", ".join(resources)
         if late or account.unreachable:
             return unreachable(self._deployment, resources, self.tally, late=late)
         if self.is_split:
+            names = ", ".join(resources)
             why = "other clients try to take it with the same ticket at this moment: try again"
             return QuorumUnreachable(f"{names}: {why}", resource=names)
-        if self._used:
-            why = "this ticket was used before, or an operator has released its lock"
-            return TicketUsed(f"{names}: {why}", resource=names)
-        return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
+        return refused_ticket(self._old, is_used=self._used > 0)
+
+
+def lost_before(lease: Lease) -> LockLost:
+    """Return the error of a giver that has lost its lock."""
+    names = ", ".join(lease.names)
+    return LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+
+
+def refused_ticket(handed: Lease, *, is_used: bool) -> LockLost | TicketUsed:
+    """Return the error of a taker that did not find the lock: its ticket is used, or too late."""
+    names = ", ".join(handed.names)
+    if is_used:
+        why = "this ticket was used before, or an operator has released its lock"
+        return TicketUsed(f"{names}: {why}", resource=names)
+    return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)

@@ -27,6 +27,7 @@ from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.inspection import DatabaseInspection
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
+from redlock_django.engine.hand_on import refused_ticket
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
@@ -242,7 +243,7 @@ class DatabaseBackend(BaseBackend):
             return taken
         look = Job(swap.is_used)
         yield look
-        raise swap.refusal(is_used=look.result())
+        raise refused_ticket(handed, is_used=look.result())
 
     def release(self, lease: Lease) -> bool | None:
         if self.connections.is_in_job():  # a finalizer that runs inside a job

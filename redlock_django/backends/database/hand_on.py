@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
 from redlock_django.backends.database.connections import Job
-from redlock_django.engine.errors import LockLost, TicketUsed
-from redlock_django.engine.hand_on import IN_TRANSIT
+from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
 from redlock_django.engine.validity import Lease, valid_until
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ class DatabaseSwap:
         """Return the lease that was handed on; raise LockLost if it was lost before."""
         old = self._old
         if self.job.result() < len(old.resources) or self._access.clock() >= old.until:
-            names = ", ".join(old.names)
-            raise LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+            raise lost_before(old)
         return replace(self._new, until=max(old.until, self._new.until))
 
     def taken(self) -> DatabaseLease | None:
@@ -71,14 +69,6 @@ class DatabaseSwap:
         if self._access.clock() < old.until:
             return True  # it has not ended
         return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences)
-
-    def refusal(self, *, is_used: bool) -> LockLost | TicketUsed:
-        """Return the error for a lease that was not there."""
-        names = ", ".join(self._old.names)
-        if is_used:
-            why = "this ticket was used before, or an operator has released its lock"
-            return TicketUsed(f"{names}: {why}", resource=names)
-        return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
 
     def undo(self) -> None:
         """Restore the old token, also if the job is still running."""

@@ -25,8 +25,7 @@ from redlock_django.backends.zookeeper.paths import (
 )
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
-from redlock_django.engine.errors import LockLost, TicketUsed
-from redlock_django.engine.hand_on import IN_TRANSIT
+from redlock_django.engine.hand_on import IN_TRANSIT, lost_before, refused_ticket
 from redlock_django.engine.validity import Lease, valid_until
 
 
@@ -61,16 +60,14 @@ class ZooKeeperSwap:
         """Replace the nodes of the giver by nodes without a session; raise LockLost."""
         old, new = self._old, self._new
         assert isinstance(old, ZooKeeperLease)
-        names = ", ".join(old.names)
-        lost = LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
         if self._started >= old.until or old.generation != self._session.generation:
-            raise lost
+            raise lost_before(old)
         new.nodes = tuple(path_in_place(node, new.token, is_min_hold=True) for node in old.nodes)
         self._old_nodes = old.nodes
         self._old_data = [data_of(old.ttl, old.value)] * len(old.nodes)
         self._session.held.remove(old.token)
         if not (yield from self._replace(ephemeral=False)) or self._clock() >= old.until:
-            raise lost
+            raise lost_before(old)
         new.until = max(old.until, new.until)
         return new
 
@@ -92,11 +89,8 @@ class ZooKeeperSwap:
                 if self._clock() >= new.until:
                     raise session.unavailable("the answers came too late")
                 return new
-        names = ", ".join(old.names)
-        if self._clock() < old.until:  # its time is not over, but it is not there
-            why = "this ticket was used before, or an operator has released its lock"
-            raise TicketUsed(f"{names}: {why}", resource=names)
-        raise LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
+        # Before its time is over, a lock that is not there was taken.
+        raise refused_ticket(old, is_used=self._clock() < old.until)
 
     def undo(self) -> None:
         """Restore the old nodes, if they were replaced."""
