@@ -204,3 +204,18 @@ class ZooKeeperAttempt:
 def set_all(nodes: Sequence[str], data: bytes, client: KazooClient) -> list[Any]:
     """Store data in nodes."""
     return [client.set_async(node, data) for node in nodes]
+
+
+def replace_all(
+    nodes: Sequence[str],
+    others: Sequence[str],
+    data: Sequence[bytes],
+    ephemeral: bool,
+    client: KazooClient,
+) -> list[Any]:
+    """Replace nodes by others with this data in one transaction."""
+    transaction = client.transaction()
+    for node, other, stored in zip(nodes, others, data, strict=True):
+        transaction.delete(node)
+        transaction.create(other, stored, ephemeral=ephemeral)
+    return [transaction.commit_async()]

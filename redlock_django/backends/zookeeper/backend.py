@@ -15,7 +15,12 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
-from redlock_django.backends.zookeeper.attempt import ZooKeeperAttempt, ZooKeeperLease, set_all
+from redlock_django.backends.zookeeper.attempt import (
+    ZooKeeperAttempt,
+    ZooKeeperLease,
+    replace_all,
+    set_all,
+)
 from redlock_django.backends.zookeeper.client import is_own_thread
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
@@ -256,8 +261,8 @@ class ZooKeeperBackend(BaseBackend):
         left = with_drift(left)
         after = tuple(map(min_hold_path, lease.nodes))
         self.session.hold(lease.token, self.clock() + left, after)
-        data = data_of(left, lease.value)
-        return RequestBatch(partial(_replace_all, lease.nodes, after, data), seconds=seconds)
+        data = [data_of(left, lease.value)] * len(after)
+        return RequestBatch(partial(replace_all, lease.nodes, after, data, False), seconds=seconds)
 
     def _released(self, lease: Lease, batch: RequestBatch) -> bool | None:
         if not batch.is_answered:
@@ -324,16 +329,6 @@ class Extension:
 
 def _delete_all(nodes: Sequence[str], client: KazooClient) -> list[Any]:
     return [client.delete_async(node) for node in nodes]
-
-
-def _replace_all(
-    nodes: Sequence[str], others: Sequence[str], data: bytes, client: KazooClient
-) -> list[Any]:
-    transaction = client.transaction()
-    for node, other in zip(nodes, others, strict=True):
-        transaction.delete(node)
-        transaction.create(other, data)
-    return [transaction.commit_async()]
 
 
 def _flat(result: Any) -> list[Any]:

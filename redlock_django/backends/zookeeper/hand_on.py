@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from redlock_django.backends.zookeeper.attempt import ZooKeeperLease
+from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, replace_all
 from redlock_django.backends.zookeeper.fences import Fences, Requests
 from redlock_django.backends.zookeeper.paths import (
     Tree,
@@ -101,7 +99,7 @@ class ZooKeeperSwap:
         is_givers = isinstance(old, ZooKeeperLease)
         if isinstance(old, ZooKeeperLease):
             session.hold(old.token, old.started + old.ttl, old.nodes)
-        back = partial(_replace, new.nodes, self._old_nodes, self._old_data, is_givers)
+        back = partial(replace_all, new.nodes, self._old_nodes, self._old_data, is_givers)
         session.post(RequestBatch(back))
 
     @property
@@ -143,20 +141,6 @@ class ZooKeeperSwap:
         """Replace the old nodes by the new ones; return False if one of them is not there."""
         new = self._new
         data = [data_of(new.ttl, new.value)] * len(new.nodes)
-        send = partial(_replace, self._old_nodes, new.nodes, data, ephemeral)
+        send = partial(replace_all, self._old_nodes, new.nodes, data, ephemeral)
         (results,) = yield from self._requests.ask(send, is_write=True)
         return not any(isinstance(one, Exception) for one in results)
-
-
-def _replace(
-    nodes: Sequence[str],
-    others: Sequence[str],
-    data: Sequence[bytes],
-    ephemeral: bool,
-    client: KazooClient,
-) -> list[Any]:
-    transaction = client.transaction()
-    for node, other, stored in zip(nodes, others, data, strict=True):
-        transaction.delete(node)
-        transaction.create(other, stored, ephemeral=ephemeral)
-    return [transaction.commit_async()]
