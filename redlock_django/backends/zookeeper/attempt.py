@@ -18,6 +18,7 @@ from redlock_django.backends.zookeeper.own_nodes import (
     OwnNodes,
     ZooKeeperRefusal,
     look_at,
+    nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import (
     Node,
@@ -176,7 +177,7 @@ class ZooKeeperAttempt:
         if queue not in self._session.contended or self._clock() < self._wanted.deadline:
             return None
         (names,) = yield from self._requests.ask(lambda client: [client.get_children_async(queue)])
-        nodes = [] if isinstance(names, NoNodeError) else in_order(names)
+        nodes = nodes_of(names)
         return (yield from self._blocked(queue, nodes)) if nodes else None
 
     def _blocked(self, queue: str, before: Sequence[Node]) -> ZooKeeperProtocol[float | None]:

@@ -14,13 +14,8 @@ from kazoo.exceptions import NoNodeError
 
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, replace_all
 from redlock_django.backends.zookeeper.fences import Fences, Requests
-from redlock_django.backends.zookeeper.paths import (
-    Tree,
-    data_of,
-    in_order,
-    path_in_place,
-    seconds_left,
-)
+from redlock_django.backends.zookeeper.own_nodes import nodes_of
+from redlock_django.backends.zookeeper.paths import Tree, data_of, path_in_place, seconds_left
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before, refused_ticket
@@ -120,7 +115,7 @@ class ZooKeeperSwap:
         paths = [
             f"{queue}/{node.name}"
             for queue, names in zip(queues, answers[1:], strict=True)
-            for node in in_order(() if isinstance(names, NoNodeError) else names)
+            for node in nodes_of(names)
             if node.token == self._old.token and node.is_min_hold
         ]
         if not paths:

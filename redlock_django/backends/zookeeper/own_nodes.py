@@ -12,6 +12,7 @@ from kazoo.exceptions import NoNodeError
 
 from redlock_django.backends.zookeeper.client import explained
 from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Requests
+from redlock_django.backends.zookeeper.paths import Node, in_order
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 
 Look = Callable[[KazooClient], list[Any]]
@@ -142,6 +143,11 @@ def look_at(queue: str, fences: str, client: KazooClient) -> list[Any]:
     """Ask for the nodes of a queue and the base of fences."""
     # In this order: the base is at least as new as the list.
     return [client.get_children_async(queue), client.get_async(fences)]
+
+
+def nodes_of(names: Any) -> list[Node]:
+    """Return the nodes of a queue from the answer to a list of it; none if it does not exist."""
+    return [] if isinstance(names, NoNodeError) else in_order(names)
 
 
 def _list(queue: str, client: KazooClient) -> list[Any]:

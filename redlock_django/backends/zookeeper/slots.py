@@ -25,6 +25,7 @@ from redlock_django.backends.zookeeper.own_nodes import (
     OwnNodes,
     ZooKeeperRefusal,
     look_at,
+    nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import Node, Tree, in_order, seconds_left
 from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol, ZooKeeperStep
@@ -134,7 +135,7 @@ class SlotSearch:
         else:
             answers = yield from self._requests.ask(look)
         turns, *found = answers
-        waiting = _nodes(turns)
+        waiting = nodes_of(turns)
         before = list(takewhile(lambda node: node.token != self._nodes.token, waiting))
         if len(before) == len(waiting) and self._turns in self._nodes.paths:
             raise Interrupted  # it was deleted by force
@@ -177,9 +178,9 @@ class SlotSearch:
         if created is None:
             return None
         stat, (turns, names, base) = created
-        nodes = _nodes(names)
+        nodes = nodes_of(names)
         is_first = bool(nodes) and nodes[0].token == self._nodes.token
-        if not is_first or (unseen and _nodes(turns)):
+        if not is_first or (unseen and nodes_of(turns)):
             self._nodes.leave(queue)  # a client without a limit was faster, or others wait
             return None
         fence = yield from self._fences.of_node(stat.mzxid, base)
@@ -272,11 +273,6 @@ class SlotSearch:
                 lambda client: [client.delete_async(path) for path in over]
             )
         return left
-
-
-def _nodes(names: Any) -> list[Node]:
-    """Return the nodes of a queue; none if it does not exist."""
-    return [] if isinstance(names, NoNodeError) else in_order(names)
 
 
 def _slot_queue(resource: str, queue: str, found: Any) -> SlotQueue:
