@@ -46,6 +46,7 @@ class ZooKeeperSwap:
             home=session, limit=lease.limit, earliest_end=lease.earliest_end, givers=lease.givers,
             nodes=(), generation=self._requests.generation,
         )  # fmt: skip
+        self._giver: ZooKeeperLease | None = None
         self._old_nodes: Sequence[str] = ()
         self._old_data: Sequence[bytes] = ()
 
@@ -53,6 +54,7 @@ class ZooKeeperSwap:
         """Replace the nodes of the giver by nodes without a session; raise LockLost."""
         old, new = self._old, self._new
         assert isinstance(old, ZooKeeperLease)
+        self._giver = old
         if self._started >= old.until or old.generation != self._session.generation:
             raise lost_before(old)
         new.nodes = tuple(path_in_place(node, new.token, is_min_hold=True) for node in old.nodes)
@@ -87,13 +89,14 @@ class ZooKeeperSwap:
 
     def undo(self) -> None:
         """Restore the old nodes, if they were replaced."""
-        old, new, session = self._old, self._new, self._session
+        new, session = self._new, self._session
         session.held.remove(new.token)
         if not self.has_written:
             return
-        is_givers = isinstance(old, ZooKeeperLease)
-        if isinstance(old, ZooKeeperLease):
-            session.hold(old.token, old.started + old.ttl, old.nodes)
+        giver = self._giver
+        if giver is not None:
+            session.hold(giver.token, giver.started + giver.ttl, giver.nodes)
+        is_givers = giver is not None
         back = partial(replace_all, new.nodes, self._old_nodes, self._old_data, is_givers)
         session.post(RequestBatch(back))
 
