@@ -17,6 +17,7 @@ from django.core.exceptions import ValidationError
 from django.db import connections, models, router, transaction
 from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.differences import conflict_message, deleted_message
 from redlock_django.edit_locks.versions import (
@@ -40,6 +41,9 @@ else:
 
 VERSION = "_edit_version"
 """The name of the input that has the version, after the prefix of its form."""
+
+READ = "read"
+"""The version on a page that is read only: browsers do not send what its disabled inputs show."""
 
 
 class SavingTransaction(ExitStack):
@@ -86,6 +90,8 @@ class ComparedForm(_ModelForm):
     edit_stored: models.Model | None = None
     """The row as it is now, locked; None before it is compared, or if it has been deleted."""
     edit_refused = ""
+    edit_is_read_only = False
+    """True for a form on a page that is read only: it saves nothing."""
 
     _shown = ""
 
@@ -114,11 +120,17 @@ class ComparedForm(_ModelForm):
 
     def edit_version(self) -> str:
         """Return the version for the page: of the row that it shows beside what was entered."""
+        if self.edit_is_read_only:
+            return READ
         if not self.is_bound:
             sets = {name: keys(self.initial.get(name) or ()) for name in self.edit_sets()}
             return self._version_of(self.instance, sets)
         if self.edit_refused and self.edit_stored is not None:
             return self._shown  # the page shows both, so the editor may now choose
+        return self._sent()
+
+    def _sent(self) -> str:
+        """Return the version that the page has sent."""
         return str(self.data.get(self.add_prefix(VERSION), ""))
 
     def _version_of(self, row: models.Model, sets: dict[str, list[str]]) -> str:
@@ -140,6 +152,9 @@ class ComparedForm(_ModelForm):
 
     def _compare(self) -> None:
         self.edit_transaction.compared.append(self)
+        if self._sent() == READ:
+            self.edit_refused = "read only"
+            return
         row = self.instance
         if not self.edit_is_row:
             using = router.db_for_write(type(row), instance=row)
@@ -156,7 +171,7 @@ class ComparedForm(_ModelForm):
                     setattr(row, column.attname, getattr(stored, column.attname))
 
     def _compare_with(self, stored: models.Model) -> None:
-        shown = str(self.data.get(self.add_prefix(VERSION), ""))
+        shown = self._sent()
         self._changed: frozenset[str] | None = None
         if self.edit_is_row:
             self._shown = self._version_of(stored, {})
@@ -174,6 +189,8 @@ class ComparedForm(_ModelForm):
             self.edit_refused = "changed"
 
     def _message(self) -> Any:
+        if self.edit_refused == "read only":
+            return _("You can read it, not change it.")
         if self.edit_stored is None:
             return deleted_message(self.instance)
         is_known = self.edit_refused != "missing"

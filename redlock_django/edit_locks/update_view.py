@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
+from django.http import HttpResponseRedirect
 from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
@@ -102,10 +103,13 @@ class EditLockViewMixin(_UpdateView):
 
     def render_to_response(self, context: Any, **response_kwargs: Any) -> Any:
         """Return the page, which shows who else has the row open."""
+        if getattr(context["form"], "edit_refused", "") == "read only":
+            return HttpResponseRedirect(self.request.get_full_path())  # it shows the row again
         page = PresencePage(
             self.request, self.object, using=self.edit_using, conflict=self.edit_conflict
         )
         if page.is_read_only:
+            context["form"].edit_is_read_only = True
             for field in context["form"].fields.values():
                 field.disabled = True
         response = super().render_to_response(context, **response_kwargs)

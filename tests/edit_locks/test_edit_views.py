@@ -14,7 +14,7 @@ from django.urls import path
 from django.views.generic import CreateView, TemplateView, UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
-from tests.edit_locks.models import Article
+from tests.edit_locks.models import Article, Tag
 from tests.edit_locks.pages import OpenPage
 
 if TYPE_CHECKING:
@@ -78,6 +78,23 @@ def test_a_page_says_that_another_has_it_open(page: str, client: Client) -> None
     assert client.post(page, report).json() == {"editor": "", "can_take": False}
     assert client.post(page, {**report, "_edit_lock": "leave"}).status_code == 204
     assert re.findall(said, OpenPage(Client(), page).text) == [""]
+
+
+def test_a_page_to_read_saves_nothing(
+    page: str, client: Client, urls: list[Any], article: Article
+) -> None:
+    """Browsers do not send disabled inputs, so a save would empty the fields."""
+    tag = Tag.objects.create(name="kept")
+    article.tags.add(tag)
+    urls[:] = [path("<int:pk>/", EditArticle.as_view(edit_conflict="refuse"))]
+    OpenPage(client, page)
+    for read_only in (OpenPage(Client(), page), OpenPage(Client(), f"{page}?_edit=read")):
+        assert 'name="tags" disabled' in read_only.text
+        disabled = dict.fromkeys(EditArticle.fields)
+        answer = read_only.send({**disabled, "title": "Bob's"})
+        assert (answer.status_code, answer.url) == (302, read_only.path)
+        article.refresh_from_db()
+        assert (article.title, [*article.tags.all()]) == ("Old", [tag])
 
 
 def test_a_page_without_the_version_is_refused(page: str, client: Client, article: Article) -> None:
