@@ -68,7 +68,7 @@ class PresencePage:
 
 def _form_in(content: bytes, form_id: str) -> int:
     """Return where the form of a page begins, -1 if it has none."""
-    version = content.find(f'name="{VERSION}"'.encode())
+    version = content.find(f'{VERSION}"'.encode())  # after the prefix of the form, if it has one
     if version >= 0:
         return content.rfind(b"<form", 0, version)
     form = re.search(rb'<form[^>]*\bid="%s"' % re.escape(form_id.encode()), content)

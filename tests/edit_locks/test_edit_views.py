@@ -80,6 +80,16 @@ def test_a_page_says_that_another_has_it_open(page: str, client: Client) -> None
     assert re.findall(said, OpenPage(Client(), page).text) == [""]
 
 
+def test_a_form_with_a_prefix_says_that_another_has_it_open(
+    page: str, client: Client, urls: list[Any]
+) -> None:
+    urls[:] = [path("<int:pk>/", EditArticle.as_view(prefix="article"))]
+    OpenPage(client, page)
+    his = OpenPage(Client(), page)
+    assert "Another editor has had this open since" in his.text
+    assert his.send({"article-title": "Bob's"}).status_code == 302
+
+
 def test_a_page_to_read_saves_nothing(
     page: str, client: Client, urls: list[Any], article: Article
 ) -> None:
