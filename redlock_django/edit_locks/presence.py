@@ -68,13 +68,11 @@ class Presence:
         self.page = page if _PAGE.fullmatch(page) else uuid4().hex
         user = getattr(request, "user", None)  # a site may have no users
         self._user = str(getattr(user, "pk", None) or "")
-        name = (
-            (str(getattr(user, "get_full_name", str)() or user))
-            if user is not None and self._user
-            else ""
-        )
+        name = str(getattr(user, "get_full_name", str)() or user) if self._user else ""
         self._holder = {"user": self._user, "editor": name, "page": self.page}
-        self._name = resource("edit:<label>:<pk>", label=row._meta.label_lower, pk=str(row.pk))
+        # A proxy has the rows of its model.
+        label = row._meta.concrete_model._meta.label_lower  # type: ignore[union-attr]
+        self._name = resource("edit:<label>:<pk>", label=label, pk=str(row.pk))
         self._using = using
 
     @property

@@ -70,6 +70,14 @@ class LongArticle(Article):
         app_label = "edited"
 
 
+class ProxyArticle(Article):
+    """Its rows are those of Article."""
+
+    class Meta:
+        app_label = "edited"
+        proxy = True
+
+
 class Versioned(Row):
     title = models.CharField(max_length=40)
     version = models.IntegerField(default=0, editable=False)

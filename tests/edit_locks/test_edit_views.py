@@ -14,7 +14,7 @@ from django.urls import path
 from django.views.generic import CreateView, TemplateView, UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
-from tests.edit_locks.models import Article, Tag
+from tests.edit_locks.models import Article, ProxyArticle, Tag
 from tests.edit_locks.pages import OpenPage
 
 if TYPE_CHECKING:
@@ -88,6 +88,12 @@ def test_a_form_with_a_prefix_says_that_another_has_it_open(
     his = OpenPage(Client(), page)
     assert "Another editor has had this open since" in his.text
     assert his.send({"article-title": "Bob's"}).status_code == 302
+
+
+def test_a_proxy_and_its_model_have_one_lock(page: str, client: Client, urls: list[Any]) -> None:
+    OpenPage(client, page)
+    urls[:] = [path("<int:pk>/", EditArticle.as_view(model=ProxyArticle))]
+    assert "Another editor has had this open since" in OpenPage(Client(), page).text
 
 
 def test_a_page_to_read_saves_nothing(
