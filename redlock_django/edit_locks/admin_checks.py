@@ -9,7 +9,7 @@ from django.contrib.admin import ModelAdmin
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import FieldDoesNotExist
 
-from redlock_django.edit_locks.options import calls_super, check_alias, check_options
+from redlock_django.edit_locks.options import check_alias, check_options, overrides
 from redlock_django.exceptions import InvalidRedlock
 
 ERROR = "redlock_django.E060"
@@ -66,7 +66,7 @@ def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
                 "Write the name of a field, or remove it.",
             )
     hooks = HOOKS + (READING_HOOKS if admin.edit_conflict == "refuse" else ())
-    for base, hook in _overrides(type(admin), mixin, hooks):
+    for base, hook in overrides(type(admin), mixin, hooks):
         yield _error(
             admin,
             f"{base.__qualname__}.{hook}() does not call super(), which EditLockMixin needs",
@@ -93,13 +93,3 @@ def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
 
 def _error(admin: Any, message: str, hint: str) -> CheckMessage:
     return Error(message, hint=hint, obj=type(admin), id=ERROR)
-
-
-def _overrides(
-    cls: type[Any], mixin: type[Any], hooks: tuple[str, ...]
-) -> Iterator[tuple[type[Any], str]]:
-    """Yield the methods of the mixin that a subclass overrides without a call of super()."""
-    for base in cls.__mro__[: cls.__mro__.index(mixin)]:
-        for hook in hooks:
-            if hook in vars(base) and not calls_super(vars(base)[hook]):
-                yield base, hook

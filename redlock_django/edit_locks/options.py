@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -21,13 +22,19 @@ def check_options(cls: type[Any], mixin: type[Any]) -> None:
             raise InvalidRedlock(
                 f"{name}: {mixin.__name__} has no option {option!r}. Write {close[0]!r}"
             )
-    if cls.edit_conflict not in CONFLICTS:
+    check_values(name, {option: getattr(cls, option) for option in known})
+
+
+def check_values(name: str, values: Mapping[str, Any]) -> None:
+    """Raise InvalidRedlock if an option of a class or of `as_view()` has a wrong value."""
+    conflict = values.get("edit_conflict", "warn")
+    if conflict not in CONFLICTS:
         raise InvalidRedlock(
-            f"{name}: edit_conflict must be 'warn' or 'refuse', got {cls.edit_conflict!r}. Write "
+            f"{name}: edit_conflict must be 'warn' or 'refuse', got {conflict!r}. Write "
             "edit_conflict = 'warn'"
         )
     for option in ("edit_ignore", "edit_reading_actions"):
-        value = getattr(cls, option, ())
+        value = values.get(option, ())
         if isinstance(value, str) or not all(isinstance(one, str) for one in value):
             raise InvalidRedlock(
                 f"{name}: {option} must be a list of names, got {value!r}. Write {option} = "
@@ -44,7 +51,17 @@ def check_alias(name: str, using: str) -> None:
         )
 
 
-def calls_super(method: Any) -> bool:
+def overrides(
+    cls: type[Any], mixin: type[Any], hooks: Collection[str]
+) -> Iterator[tuple[type[Any], str]]:
+    """Yield the methods of the mixin that a subclass overrides without a call of super()."""
+    for base in cls.__mro__[: cls.__mro__.index(mixin)]:
+        for hook in hooks:
+            if hook in vars(base) and not _calls_super(vars(base)[hook]):
+                yield base, hook
+
+
+def _calls_super(method: Any) -> bool:
     """Return whether the code of a method calls super()."""
     code = getattr(inspect.unwrap(method), "__code__", None)
     return code is not None and "super" in code.co_names

@@ -12,7 +12,7 @@ from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
 from redlock_django.edit_locks.forms import SavingTransaction, compared_form
-from redlock_django.edit_locks.options import calls_super, check_alias, check_options
+from redlock_django.edit_locks.options import check_alias, check_options, check_values, overrides
 from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer
 from redlock_django.exceptions import InvalidRedlock
 
@@ -44,14 +44,11 @@ class EditLockViewMixin(_UpdateView):
                 f"class {cls.__name__}(EditLockViewMixin, UpdateView)"
             )
         check_options(cls, EditLockViewMixin)
-        for base in bases[: bases.index(EditLockViewMixin)]:
-            for hook in ("get_form", "post"):
-                method = vars(base).get(hook)
-                if method is not None and not calls_super(method):
-                    raise InvalidRedlock(
-                        f"{name}: {hook}() does not call super(), so the row is not compared. Call "
-                        f"super().{hook}(...) in it"
-                    )
+        for _, hook in overrides(cls, EditLockViewMixin, ("get_form", "post")):
+            raise InvalidRedlock(
+                f"{name}: {hook}() does not call super(), so the row is not compared. Call "
+                f"super().{hook}(...) in it"
+            )
         handlers = [getattr(cls, one, None) for one in ("get", "post", "put", "form_valid")]
         if any(map(iscoroutinefunction, handlers)):
             raise InvalidRedlock(
@@ -73,6 +70,13 @@ class EditLockViewMixin(_UpdateView):
                 f"{cls.__qualname__}: {model._meta.label} has no primary key, by which its row "
                 "could be found again. Add a field with primary_key=True"
             )
+        check_values(cls.__qualname__, initkwargs)
+        if initkwargs.get("edit_conflict", cls.edit_conflict) == "refuse":
+            for _, hook in overrides(cls, EditLockViewMixin, ("render_to_response",)):
+                raise InvalidRedlock(
+                    f"{cls.__qualname__}: {hook}() does not call super(), so the page is not read "
+                    f"only while another editor has it open. Call super().{hook}(...) in it"
+                )
         check_alias(cls.__qualname__, initkwargs.get("edit_using", cls.edit_using))
         form = initkwargs.get("form_class", cls.form_class)
         if form is not None:

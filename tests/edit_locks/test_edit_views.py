@@ -141,6 +141,10 @@ async def a_post(self: Any, request: HttpRequest) -> HttpResponse:
     return HttpResponse()
 
 
+def a_page(self: Any, context: Any) -> HttpResponse:
+    return HttpResponse()
+
+
 def bare_form(self: Any, form_class: Any = None) -> forms.Form:
     return forms.Form()
 
@@ -158,6 +162,12 @@ def bare_form(self: Any, form_class: Any = None) -> forms.Form:
         (lambda: made(_UpdateView, post=a_post), r"post\(\) does not call super\(\)"),
         (lambda: made(_UpdateView, form_valid=a_post), "Write def, not async def"),
         (lambda: made(_UpdateView, get_form=bare_form), r"Call super\(\).get_form"),
+        (lambda: EditArticle.as_view(edit_conflict="no"), "must be 'warn' or 'refuse', got 'no'"),
+        (lambda: EditArticle.as_view(edit_ignore="views"), r"Write edit_ignore = \['views'\]"),
+        (
+            lambda: made(_UpdateView, edit_conflict="refuse", render_to_response=a_page),
+            r"Call super\(\).render_to_response",
+        ),
     ],
 )
 def test_a_view_that_could_not_compare_is_refused_at_start(make: Any, says: str) -> None:
