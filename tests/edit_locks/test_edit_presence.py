@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from redlock_django import EditLockMixin, locks
 from redlock_django.operate.inspection import held_locks
-from tests.edit_locks.conftest import editor, opened
+from tests.edit_locks.conftest import MEMORY, editor, opened
 from tests.edit_locks.models import Article
 from tests.edit_locks.pages import OpenPage
 
@@ -59,6 +59,29 @@ def test_the_second_editor_is_told_who_has_it_open_and_since_when(
     [held] = held_locks().locks
     assert held.resource.startswith("edit:edited.article:")
     assert held.holder["editor"] == "Anna"
+
+
+@pytest.mark.usefixtures("warns", "database_access")
+@pytest.mark.parametrize(
+    "store",
+    [
+        {"BACKEND": "redlock_django.backends.database.DatabaseBackend"},
+        {"BACKEND": MEMORY, "MASTERS": [["redis://a"], ["redis://b"]]},
+    ],
+    ids=["database", "sharded"],
+)
+def test_pages_are_known_in_every_store(
+    store: dict[str, Any], anna: Client, bob: Client, change: str, settings: Settings
+) -> None:
+    """Also inside the transaction of a request: a lock is on a connection of its own."""
+    settings.REDLOCK = {"default": store}
+    hers, his = opened(anna, change), opened(bob, change)
+    assert said(his).startswith("Anna has had this open since")
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert report(his, "take") == {"editor": "", "can_take": False}
+    assert report(hers, "renew")["editor"].startswith("Bob has had this open since")
+    assert report(his, "leave") == 204
+    assert said(opened(anna, change)) == ""
 
 
 @pytest.mark.usefixtures("warns")
