@@ -146,6 +146,14 @@ def test_refuse_shows_a_page_to_read(anna: Client, bob: Client, change: str) -> 
     assert report(hers, "renew")["editor"] == ""
 
 
+@pytest.mark.usefixtures("refuses")
+def test_refuse_refuses_no_save(anna: Client, bob: Client, change: str) -> None:
+    his = opened(bob, change)
+    assert report(his, "leave") == 204
+    assert said(opened(anna, change)) == ""
+    assert his.send(title="Bob's").status_code == 302
+
+
 @pytest.mark.usefixtures("warns")
 def test_presence_is_a_hint(anna: Client, bob: Client, change: str, settings: Settings) -> None:
     """The versions alone decide what is saved, whatever became of the locks."""
