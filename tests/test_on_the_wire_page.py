@@ -29,6 +29,16 @@ def test_every_script_is_described() -> None:
     assert "`failover.lua`" in PAGE
 
 
+def test_every_script_has_the_files_that_it_includes() -> None:
+    said = re.search(r"after the files that it includes:(.*?)\. All keys", PAGE, re.DOTALL)
+    assert said is not None
+    included: dict[str, tuple[str, ...]] = {}
+    for clause in said[1].split(";"):
+        parts, scripts = (tuple(re.findall(r"`(\w+)`", half)) for half in clause.split(" for "))
+        included |= dict.fromkeys(scripts, parts)
+    assert included == commands.INCLUDED
+
+
 def test_every_key_is_described() -> None:
     deployment = Deployment(names=("a",), prefix="P")
     names = {
