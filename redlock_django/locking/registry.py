@@ -39,6 +39,7 @@ from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
     from redlock_django.backends.base import BaseBackend
+    from redlock_django.engine.validity import Lease
     from redlock_django.locking.held_lease import HeldLease, RegistryKey
 
 
@@ -320,6 +321,17 @@ def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLeas
             resource=names,
         )
     return held_lease
+
+
+def refuse_other_slot(backend: BaseBackend, handed: Lease) -> None:
+    """Raise AlreadyHeld if the caller holds another slot of the name of a slot that it takes."""
+    for name, held_lease in leases_of_caller(backend, handed.names).items():
+        if held_lease.lease.slot != handed.slot and held_lease.seconds_left():
+            raise AlreadyHeld(
+                f"{name}: this task or thread holds another slot of it, and one at most. Release "
+                "that slot first: the ticket is still good",
+                resource=name,
+            )
 
 
 def _refuse_other_limit(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:

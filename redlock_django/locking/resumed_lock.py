@@ -7,9 +7,10 @@ from datetime import timedelta
 
 from django.views.decorators.debug import sensitive_variables
 
+from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import BadTicket
-from redlock_django.locking import tickets
+from redlock_django.locking import registry, tickets
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.tickets import Ticket
@@ -58,13 +59,18 @@ class _Resumption:
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         """Take the lease that was handed on."""
-        return locks[self._using].backend.resume(self._handed, ttl, holder)
+        return self._backend().resume(self._handed, ttl, holder)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> Lease:
         """Take it on the running loop."""
-        return await locks[self._using].backend.aresume(self._handed, ttl, holder)
+        return await self._backend().aresume(self._handed, ttl, holder)
+
+    def _backend(self) -> BaseBackend:
+        backend = locks[self._using].backend
+        registry.refuse_other_slot(backend, self._handed)
+        return backend
 
 
 @sensitive_variables("ticket")
@@ -81,8 +87,9 @@ def resume_lock(
     Entering the block takes it, with the resources, the alias and the fence that it had. A ticket
     can be used once: entering raises TicketUsed if it was used before, as by the first delivery of
     a message that is delivered twice, LockLost if its time is over, StoreUnavailable if too few
-    servers answer (then try again). The other arguments are those of `lock()`, and so is the lock:
-    `async with`, `acquire()` and `aacquire()` take it, too, and `transfer()` hands it on again.
+    servers answer (then try again), AlreadyHeld inside another slot of the name. The other
+    arguments are those of `lock()`, and so is the lock: `async with`, `acquire()` and `aacquire()`
+    take it, too, and `transfer()` hands it on again.
 
     Raises BadTicket for what is not a ticket of this deployment, ValueError for a bad `ttl`.
     """

@@ -362,6 +362,26 @@ def test_several_names_a_slot_and_another_alias(settings: Settings) -> None:
     first.release()
 
 
+def test_a_task_that_holds_a_slot_resumes_no_other_slot_of_the_name() -> None:
+    ticket = elsewhere(lambda: given("export", limit=3))
+
+    async def resume() -> None:
+        async with resume_lock(ticket):
+            pass
+
+    async def resume_in_a_slot() -> None:
+        async with lock("export", limit=3):
+            await resume()
+
+    with lock("export", limit=2) as held:
+        with pytest.raises(AlreadyHeld, match=r"another slot of it.*still good"):
+            resume_lock(ticket).acquire()
+        assert held.locked
+    with pytest.raises(AlreadyHeld, match="another slot of it"):
+        asyncio.run(resume_in_a_slot())
+    asyncio.run(resume())
+
+
 # What cannot be handed on.
 
 
