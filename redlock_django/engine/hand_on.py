@@ -155,7 +155,8 @@ class _Swapping:
 
         Links keep a release for a master that is away, unlike a swap.
         """
-        return self._send(Release(self._deployment, self._old.resources, self._swap.value))
+        new, limit = self._swap, self._old.limit
+        return self._send(Release(new.deployment, new.resources, new.value, limit=limit))
 
     def left(self, lease: RedlockLease) -> Round | None:
         """Return the round that releases what is left of a lease whose token was replaced.
@@ -169,7 +170,9 @@ class _Swapping:
         rest = reached if lease.waiter else reached - granted
         if not rest:
             return None
-        release = Release(self._deployment, lease.resources, lease.value, waiter=lease.waiter)
+        release = Release(
+            self._deployment, lease.resources, lease.value, waiter=lease.waiter, limit=lease.limit
+        )
         return self._send(release, rest)
 
     def _send(self, command: Swap | Release, masters: frozenset[int] | None = None) -> Round:

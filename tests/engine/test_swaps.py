@@ -16,7 +16,8 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import Heal, Swap
+from redlock_django.engine.protocol.commands import TOKEN, Heal, Swap
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease
@@ -123,6 +124,41 @@ def test_a_swap_that_is_undone_late_is_released() -> None:
     with pytest.raises(QuorumUnreachable):
         masters.carry(protocol, protocol.send(masters.now))
     assert masters.tokens() == [handed.token, handed.token, ""]
+
+
+def test_a_late_undo_of_a_slot_calls_a_waiter_for_it() -> None:
+    masters = Masters(3)
+    slots = [masters.taken(limit=2) for _ in range(2)]
+    handed = masters.run(giving(masters, slots[1]))
+    step = next(masters.acquire(limit=2, wait=60.0, waiter="P:wake:a 1"))
+    assert isinstance(step, Round)
+    masters.hear(step)
+    protocol = taking(masters, handed)
+    swap = next(protocol)
+    assert isinstance(swap, Round)
+    masters.hear(swap, down=(0, 1))
+    protocol.send(masters.now)  # the undo, which is lost
+    with pytest.raises(QuorumUnreachable):
+        masters.carry(protocol, protocol.send(masters.now))
+    assert masters.called == [(2, f"P:wake:a 1/{handed.slot}")]
+
+
+def test_a_waiter_that_hands_its_slot_on_passes_its_turn_on() -> None:
+    """On one master another client has its slot, and it is still in the queue there."""
+    masters = Masters(3)
+    lease = replace(masters.taken(limit=2), waiter="P:wake:a 1")
+    keyspace, other = masters.memories[2].keyspace, 1 - lease.slot
+    for slot, ttl in ((lease.slot, 10_000), (other, 5)):
+        key = masters.deployment.lock(slot_resource("r", slot))
+        keyspace.set(key, b"c" * TOKEN + b" {}", ttl)
+    for waiter in ("P:wake:a 1", "P:wake:b 1"):
+        step = next(masters.acquire(limit=2, wait=60.0, waiter=waiter))
+        assert isinstance(step, Round)
+        masters.hear_at(step, 2)
+        masters.now += 0.001
+    masters.now += 0.005  # the other slot is free
+    masters.run(giving(masters, lease))
+    assert masters.called == [(2, f"P:wake:b 1/{other}")]
 
 
 def test_without_a_quorum_the_giver_keeps_its_lease() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redlock_django.backends.memory import scripts
 from redlock_django.engine import hand_on
 from redlock_django.engine.hand_on import _Swapping
-from redlock_django.engine.protocol.commands import Swap
+from redlock_django.engine.protocol.commands import Release, Swap
 from tests.engine import test_swaps
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import always, argument, instead, never, without
@@ -104,6 +104,11 @@ MUTANTS: tuple[Mutant, ...] = (
         hand_on.hand_on, without("yield left"),
         test_swaps.test_the_giver_leaves_nothing_where_its_token_was_not_replaced,
     ),
+    Mutant(
+        "a slot that was handed on passes no turn on", "hand-on: its waiter leaves as any other",
+        _Swapping.left, argument(Release, limit="1"),
+        test_swaps.test_a_waiter_that_hands_its_slot_on_passes_its_turn_on,
+    ),
     # The taker.
     Mutant(
         "a minority takes the lock", "hand-on: a majority must have the taker's token",
@@ -134,6 +139,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a lost undo leaves the token", "hand-on: a release follows an undo", _Swapping.undo,
         without("yield self.release()", nth=1),
         test_swaps.test_a_swap_that_is_undone_late_is_released,
+    ),
+    Mutant(
+        "a late undo names no slot", "hand-on: a release that frees a slot names it",
+        _Swapping.release, argument(Release, limit="1"),
+        test_swaps.test_a_late_undo_of_a_slot_calls_a_waiter_for_it,
     ),
     Mutant(
         "an undo is a swap", "hand-on: an undo makes the ticket good again", _Swapping.undo,
