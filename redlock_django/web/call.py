@@ -34,7 +34,12 @@ from redlock_django.web.answers import (
     judge_effects,
     was_rolled_back_by_django,
 )
-from redlock_django.web.request_state import RequestState, is_recording_wrapper, records_requests
+from redlock_django.web.request_state import (
+    RequestState,
+    bound_to,
+    is_recording_wrapper,
+    records_requests,
+)
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
     TransactionMarker,
@@ -334,9 +339,7 @@ def call_of(
     for request in args[1::-1]:
         wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
         if wrapped or isinstance(request, HttpRequest):
-            # method_decorator() binds the method before it decorates it.
-            bound = getattr(getattr(view, "func", view), "__self__", None)
-            owner = bound if request is args[0] else args[0]
+            owner = bound_to(view) if request is args[0] else args[0]
             in_force = marker_of_request(request, marker, owner)
             state = RequestState.of(request)
             return Call(view, options, args, kwargs, request, state, owner, in_force, wrapped)

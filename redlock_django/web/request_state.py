@@ -157,6 +157,18 @@ def is_recording_wrapper(view: Callable[..., Any]) -> bool:
     return getattr(function, "records_requests", None) is function
 
 
+def bound_to(view: Any) -> Any:
+    """Return the instance whose method a view is, inside of any decorators, or None.
+
+    `method_decorator` binds the method in a `partial` before it decorates it.
+    """
+    while view is not None:
+        if (instance := getattr(getattr(view, "func", view), "__self__", None)) is not None:
+            return instance
+        view = getattr(view, "__wrapped__", None)
+    return None
+
+
 @lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
 def is_async_class(view_class: Hashable) -> bool:
     """Return whether the methods of a view class are async, although `dispatch` is no coroutine."""

@@ -84,27 +84,17 @@ def _sync_view(view: Callable[..., Any], check: Callable[..., Any], status: int)
     @functools.wraps(view)
     def verified(*args: Any, **kwargs: Any) -> Any:
         call = call_of(view, no_lock("default"), args, kwargs, None)
-        owner = call.owner or _bound_to(view)
-        if is_async_class(owner.__class__):
+        if is_async_class(call.owner.__class__):
             return _arun(call, check, status)
         try:
             _read(call)
             _judge(check, _result(call, check), status)
         except (SignatureInvalid, IncompleteBody) as error:
-            reply = getattr(owner, "answer_lock_error", answer)
+            reply = getattr(call.owner, "answer_lock_error", answer)
             return _challenge(reply(call.request, error), error)
         return view(*args, **kwargs)
 
     return verified
-
-
-def _bound_to(view: Any) -> Any:
-    """Return the instance whose method `method_decorator` has bound, inside other decorators."""
-    while view is not None:
-        if (bound := getattr(getattr(view, "func", None), "__self__", None)) is not None:
-            return bound
-        view = getattr(view, "__wrapped__", None)
-    return None
 
 
 def _async_view(view: Callable[..., Any], check: Callable[..., Any], status: int) -> Any:

@@ -1,0 +1,115 @@
+"""`method_decorator` with a list: a decorator of ours around others is the one of its class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.conf import settings as site_settings
+from django.contrib.auth.mixins import LoginRequiredMixin
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import View
+from pytest_django import Settings
+from rest_framework import renderers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from redlock_django import idempotent, lock_resource, verified_by
+from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
+from redlock_django.exceptions import InvalidRedlock
+
+Urls = Callable[..., None]
+locked = lock_resource("order:7")
+by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")
+KEY = {"Idempotency-Key": "k-1"}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _plain(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+
+
+@pytest.mark.parametrize("server", ["asgi", "wsgi"])
+@pytest.mark.parametrize("ours", [locked, by_anyone, verified_by(lambda request: True)])
+def test_an_async_class_is_run_as_one(
+    urls: Urls, is_free: Callable[[str], bool], server: str, ours: Any
+) -> None:
+    @method_decorator([ours, csrf_exempt], name="dispatch")
+    class Decorated(View):
+        async def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse("free" if await sync_to_async(is_free)("order:7") else "locked")
+
+    urls(path("", Decorated.as_view()))
+    post: Any = async_to_sync(AsyncClient().post) if server == "asgi" else Client().post
+    assert post("/", headers=KEY).content == (b"locked" if ours is locked else b"free")
+
+
+def test_a_permission_mixin_that_a_replay_would_skip_is_an_error(urls: Urls) -> None:
+    @method_decorator([by_anyone, csrf_exempt], name="dispatch")
+    class LoggedIn(LoginRequiredMixin, View):
+        def post(self, request: HttpRequest) -> HttpResponse:
+            raise AssertionError("never")
+
+    urls(path("", LoggedIn.as_view()))
+    with pytest.raises(InvalidRedlock, match="LoginRequiredMixin is inside of @idempotent"):
+        Client().post("/", headers=KEY)
+
+
+def test_a_lock_around_an_idempotent_handler_is_an_error(urls: Urls) -> None:
+    @method_decorator([locked, csrf_exempt], name="dispatch")
+    class Handler(View):
+        @idempotent
+        def post(self, request: HttpRequest) -> HttpResponse:
+            raise AssertionError("never")
+
+    urls(path("", Handler.as_view()))
+    with pytest.raises(InvalidRedlock, match="@idempotent is"):
+        Client().post("/")
+
+
+def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
+    urls: Urls,
+    settings: Settings,
+    is_free: Callable[[str], bool],
+    held_elsewhere: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[object] = []
+
+    class Shown(renderers.JSONRenderer):
+        def render(self, *args: Any, **kwargs: Any) -> bytes:
+            seen.append(is_free("order:7"))
+            return bytes(super().render(*args, **kwargs))
+
+    class Pay(LockAPIMixin, APIView):
+        authentication_classes = ()
+        permission_classes = ()
+        renderer_classes = (Shown,)
+
+        @method_decorator([locked, never_cache])
+        def post(self, request: Request) -> Response:
+            return Response({})
+
+    def own(error: Exception, context: dict[str, Any]) -> Response | None:
+        assert isinstance(error, LockAPIException)
+        return exception_handler(error, context)
+
+    settings.INSTALLED_APPS = [*site_settings.INSTALLED_APPS, "rest_framework"]
+    settings.MIDDLEWARE = []  # LockMiddleware would hold the lock until the response is closed
+    monkeypatch.setattr(Pay.settings, "EXCEPTION_HANDLER", own)
+    urls(path("", Pay.as_view()))
+    assert Client().post("/").status_code == 200
+    assert seen == [False]
+    with held_elsewhere("order:7"):
+        assert Client().post("/")["Content-Type"] == "application/problem+json"
