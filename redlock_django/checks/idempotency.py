@@ -18,7 +18,7 @@ from django.db import router
 from django.utils.module_loading import import_string
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.lock_order import checks_user, module_of
+from redlock_django.checks.lock_order import module_of
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
@@ -38,7 +38,12 @@ from redlock_django.idempotency.settings import (
 )
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import is_recording_wrapper, is_verified, records_requests
+from redlock_django.web.request_state import (
+    checks_user,
+    is_recording_wrapper,
+    is_verified,
+    records_requests,
+)
 from redlock_django.web.rules import Route, routes
 from redlock_django.web.transactions import view_name
 

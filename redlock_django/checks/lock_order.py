@@ -11,7 +11,7 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import is_verified
+from redlock_django.web.request_state import checks_user, is_verified
 from redlock_django.web.transactions import TransactionMarker, view_name
 
 _CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", "redlock_django.web.verified_by")
@@ -108,8 +108,3 @@ def _locked(view: Any) -> Any:
     while hasattr(getattr(view, "__wrapped__", None), "lock_options"):
         view = view.__wrapped__
     return view
-
-
-def checks_user(view: object) -> bool:
-    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
-    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")

@@ -13,7 +13,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import is_verified, records_requests
+from redlock_django.web.request_state import checks_user, is_verified, records_requests
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
 
     `view` is the decorated view; `owner` is the class if the view is its `dispatch`.
     """
-    if _checks_user(view):
+    if checks_user(view):
         return "a login or permission decorator"
     classes: tuple[type, ...] = getattr(view, "view_class", object).__mro__
     if owner is not None:
@@ -124,7 +124,7 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
         if own is None or records_requests(own):
             continue
         if (
-            _checks_user(own)
+            checks_user(own)
             or is_verified(own)
             or (mixins is not None and issubclass(cls, mixins.AccessMixin))
         ):
@@ -139,7 +139,7 @@ def handler_permission_check(owner: type, methods: Iterable[str]) -> str | None:
     """
     for name in sorted(map(str.lower, methods)):
         handler = getattr(owner, name, None)
-        if _checks_user(handler) or is_verified(handler):
+        if checks_user(handler) or is_verified(handler):
             return f"the login, permission or @verified_by decorator of {name}()"
     return None
 
@@ -162,11 +162,6 @@ def check_permissions(call: Call, options: IdempotentOptions) -> None:
         check = handler_permission_check(owner, [call.request.method])
     if check is not None:
         raise replay_skips_check_error(owner, check)
-
-
-def _checks_user(view: object) -> bool:
-    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
-    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")
 
 
 def replay_skips_check_error(view: Callable[..., Any], check: str) -> InvalidRedlock:

@@ -180,6 +180,11 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
+def checks_user(view: object) -> bool:
+    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
+    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")
+
+
 def is_verified(view: object) -> bool:
     """Return whether a view has the decorator `@verified_by`, at any depth."""
     return hasattr(view, "verified_by")
