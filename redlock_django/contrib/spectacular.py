@@ -13,8 +13,7 @@ from typing import Any
 
 from redlock_django.contrib.openapi import Described, complete
 from redlock_django.contrib.possible_answers import Options, options_of, possible_answers
-from redlock_django.idempotency.settings import IdempotentOptions
-from redlock_django.web.mixins import LockResourceMixin, options_of_mixin
+from redlock_django.web.mixins import LockResourceMixin
 from redlock_django.web.rules import RuledView, ruled_views
 
 try:
@@ -71,14 +70,9 @@ def _options(endpoint: Any, ruled: list[RuledView]) -> Iterator[Options]:
     for one in ruled:
         if one.view is callback and one.is_at(path_regex):
             yield from options_of(one.locked)
-    view_class, of_view = callback.cls, options_of(callback)
-    if issubclass(view_class, LockResourceMixin):
-        # `as_view()` may have got other attributes than those of the class.
-        yield options_of_mixin(view_class(**callback.initkwargs))
-        of_view = (one for one in of_view if isinstance(one, IdempotentOptions))
-    yield from of_view
+    yield from options_of(callback)
     actions = getattr(callback, "actions", None) or {}
-    handler = getattr(view_class, actions.get(method.lower(), method.lower()), None)
+    handler = getattr(callback.cls, actions.get(method.lower(), method.lower()), None)
     yield from options_of(handler)
     if handler is not None and handler.__module__ == "rest_framework.decorators":
         # The handler of @api_view calls the function in its closure, without its attributes.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
@@ -18,7 +19,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
-from redlock_django.web.options import VALUES, LockOptions
+from redlock_django.web.options import VALUES
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.transactions import (
     async_view_error,
@@ -98,7 +99,7 @@ class LockResourceMixin(View):
                 raise two_locks_error(view)
             # Django reads it from the outermost function; a subclass may override dispatch.
             view._non_atomic_requests = transaction_marker(view)
-        elif cls.lock_in_transaction is not None:
+        elif initkwargs.get("lock_in_transaction", cls.lock_in_transaction) is not None:
             raise async_view_error(view)
         keys = initkwargs.get("lock_key", cls.lock_key)
         if not keys and cls.get_lock_key is LockResourceMixin.get_lock_key:
@@ -106,8 +107,8 @@ class LockResourceMixin(View):
                 f"{view_name(cls)}: nothing says what to lock. Write lock_key = 'order:<int:pk>' "
                 "in the class, or override get_lock_key()"
             )
-        if keys:
-            view.lock_options = _decorator(cls, keys)(_no_view).lock_options
+        decorate = _decorator(cls, keys or [cls.get_lock_key], initkwargs)
+        view.lock_options = decorate(_no_view).lock_options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -120,14 +121,6 @@ class LockResourceMixin(View):
         return locked(self, request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
-
-
-def options_of_mixin(view: LockResourceMixin) -> LockOptions:
-    """Return the options of the lock of a view; the names of `get_lock_key()` are not known."""
-    is_own = type(view).get_lock_key is not LockResourceMixin.get_lock_key
-    decorator = _decorator(view, "of get_lock_key()" if is_own else view.lock_key)
-    options: LockOptions = decorator(_no_view).lock_options
-    return options
 
 
 def _check_adjacent(cls: type[LockResourceMixin]) -> None:
@@ -196,19 +189,31 @@ def _next_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
     return dispatch
 
 
-def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
+def _decorator(
+    view: Any,
+    keys: str | Sequence[str | Computed],
+    initkwargs: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[[Any], Any]:
+    """Return the decorator for the attributes of a view or a class; `initkwargs` replace them."""
     if not isinstance(keys, Sequence):
         raise InvalidRedlock(
             f"{view_name(view)}: lock_key must be a template or a list of templates, "
             f"got {type(keys).__name__}"
         )
-    templates = [keys] if isinstance(keys, str) else keys
+    values = zip(_ARGUMENTS, _arguments(view), strict=True)
     return lock_resource(
-        *(_constant(text) if "<" not in text else text for text in templates),
-        **dict(zip(_ARGUMENTS, _arguments(view), strict=True)),
+        *map(_template, [keys] if isinstance(keys, str) else keys),
+        **{name: initkwargs.get(f"lock_{name}", value) for name, value in values},
     )
 
 
-def _constant(name: str) -> Computed:
+def _template(key: str | Computed) -> str | Computed:
+    if not isinstance(key, str) or "<" in key:
+        return key
+
     # A name that resource() has hashed is not a valid template.
-    return lambda request, **kwargs: name
+    def constant(request: HttpRequest, **kwargs: Any) -> str:
+        return key
+
+    constant.__qualname__ = key  # the system checks compare it to other templates
+    return constant

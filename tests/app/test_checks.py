@@ -196,6 +196,11 @@ class LockFirst(LockResourceMixin, LoginRequiredMixin, View):
     lock_key = "order:<int:pk>"
 
 
+class ComputedFirst(LockResourceMixin, LoginRequiredMixin, View):
+    def get_lock_key(self) -> str:
+        return "nightly"
+
+
 @method_decorator([login_required, locked], name="dispatch")
 class DecoratedInOrder(View):
     pass
@@ -213,6 +218,7 @@ class LockedApi(APIView):  # type: ignore[misc]
         (csrf_exempt(locked(permission_required("x")(HttpResponse))), "decorator"),
         (LoginFirst.as_view(), None),
         (LockFirst.as_view(), "LoginRequiredMixin"),
+        (ComputedFirst.as_view(), "LoginRequiredMixin"),
         (locked(Private.as_view()), "LoginRequiredMixin"),
         (DecoratedInOrder.as_view(), None),
         (locked(LockedApi.as_view()), "REST framework"),
@@ -388,7 +394,19 @@ def one_at_once(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse()
 
 
-@pytest.mark.parametrize("other", [two_at_once, TwoAtOnce.as_view(), MethodTwoAtOnce.as_view()])
+class ThreeAtOnce(TwoAtOnce):
+    lock_limit = 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        two_at_once,
+        TwoAtOnce.as_view(),
+        MethodTwoAtOnce.as_view(),
+        ThreeAtOnce.as_view(lock_limit=2),
+    ],
+)
 def test_two_limits_of_a_template_are_reported(other: Any, urls: Urls) -> None:
     urls(
         path("a/<int:pk>/", three_at_once),
@@ -416,6 +434,13 @@ def test_two_limits_of_rules_are_reported(urls: Urls, settings: Settings) -> Non
 
 def plain(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse()
+
+
+@pytest.mark.parametrize(("name", "is_reported"), [("nightly", True), ("weekly", False)])
+def test_two_limits_of_a_name_are_reported(urls: Urls, name: str, is_reported: bool) -> None:
+    view = TwoAtOnce.as_view(lock_key=name)
+    urls(path("a/", view), path("b/", ThreeAtOnce.as_view(lock_key="nightly")))
+    assert ("locks 'nightly' with limit=3" in found().get("W049", "")) is is_reported
 
 
 def test_one_limit_of_a_template_everywhere_is_in_order(urls: Urls, settings: Settings) -> None:

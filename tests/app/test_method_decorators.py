@@ -87,12 +87,12 @@ def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
 ) -> None:
     seen: list[object] = []
 
-    class Shown(renderers.JSONRenderer):
+    class Shown(renderers.JSONRenderer):  # type: ignore[misc]
         def render(self, *args: Any, **kwargs: Any) -> bytes:
             seen.append(is_free("order:7"))
             return bytes(super().render(*args, **kwargs))
 
-    class Pay(LockAPIMixin, APIView):
+    class Pay(LockAPIMixin, APIView):  # type: ignore[misc]
         authentication_classes = ()
         permission_classes = ()
         renderer_classes = (Shown,)
