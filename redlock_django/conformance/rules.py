@@ -142,6 +142,13 @@ def expect_one_effect(service: Service, new: str, before: int | None, many: int 
         expect(after - before == many, f"it took effect {after - before} times instead of {many}")
 
 
+def _expect_same(
+    first: Answer, second: Answer, headers: Sequence[str] = (), *, but: str = ""
+) -> None:
+    differ = [name for name in first.same(second, headers) if name != but]
+    expect(not differ, f"not the same: {', '.join(differ)}")
+
+
 def _no_replay(first: Answer, second: Answer, what: str) -> None:
     replayed = second.status == first.status and second.body == first.body and bool(first.body)
     expect(not replayed, f"{what} got the first response again")
@@ -174,14 +181,13 @@ def _retry(service: Service) -> tuple[Answer, Answer]:
 @rule("replay", "SHOULD", "2.6", "A retry gets the result of the first request: status and body")
 def _replay(service: Service) -> None:
     first, second = _retry(service)
-    expect(not first.same(second, ()), f"not the same: {', '.join(first.same(second, ()))}")
+    _expect_same(first, second)
 
 
 @rule("replay-headers", "client", "", "A retry gets the headers that describe the result, too")
 def _replay_headers(service: Service) -> None:
     first, second = _retry(service)
-    differ = [name for name in first.same(second, service.config.same_headers) if name != "body"]
-    expect(not differ, f"not the same: {', '.join(differ)}")
+    _expect_same(first, second, service.config.same_headers, but="body")
 
 
 @rule("one-effect", "MUST", "2.6", "A retry takes no effect")
@@ -268,7 +274,7 @@ def _after_conflict(service: Service) -> None:
     if first is None:
         raise Broken(f"none of two requests at once succeeded: {[one.status for one in answers]}")
     later = service.send(operation, new, key)
-    expect(not first.same(later, ()), f"not the same: {', '.join(first.same(later, ()))}")
+    _expect_same(first, later)
 
 
 @rule("error-replayed", "SHOULD", "2.6", "An error of the first request is its result, too")
@@ -278,7 +284,7 @@ def _error_replayed(service: Service) -> None:
     first = service.send(operation, new, key)
     expect(400 <= first.status < 500, f"[error] is answered {first.status} instead of 4xx")
     second = service.send(operation, new, key)
-    expect(not first.same(second, ()), f"not the same: {', '.join(first.same(second, ()))}")
+    _expect_same(first, second)
 
 
 @rule("expired", "client", "2.3", "After its expiry, a key is refused or runs again; nothing fails")
@@ -368,7 +374,7 @@ def _stream(service: Service) -> None:
     new, key = service.new(), some_key()
     first = done(service, operation, new, key)
     second = service.send(operation, new, key)
-    expect(not first.same(second, ()), f"not the same: {', '.join(first.same(second, ()))}")
+    _expect_same(first, second)
 
 
 NAMES = [one.name for one in RULES]
