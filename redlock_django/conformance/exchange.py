@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from redlock_django.conformance.config import NEW, BadConfig, Config, Operation
 
 SECRET = ("authorization", "cookie", "set-cookie", "token", "secret", "password", "api-key")
+HIDDEN = "***"
 SHOWN = 500  # bytes of a body in the report
 
 
@@ -193,7 +194,8 @@ class Service:
         shown = {name.lower(): value for name, value in response.getheaders()}
         answer = Answer(response.status, shown, received)
         self._keep_cookies(cookies, response.headers.get_all("Set-Cookie") or [])
-        self.exchanges.append(HTTPExchange(method, path, headers, body, answer))
+        asked = {**headers, **dict.fromkeys(self.config.users[user], HIDDEN)}
+        self.exchanges.append(HTTPExchange(method, path, asked, body, answer))
         return answer
 
     def _wait_for_turn(self, many: int = 1) -> None:
@@ -224,7 +226,7 @@ class Service:
 
 def _public(headers: Mapping[str, str]) -> dict[str, str]:
     hidden = {name for name in headers if any(word in name.lower() for word in SECRET)}
-    return {name: "***" if name in hidden else value for name, value in headers.items()}
+    return {name: HIDDEN if name in hidden else value for name, value in headers.items()}
 
 
 def _shown(body: bytes) -> str:

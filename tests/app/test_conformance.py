@@ -297,6 +297,7 @@ def test_a_report_shows_no_secret(
     config.write_text(
         '[operation]\npath = "/pay/{new}"\nsuccess = [299]\n'
         '[users.first]\nAuthorization = "Bearer swordfish"\nX-Api-Key = "swordfish"\n'
+        'X-Staff = "swordfish"\n'
     )
     with served(Shop()) as url:
         for form in ("table", "json"):
