@@ -128,15 +128,22 @@ def _check(where: str, key: str, value: Any, known: Mapping[str, Any]) -> None:
     if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         names = [one.__name__ for one in (wanted if isinstance(wanted, tuple) else (wanted,))]
         raise BadConfig(f"{where} must be of type {' or '.join(names)}, got {value!r}")
+    if key == "success" and not all(type(one) is int for one in value):
+        raise BadConfig(f"{where} must be a list of numbers, got {value!r}")
+    if wanted is dict and not all(isinstance(one, str | int) for one in value.values()):
+        raise BadConfig(f"{where} must be the names of headers, each with a string")
 
 
 def _operation(name: str, table: Mapping[str, Any]) -> Operation:
-    if not table["path"].startswith("/") or table["path"].startswith("//"):
-        path = table["path"]
-        raise BadConfig(
-            f"[{name}] path must begin with one slash, got {path!r}: requests go to one host only"
-        )
+    _check_path(f"[{name}] path", table["path"])
     return Operation(**{one.name: table[one.name] for one in fields(Operation)})
+
+
+def _check_path(where: str, path: str) -> None:
+    if not path.startswith("/") or path.startswith("//"):
+        raise BadConfig(
+            f"{where} must begin with one slash, got {path!r}: requests go to one host only"
+        )
 
 
 def _check_values(config: Config) -> None:
@@ -149,6 +156,5 @@ def _check_values(config: Config) -> None:
         raise BadConfig("[users] first is missing")
     if config.effects and config.effects.keys() != {"path", "json"}:
         raise BadConfig("[effects] needs path and json")
-    for path in (config.open, config.effects.get("path", "")):
-        if path and (not path.startswith("/") or path.startswith("//")):
-            raise BadConfig(f"a path must begin with one slash, got {path!r}")
+    _check_path("[session] open", config.open or "/")
+    _check_path("[effects] path", config.effects.get("path", "/"))

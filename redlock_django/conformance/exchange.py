@@ -84,13 +84,16 @@ class Service:
     sent: int = 0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
+        try:
+            parts = urlsplit(self.url)
+            self._port = parts.port
+        except ValueError as error:
+            raise BadConfig(f"the URL is not valid: {error}") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise BadConfig(f"the URL must be http://HOST or https://HOST, got {self.url!r}")
         if parts.path.strip("/") or parts.query or parts.username:
             raise BadConfig("the URL must have no path and no user: paths are in the configuration")
         self._host, self._secure = parts.hostname, parts.scheme == "https"
-        self._port = parts.port
         self._cookies: dict[str, dict[str, str]] = {}
         self._next = 0.0
         self._values = iter(self.config.values)

@@ -338,7 +338,13 @@ def test_no_other_part_of_the_package_is_imported() -> None:
         ({"operation": {"path": "/a"}, "differs": {"replays": "x"}}, "[differs] replays is not"),
         ({"operation": {"path": "/a"}, "users": {"second": {}}}, "[users] first is missing"),
         ({"operation": {"path": "/a"}, "effects": {"path": "/b"}}, "[effects] needs path and json"),
-        ({"operation": {"path": "/a"}, "session": {"open": "b"}}, "must begin with one slash"),
+        ({"operation": {"path": "/a"}, "session": {"open": "b"}}, "[session] open must begin with"),
+        ({"operation": {"path": "/a", "success": ["201"]}}, "success must be a list of numbers"),
+        ({"operation": {"path": "/a", "headers": {"A": [1]}}}, "headers must be the names of"),
+        (
+            {"operation": {"path": "/a"}, "users": {"first": {"A": {}}}},
+            "first must be the names of",
+        ),
         ({"operation": "/a"}, "operation must be a table"),
     ],
 )
@@ -352,6 +358,7 @@ def test_a_bad_configuration_is_named(document: dict[str, Any], message: str) ->
     ("url", "text", "message"),
     [
         ("ftp://a", "[operation]\npath = '/'", "the URL must be http://HOST or https://HOST"),
+        ("http://a:99999", "[operation]\npath = '/'", "the URL is not valid: Port out of range"),
         ("http://a/b", "[operation]\npath = '/'", "the URL must have no path"),
         ("http://a", "operation =", "not TOML"),
         ("http://a", None, "No such file"),
