@@ -14,7 +14,7 @@ from redlock_django.backends.base import Section
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
 from redlock_django.backends.sharded.settings import split
-from redlock_django.conf.settings import DEFAULTS
+from redlock_django.conf.settings import DEFAULTS, OF_SERVERS
 from redlock_django.locking.services import locks
 from redlock_django.wire.servers.trust_declaration import declare, read_state
 
@@ -84,8 +84,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
         redlock[alias] = {
             "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].settings.ttl),
             "CONNECT_TIMEOUT": _CONNECT_TIMEOUT,
-            **section,
-            **FOR_ONE_SERVER,
+            **{key: value for key, value in section.items() if key not in OF_SERVERS},
             "BACKEND": DEFAULTS["BACKEND"],
             "MASTERS": [master.url for master in masters],
             "OPTIONS": {},
@@ -99,10 +98,6 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
                     state = read_state(address, deployment, shard.tolerate, timeout)
                     declare(state, deployment, timeout, "trust")
         yield
-
-
-FOR_ONE_SERVER = {key: RedlockSettings.DEFAULTS[key] for key in ("PROFILE", "SENTINELS")}
-"""Defaults in place of the settings of one server, which several masters replace."""
 
 
 def _sections() -> Iterable[tuple[str, Section]]:

@@ -299,7 +299,7 @@ def test_aliases_on_real_masters_stay_separate(
     redlock = {
         "default": {"MASTERS": URLS, "OPTIONS": {"password": "secret"}},
         "jobs": {"MASTERS": URLS, "MAX_HOLD": 3600},
-        "payments": {"MASTERS": ["redis://d"], "KEY_PREFIX": "pay"},
+        "payments": {"MASTERS": ["redis://d"], "KEY_PREFIX": "pay", "PROFILE": "failover"},
     }
     with override_settings(REDLOCK=redlock), real_masters(redlock_masters), held_elsewhere(R):
         with pytest.raises(ResourceLocked):
