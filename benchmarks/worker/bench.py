@@ -73,8 +73,18 @@ class Bench:
             await work(clock() + seconds, done)
         return span.figures(done, self.intruder, watch)
 
-    async def pairs(self, names: list[str], until: float, done: Done) -> None:
-        """Acquire and release each of the names in turn; tasks may share `done`."""
+    async def pairs(
+        self,
+        names: list[str],
+        until: float,
+        done: Done,
+        *,
+        resource_of: Callable[[str, Any], str] = lambda name, held: name,
+    ) -> None:
+        """Acquire and release each of the names in turn; tasks may share `done`.
+
+        The intruder looks at the resource of a name that is held.
+        """
         timer = time.perf_counter
         while clock() < until:
             resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
@@ -83,11 +93,11 @@ class Bench:
             try:
                 held = await self.acquire(resource)
                 if held is None:
-                    done.fail("refused, but no other client held the lock")
+                    done.fail("refused, but it was free")
                     continue
                 taken = timer()
                 if look:
-                    self.intruder.look(resource)
+                    self.intruder.look(resource_of(resource, held))
                 leaving = timer()
                 await self.release(held)
                 done.seconds.append(timer() - leaving + taken - began)

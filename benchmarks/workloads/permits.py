@@ -7,7 +7,6 @@ threads or tasks take turns with the third.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.harness.results import Where
 from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
 from benchmarks.worker.bench import KEYS, Bench, name
-from benchmarks.worker.figures import Done, clock
-from benchmarks.worker.witness import LOOK_EVERY
 from benchmarks.workloads import handoff
+from redlock_django.engine.protocol.slots import slot_resource
 
 if TYPE_CHECKING:
     from benchmarks.harness.plan import Plan
@@ -40,27 +38,11 @@ async def pairs(bench: Bench, *, limit: int, others: int = 0, **timing: Any) -> 
     names = [name("slot", place) for place in range(KEYS)]
     bench = bench.permits(limit)
     await _hold(bench, names, others)
-    return await bench.measured(partial(_pairs, bench, names), **timing)
+    return await bench.measured(partial(bench.pairs, names, resource_of=_slot), **timing)
 
 
-async def _pairs(bench: Bench, names: list[str], until: float, done: Done) -> None:
-    from redlock_django.engine.protocol.slots import slot_resource
-
-    timer = time.perf_counter
-    while clock() < until:
-        resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
-        done.begun += 1
-        began = timer()
-        held = await bench.acquire(resource)
-        if held is None:
-            done.fail("refused, but a slot was free")
-            continue
-        taken = timer()
-        if look:
-            bench.intruder.look(slot_resource(resource, held.slot))
-        leaving = timer()
-        await bench.release(held)
-        done.seconds.append(timer() - leaving + taken - began)
+def _slot(name: str, held: Any) -> str:
+    return slot_resource(name, held.slot)
 
 
 async def _hold(bench: Bench, names: list[str], many: int) -> None:
