@@ -59,8 +59,10 @@ def check_idempotency(**_: Any) -> list[CheckMessage]:
             messages += _store_warnings(options.alias, settings_of(options.alias))
         except InvalidRedlock as error:
             messages.append(checks.Error(str(error), id="redlock_django.E001"))
-    found = [*errors_of_views(_route_errors), *_shared_scopes()]
-    return messages + [message for message in found if message not in messages]
+    for message in (*errors_of_views(_route_errors), *_shared_scopes()):
+        if message not in messages:
+            messages.append(message)
+    return messages
 
 
 def _route_errors(route: Route) -> Iterator[CheckMessage]:
