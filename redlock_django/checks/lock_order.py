@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import dropwhile
 from typing import Any
 
@@ -11,6 +11,7 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.web.frameworks import Framework, authenticating_framework
+from redlock_django.web.options import LockOptions
 from redlock_django.web.request_state import checks_user, is_verified
 from redlock_django.web.transactions import TransactionMarker, view_name
 
@@ -23,20 +24,26 @@ _HINT = (
 )
 
 
-def login_inside_lock(view: Any, *, by_rule: bool) -> Iterator[CheckMessage]:
+def login_inside_lock(
+    view: Any, handlers: Iterable[tuple[str, Callable[..., Any]]], *, rule: Any
+) -> Iterator[CheckMessage]:
     """Yield W014 if a view checks the user or a signature only after its lock is acquired.
 
-    `by_rule` is whether a rule locks it, around everything.
+    `handlers` are those of its class, or the functions of its path, with their names. `rule` is the
+    view locked by a rule, around everything, or None.
     """
-    inside = _login_check(view, by_rule=by_rule)
-    if inside is None:
-        return
-    yield checks.Warning(
-        f"{view_name(view)}: {inside} is inside of the lock, so clients that it would refuse can "
-        "hold the lock.",
-        hint=_HINT,
-        id="redlock_django.W014",
-    )
+    inside = [(view_name(view), _login_check(view, by_rule=rule is not None))]
+    if inside[0][1] is None:
+        around = getattr(view if rule is None else rule, "lock_options", None)
+        inside = [(name, _check_of_handler(name, handler, around)) for name, handler in handlers]
+    for name, check in inside:
+        if check is not None:
+            yield checks.Warning(
+                f"{name}: {check} is inside of the lock, so clients that it would refuse can hold "
+                "the lock.",
+                hint=_HINT,
+                id="redlock_django.W014",
+            )
 
 
 def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
@@ -82,10 +89,8 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
         # Of several decorators of dispatch, it is unknown which are inside and which outside.
         # After LockResourceMixin; this is its mark.
         bases = tuple(dropwhile(lambda base: not _is_lock_mixin(base), bases))
-    elif checks_user(locked):
-        return "a login or permission decorator"
-    elif is_verified(locked):
-        return "@verified_by"
+    elif (decorator := _checking_decorator(locked)) is not None:
+        return decorator
     # A class that inherits from AccessMixin has imported it.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
     for base in bases:
@@ -97,6 +102,28 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
         if is_verified(dispatch) and not _is_lock_mixin(base):
             return base.__name__
     return None
+
+
+def _check_of_handler(name: str, handler: Any, around: LockOptions | None) -> str | None:
+    """Return the decorator that checks the user inside of the lock of a handler, or None.
+
+    `around` are the options of a lock around its whole view, or None.
+    """
+    if around is not None:
+        method = name.rpartition(".")[2].upper()
+        is_locked = around.methods is None or method in around.methods
+        return _checking_decorator(handler) if is_locked else None
+    if not hasattr(handler, "lock_options"):
+        return None
+    # Of several decorators in one method_decorator, it is unknown which are inside.
+    return _checking_decorator(getattr(_locked(handler), "__wrapped__", None))
+
+
+def _checking_decorator(view: Any) -> str | None:
+    """Return the decorator of a view, at any depth, that checks the user or a signature."""
+    if checks_user(view):
+        return "a login or permission decorator"
+    return "@verified_by" if is_verified(view) else None
 
 
 def _is_lock_mixin(base: type) -> bool:

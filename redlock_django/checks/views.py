@@ -181,7 +181,7 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
     yield from decorators_outside_transaction(view)
-    yield from login_inside_lock(view, by_rule=route.pattern in planned)
+    yield from login_inside_lock(view, handlers_of(view), rule=planned.get(route.pattern))
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
     for function in (view, *(handler for _, handler in handlers_of(view))):

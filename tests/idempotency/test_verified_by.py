@@ -17,8 +17,10 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
+from ninja import NinjaAPI
 from pytest_django import Settings
 from rest_framework.permissions import BasePermission
+from rest_framework.views import APIView
 
 from redlock_django import (
     IdempotentMixin,
@@ -27,6 +29,7 @@ from redlock_django import (
     lock_resource,
     verified_by,
 )
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from tests.app.checking import found
@@ -259,6 +262,64 @@ def test_a_lock_outside_of_it_is_warned_of(site: Site, urls: Urls, settings: Set
     rule = {"path": "", "key": "order:7"}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     assert "@verified_by is inside of the lock" in found()["W014"]
+
+
+class VerifiedHandler(LockResourceMixin, View):
+    lock_key = "order:7"
+
+    @method_decorator(verified)
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return receive(request)
+
+
+class VerifiedMethod(View):
+    @method_decorator(locked)
+    @method_decorator(verified)
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return receive(request)
+
+
+class VerifiedRest(LockAPIMixin, APIView):
+    @locked
+    @verified
+    def post(self, request: Any) -> HttpResponse:
+        return receive(request)
+
+
+class LockedMethods(LockAPIMixin, APIView):
+    @verified
+    @locked
+    def post(self, request: Any) -> HttpResponse:
+        return receive(request)
+
+    @method_decorator([verified, locked])
+    def put(self, request: Any) -> HttpResponse:
+        return receive(request)
+
+
+def api_of(view: Any, name: str) -> NinjaAPI:
+    api = NinjaAPI(urls_namespace=name)
+    api.post("/")(view)
+    return api
+
+
+@pytest.mark.parametrize(
+    ("view", "is_reported"),
+    [
+        (VerifiedHandler.as_view(), True),
+        (VerifiedHandler.as_view(lock_methods=["PUT"]), False),
+        (VerifiedMethod.as_view(), True),
+        (VerifiedRest.as_view(), True),
+        (LockedMethods.as_view(), False),
+        (api_of(locked(verified(receive)), "locked first"), True),
+        (api_of(verified(locked(receive)), "verified first"), False),
+    ],
+)
+def test_a_lock_outside_of_a_verified_handler(
+    site: Site, urls: Urls, view: Any, is_reported: bool
+) -> None:
+    put(urls, view)
+    assert ("@verified_by is inside of the lock" in found().get("W014", "")) is is_reported
 
 
 def of_the_site(view: Any) -> Any:
