@@ -24,7 +24,7 @@ _COMPONENTS = "#/components/schemas/RedlockProblem"
 """The beginning of the references to the components of this module; a status follows."""
 
 _PYTHON_ONLY = re.compile(r"\(\?[^:=!<]|\(\?<[^=!]|\\[AZaUN]|[*+?}]\+")
-"""What a regular expression of Python may have, and one of ECMAScript, as in OpenAPI, may not."""
+"""Syntax that Python's regular expressions have, and those of ECMAScript and OpenAPI do not."""
 
 _BOOLEAN = {"type": "boolean"}
 _STRING = {"type": "string"}

@@ -45,7 +45,7 @@ METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may need a key; the others are idempotent without one."""
 
 IN_FLIGHT = ("auto", "conflict", "too-early", "wait")
-"""What a request gets while the first one with its key runs: 409, 425, or the same answer."""
+"""The answers to a request while the first one with its key runs: 409, 425 or the first one's."""
 
 
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
