@@ -105,12 +105,13 @@ def rest_framework_urls() -> list[URLPattern | URLResolver]:
     return [path("", include(router.urls))]
 
 
-def rest_framework_schema(**settings: Any) -> Any:
+def rest_framework_schema(urlconf: str | None = None, **settings: Any) -> Any:
     """Return the schema of REST framework's operations, as a client gets it."""
     hooks = ["drf_spectacular.hooks.postprocess_schema_enums", HOOK]
     with patched_settings({"POSTPROCESSING_HOOKS": hooks, **settings}):
         generator: Any = SchemaGenerator
-        return json.loads(json.dumps(generator().get_schema(request=None, public=True)))
+        result = generator(urlconf=urlconf).get_schema(request=None, public=True)
+        return json.loads(json.dumps(result))
 
 
 class PaidSchema(ninja.Schema):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from copy import deepcopy
+from types import ModuleType
 from typing import Any
 
 import ninja
 import pytest
 from django.conf.urls.i18n import i18n_patterns
-from django.http import HttpRequest, JsonResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import include, path
 from django.utils.decorators import method_decorator
@@ -206,6 +207,20 @@ def test_a_rule_is_found_below_a_language(urls: Callable[..., None], settings: S
     with held_elsewhere("order:7"):
         assert Client().post(key.replace("{id}", "7")).status_code == 409
     assert "409" in item["post"]["responses"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_rule_is_found_in_its_urlconf_and_not_in_that_of_a_request(
+    urls: Callable[..., None], settings: Settings, is_named: bool
+) -> None:
+    urls(path("c/<int:pk>/", Plain.as_view()))
+    served = settings.ROOT_URLCONF
+    settings.ROOT_URLCONF = ModuleType("root")
+    settings.ROOT_URLCONF.urlpatterns = [path("c/<int:pk>/", lambda request, pk: HttpResponse())]
+    rule = {"path": "/c/<int:pk>/", "key": ORDER, "methods": ["POST"]}
+    with_rule(settings, {**rule, "urlconf": served} if is_named else rule)
+    item = rest_framework_schema(served)["paths"]["/c/{id}/"]
+    assert ("409" in item["post"]["responses"]) is is_named
 
 
 def test_a_rule_for_a_path_of_django_ninja_is_found(
