@@ -19,7 +19,7 @@ const STATUSES = {
 const INCLUDED = {
   acquire: ["queue", "index", "set_locks"],
   confirm: ["trusted"],
-  extend: ["trusted", "index"],
+  extend: ["trusted", "ownership", "index"],
   release: ["queue"],
 };
 const key = (kind) => `${PREFIX}:${kind}:${config.key}`;

@@ -192,19 +192,27 @@ def confirm(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
     return [GRANTED, now, *fences]
 
 
+def not_held(
+    keyspace: Keyspace, now: int, locks: list[str], own: bytes, length: int | None = None
+) -> ScriptReply | None:
+    """Return the refusal unless the first `length` bytes of every lock are `own`; else None."""
+    absent = 0
+    for index, key in enumerate(locks, 1):
+        lock = keyspace.get(key)
+        if lock is not None and lock[:length] != own:
+            return refuse(keyspace, now, index, key, lock)
+        if lock is None and not absent:
+            absent = index
+    return [ABSENT, now, absent] if absent else None
+
+
 def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Extend every lock if all of them still have this token."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
-    value, ttl, absent = argv[1], int(argv[2]), 0
-    for index, key in enumerate(keys[2:], 1):
-        lock = keyspace.get(key)
-        if lock is not None and lock != value:
-            return refuse(keyspace, now, index, key, lock)
-        if lock is None and not absent:
-            absent = index
-    if absent:
-        return [ABSENT, now, absent]
+    value, ttl = argv[1], int(argv[2])
+    if (refused := not_held(keyspace, now, keys[2:], value)) is not None:
+        return refused
     for key, resource in zip(keys[2:], argv[3:-2], strict=True):
         if keyspace.pttl(key) < ttl:
             keyspace.set(key, value, ttl)
@@ -242,17 +250,11 @@ def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
     """Replace the value of every lock, if all of them still have the old token."""
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
-    value, old, ttl, tomb, absent = argv[1], argv[2], int(argv[3]), int(argv[5]), 0
+    value, old, ttl, tomb = argv[1], argv[2], int(argv[3]), int(argv[5])
     if keyspace.get(keys[2]) is not None or (tomb and keyspace.get(keys[3]) is not None):
         return [BURIED, now]
-    for index, key in enumerate(keys[4:], 1):
-        lock = keyspace.get(key)
-        if lock is not None and lock[:33] != old + b" ":
-            return refuse(keyspace, now, index, key, lock)
-        if lock is None and not absent:
-            absent = index
-    if absent:
-        return [ABSENT, now, absent]
+    if (refused := not_held(keyspace, now, keys[4:], old + b" ", 33)) is not None:
+        return refused
     for key, resource in zip(keys[4:], argv[6:-2], strict=True):
         left = max(ttl if argv[4] == b"1" else keyspace.pttl(key), ttl, 1)
         keyspace.set(key, value, left)

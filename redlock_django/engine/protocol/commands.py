@@ -35,10 +35,10 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "acquire": ("queue", "index", "set_locks"),
     "acquire_slot": ("queue", "index", "set_locks"),
     "confirm": ("trusted",),
-    "extend": ("trusted", "index"),
+    "extend": ("trusted", "ownership", "index"),
     "heal": ("trusted", "index", "set_locks"),
     "release": ("queue",),
-    "swap": ("trusted", "index"),
+    "swap": ("trusted", "ownership", "index"),
 }
 
 TOKEN = 32  # the hex digits of a token, with which a value begins

@@ -14,17 +14,20 @@ MUTANTS: tuple[Mutant, ...] = (
     # The script.
     Mutant(
         "a swap compares no token", "hand-on: only the lock with the old token is replaced",
-        scripts.swap, never("lock is not None and ..."),
+        scripts.not_held, never("lock is not None and ..."),
         test_swaps.test_the_token_is_compared_whole,
     ),
     Mutant(
         "a swap compares the token without its end", "hand-on: the whole token is compared",
-        scripts.swap, instead("lock[:33] != old + b' '", "lock[:32] != old"),
+        scripts.swap, instead(
+            "not_held(keyspace, now, keys[4:], old + b' ', 33)",
+            "not_held(keyspace, now, keys[4:], old, 32)",
+        ),
         test_swaps.test_the_token_is_compared_whole,
     ),
     Mutant(
-        "a swap creates a lock", "hand-on: no lock is set where none is", scripts.swap,
-        without("return [ABSENT, ...]"),
+        "a swap creates a lock", "hand-on: no lock is set where none is", scripts.not_held,
+        instead("[ABSENT, now, absent] if absent else None", "None"),
         test_swaps.test_a_ticket_of_a_lock_that_has_ended_is_too_late,
     ),
     Mutant(

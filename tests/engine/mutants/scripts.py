@@ -139,13 +139,13 @@ MUTANTS: tuple[Mutant, ...] = (
         schedules.no_heal_writes_to_a_master_of_another_deployment,
     ),
     Mutant(
-        "an extension re-creates", "extension: never creates a lock again", scripts.extend,
-        without("return [ABSENT, ...]"),
+        "an extension re-creates", "extension: never creates a lock again", scripts.not_held,
+        instead("[ABSENT, now, absent] if absent else None", "None"),
         test_safety.test_an_extension_counts_no_master_that_has_forgotten,
     ),
     Mutant(
         "an extension takes over", "extension: refused where another client holds it",
-        scripts.extend,
+        scripts.not_held,
         never("lock is not None and ..."),
         test_rounds.test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client,
     ),

@@ -4,18 +4,9 @@
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the index at fault (absent, refused)
 local ttl = tonumber(ARGV[3])
-local absent = 0
-for index = 1, #KEYS - 2 do
-  local lock = seen[2 + index]
-  if lock and lock ~= ARGV[2] then
-    return { round, REFUSED, now, index, redis.call('PTTL', KEYS[2 + index]), 0, lock:sub(1, 32) }
-  end
-  if not lock and absent == 0 then
-    absent = index
-  end
-end
-if absent > 0 then
-  return { round, ABSENT, now, absent }
+local refused = not_held(2, ARGV[2], -1)
+if refused then
+  return refused
 end
 for index = 1, #KEYS - 2 do
   if redis.call('PTTL', KEYS[2 + index]) < ttl then

@@ -10,18 +10,9 @@ local old, ttl, tomb = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[6])
 if seen[3] or (seen[4] and tomb > 0) then
   return { round, BURIED, now }
 end
-local absent = 0
-for index = 1, #KEYS - 4 do
-  local lock = seen[4 + index]
-  if lock and lock:sub(1, 33) ~= old .. ' ' then
-    return { round, REFUSED, now, index, redis.call('PTTL', KEYS[4 + index]), 0, lock:sub(1, 32) }
-  end
-  if not lock and absent == 0 then
-    absent = index
-  end
-end
-if absent > 0 then
-  return { round, ABSENT, now, absent }
+local refused = not_held(4, old .. ' ', 33)
+if refused then
+  return refused
 end
 for index = 1, #KEYS - 4 do
   local left = math.max(ARGV[5] == '1' and ttl or redis.call('PTTL', KEYS[4 + index]), ttl, 1)
