@@ -41,7 +41,7 @@ class ZooKeeperLease(Lease):
     nodes: tuple[str, ...]
     generation: int
     version: int = 0
-    """The version of the queue of a slot, since the lease has it."""
+    """The version of the queue of a slot, since the lease has it; 0 if it took a ticket."""
 
     @property
     def value(self) -> str:

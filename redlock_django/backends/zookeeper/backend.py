@@ -254,7 +254,8 @@ class ZooKeeperBackend(BaseBackend):
         if not left:
             if lease.limit > 1:
                 turns = self.tree.turns(*lease.names)
-                self.session.released[turns] = lease.slot, lease.version
+                if lease.version:
+                    self.session.released[turns] = lease.slot, lease.version
                 self.session.use(turns)
             return RequestBatch(partial(_delete_all, lease.nodes), seconds=seconds)
         # The process may end before the minimum hold does, and its session with it.
