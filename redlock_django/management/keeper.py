@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 POLL = 0.02  # seconds between looks at a group whose leader has ended
@@ -72,9 +73,9 @@ class Keeper:
                 command, process_group=self._group, preexec_fn=_die_with_parent(os.getpid())
             )
         except (OSError, subprocess.SubprocessError) as error:
-            os.write(self._report, b"failed %d\n" % (getattr(error, "errno", 0) or errno.EAGAIN))
+            self._write(b"failed %d\n" % (getattr(error, "errno", 0) or errno.EAGAIN))
             return 1
-        os.write(self._report, b"started %d\n" % self._process.pid)
+        self._write(b"started %d\n" % self._process.pid)
         while self._process.poll() is None:
             self._wait(woken)
             self._end_in_time()
@@ -82,6 +83,11 @@ class Keeper:
             self._end_group()
         status = self._process.returncode
         return 128 - status if status < 0 else status
+
+    def _write(self, line: bytes) -> None:
+        """Write a line to the supervisor; without effect if it has just died."""
+        with suppress(BrokenPipeError):
+            os.write(self._report, line)
 
     def _wait(self, woken: int) -> None:
         """Wait for a message, the end of the program, or the next moment to do something."""
@@ -125,7 +131,7 @@ class Keeper:
         if self._is_ending:
             return
         if overdue and self._control >= 0:
-            os.write(self._report, b"overdue\n")
+            self._write(b"overdue\n")
         self._is_ending = True
         self._kill_at = clock() + self._grace
         if self._guarded or self._control < 0:

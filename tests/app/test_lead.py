@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from io import StringIO
@@ -11,6 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from redlock_django import lock
+from redlock_django.management import keeper
 from redlock_django.testing import lose_lock
 from tests.waiting import until
 
@@ -122,3 +125,24 @@ def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(tmp_path: Path) 
     thread.join()
     assert status == 74
     assert written.endswith("the command was terminated")
+
+
+def test_a_supervisor_that_dies_while_its_keeper_starts() -> None:
+    """The keeper ends the program itself, and not only where the system kills it."""
+    control, supervisor = os.pipe()
+    read, report = os.pipe()
+    os.close(supervisor)
+    os.close(read)
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-I", "-S", keeper.__file__),
+            *(str(control), str(report), "30", "1", "0", "sleep", "60"),
+        ],
+        pass_fds=(control, report),
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(control)
+    os.close(report)
+    assert (ended.returncode, ended.stderr) == (128 + 15, "")
