@@ -9,6 +9,7 @@ from django.db import models
 from django.http import HttpResponse, JsonResponse
 from django.middleware.csrf import get_token
 from django.template.loader import render_to_string
+from django.utils.http import urlencode
 from django.views.decorators.csrf import csrf_protect
 
 from redlock_django.edit_locks.forms import VERSION
@@ -52,6 +53,12 @@ class PresencePage:
 
         response.add_post_render_callback(add)
 
+    def _path(self, **more: str) -> str:
+        """Return the path of this page with its parameters, such as those of a pop-up."""
+        kept = {name: values for name, values in self._request.GET.lists() if name != MODE}
+        query = urlencode({**kept, **more}, doseq=True)
+        return f"{self._request.path}?{query}" if query else str(self._request.path)
+
     def _rendered(self) -> str:
         context = {
             "page": self._presence.page,
@@ -59,7 +66,8 @@ class PresencePage:
             "editor": str(self.editor or ""),
             "is_read_only": self.is_read_only,
             "is_refusing": self._is_refusing,
-            "path": self._request.path,
+            "edit_path": self._path(),
+            "read_path": self._path(**{MODE: "read"}),
             "csrf_token": get_token(self._request),
             "nonce": _nonce(self._request),
         }

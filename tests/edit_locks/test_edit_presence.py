@@ -135,6 +135,15 @@ def test_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
     assert 'name="_save"' not in his.text
 
 
+@pytest.mark.usefixtures("warns")
+def test_the_links_of_a_page_keep_its_parameters(anna: Client, bob: Client, change: str) -> None:
+    opened(anna, change)
+    his = opened(bob, f"{change}?_popup=1")
+    assert f'href="{change}?_popup=1&amp;_edit=read"' in his.text
+    reading = OpenPage(bob, f"{change}?_edit=read&_popup=1")
+    assert f'href="{change}?_popup=1"' in reading.text
+
+
 @pytest.mark.usefixtures("refuses")
 def test_refuse_shows_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
     hers = opened(anna, change)
