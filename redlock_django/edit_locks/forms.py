@@ -109,9 +109,13 @@ class ComparedForm(_ModelForm):
         return next(visible, "")
 
     def edit_names(self) -> list[str]:
-        """Return the columns that are compared. One that the form saves is never ignored."""
-        ignored = self.edit_ignore - {*self.fields}
+        """Return the columns that are compared."""
+        ignored = self._ignored()
         return [one.name for one in columns(type(self.instance)) if one.name not in ignored]
+
+    def _ignored(self) -> frozenset[str]:
+        """Return the columns that are not compared; one that the form saves always is."""
+        return self.edit_ignore - {*self.fields}
 
     def edit_sets(self) -> list[str]:
         """Return the many-to-many fields that the form saves."""
@@ -135,7 +139,7 @@ class ComparedForm(_ModelForm):
 
     def _version_of(self, row: models.Model, sets: dict[str, list[str]]) -> str:
         if self.edit_is_row:
-            return row_version(row, self.edit_ignore - {*self.fields})
+            return row_version(row, self._ignored())
         return json.dumps(version_of(row, self.edit_names(), sets))
 
     def full_clean(self) -> None:
@@ -175,7 +179,7 @@ class ComparedForm(_ModelForm):
         self._changed: frozenset[str] | None = None
         if self.edit_is_row:
             self._shown = self._version_of(stored, {})
-            same = is_row(stored, shown, self.edit_ignore - {*self.fields})
+            same = is_row(stored, shown, self._ignored())
         else:
             using = str(stored._state.db)
             sets = locked_sets(stored, self.edit_sets(), using)
