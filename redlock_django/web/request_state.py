@@ -30,6 +30,8 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_cache_control
 from django.utils.functional import SimpleLazyObject
 
+from redlock_django.web.frameworks import operation_of
+
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
     from redlock_django.web.options import LockOptions
@@ -182,12 +184,21 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
 
 def checks_user(view: object) -> bool:
     """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
-    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")
+    return any(
+        hasattr(function, "login_url") and hasattr(function, "redirect_field_name")
+        for function in _with_function(view)
+    )
 
 
 def is_verified(view: object) -> bool:
     """Return whether a view has the decorator `@verified_by`, at any depth."""
-    return hasattr(view, "verified_by")
+    return any(hasattr(function, "verified_by") for function in _with_function(view))
+
+
+def _with_function(view: object) -> tuple[object, object]:
+    """Return a view, and the function that it calls if it is the method of an operation."""
+    # `@decorate_view` of django-ninja decorates that method, which lacks the attributes.
+    return view, getattr(operation_of(view), "view_func", None)
 
 
 request_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}

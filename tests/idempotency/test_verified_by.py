@@ -18,6 +18,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from ninja import NinjaAPI
+from ninja.decorators import decorate_view
 from pytest_django import Settings
 from rest_framework.permissions import BasePermission
 from rest_framework.views import APIView
@@ -297,6 +298,14 @@ class LockedMethods(LockAPIMixin, APIView):
         return receive(request)
 
 
+@pytest.mark.parametrize(
+    ("inside", "name"), [(verified, "@verified_by"), (login_required, "login")]
+)
+def test_idempotent_around_an_operation_that_checks_is_refused(inside: Any, name: str) -> None:
+    with pytest.raises(InvalidRedlock, match=f"{name}.* is inside of @idempotent"):
+        api_of(decorate_view(once)(inside(receive)), f"{name} inside")
+
+
 def api_of(view: Any, name: str) -> NinjaAPI:
     api = NinjaAPI(urls_namespace=name)
     api.post("/")(view)
@@ -313,6 +322,8 @@ def api_of(view: Any, name: str) -> NinjaAPI:
         (LockedMethods.as_view(), False),
         (api_of(locked(verified(receive)), "locked first"), True),
         (api_of(verified(locked(receive)), "verified first"), False),
+        (api_of(decorate_view(locked)(verified(receive)), "locked around"), True),
+        (api_of(decorate_view(verified)(locked(receive)), "verified around"), False),
     ],
 )
 def test_a_lock_outside_of_a_verified_handler(
