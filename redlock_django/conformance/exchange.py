@@ -91,7 +91,7 @@ class Service:
             raise BadConfig(f"the URL is not valid: {error}") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise BadConfig(f"the URL must be http://HOST or https://HOST, got {self.url!r}")
-        if parts.path.strip("/") or parts.query or parts.username:
+        if parts.path.strip("/") or parts.query or "@" in parts.netloc:
             raise BadConfig("the URL must have no path and no user: paths are in the configuration")
         self._host, self._secure = parts.hostname, parts.scheme == "https"
         self._cookies: dict[str, dict[str, str]] = {}

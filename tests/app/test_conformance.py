@@ -360,6 +360,7 @@ def test_a_bad_configuration_is_named(document: dict[str, Any], message: str) ->
         ("ftp://a", "[operation]\npath = '/'", "the URL must be http://HOST or https://HOST"),
         ("http://a:99999", "[operation]\npath = '/'", "the URL is not valid: Port out of range"),
         ("http://a/b", "[operation]\npath = '/'", "the URL must have no path"),
+        ("http://:pw@a", "[operation]\npath = '/'", "the URL must have no path and no user"),
         ("http://a", "operation =", "not TOML"),
         ("http://a", None, "No such file"),
     ],
