@@ -147,7 +147,7 @@ def records_requests(view: Callable[..., Any] | None) -> bool:
 
     Such a wrapper has the attribute `records_requests`, whose value is the wrapper itself.
     """
-    return hasattr(view, "records_requests")
+    return any(hasattr(function, "records_requests") for function in _with_function(view))
 
 
 def is_recording_wrapper(view: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""`method_decorator` with a list: a decorator of ours around others is the one of its class."""
+"""`method_decorator` and `decorate_view`: a decorator of ours around others knows its view."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
+from ninja import NinjaAPI
+from ninja.decorators import decorate_view
 from pytest_django import Settings
 from rest_framework import renderers
 from rest_framework.request import Request
@@ -76,6 +78,21 @@ def test_a_lock_around_an_idempotent_handler_is_an_error(urls: Urls) -> None:
     urls(path("", Handler.as_view()))
     with pytest.raises(InvalidRedlock, match="@idempotent is"):
         Client().post("/")
+
+
+@pytest.mark.parametrize(
+    ("ours", "message"), [(locked, "@idempotent is below the lock"), (idempotent, "twice")]
+)
+def test_a_decorator_around_an_idempotent_operation_is_an_error(ours: Any, message: str) -> None:
+    """A replay would wait for the lock, or be recorded twice."""
+
+    @decorate_view(ours)
+    @idempotent
+    def pay(request: HttpRequest) -> HttpResponse:
+        raise AssertionError("never")
+
+    with pytest.raises(InvalidRedlock, match=message):
+        NinjaAPI(urls_namespace=message).post("/")(pay)
 
 
 def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
