@@ -11,25 +11,21 @@ from django.conf import settings
 
 from redlock_django.exceptions import (
     BadResource,
-    IdempotencyUnavailable,
     IncompleteBody,
     KeyExpired,
     KeyInFlight,
-    KeyInvalid,
     KeyMissing,
-    KeyReused,
     KeyUnscoped,
     LimitReached,
     LockLost,
-    OutcomeUncertain,
     RedlockError,
     RequestTooLarge,
     ResourceLocked,
-    ResultUnavailable,
     StoreUnavailable,
     TooManyRecords,
     TooManyWaiters,
 )
+from redlock_django.idempotency.registration import REFUSALS
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import Problem, problem_type_of_class
@@ -104,24 +100,18 @@ def _errors_of_lock(lock: LockOptions, method: str) -> _Errors:
 
 
 def _errors_of_idempotency(options: IdempotentOptions, current: IdempotencySettings) -> _Errors:
-    if current.required:
-        yield KeyMissing, None
-    yield KeyInvalid, None
+    """Yield the refusals without those that the arguments and the settings exclude."""
     ignores_unscoped = current.on_unscoped == "ignore" and not current.required
-    if not (isinstance(options.scope, str) or ignores_unscoped):
-        yield KeyUnscoped, None
-    yield IncompleteBody, None
+    possible: dict[type[RedlockError], bool] = {
+        KeyMissing: current.required,
+        KeyUnscoped: not (isinstance(options.scope, str) or ignores_unscoped),
+        KeyExpired: current.on_expired == "reject",
+        RequestTooLarge: bool(current.max_request_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+        TooManyRecords: current.max_records is not None and options.scope is None,
+        TooManyWaiters: current.on_in_flight in ("auto", "wait"),
+    }
     is_early = current.on_in_flight == "too-early"
-    yield KeyInFlight, HTTPStatus.TOO_EARLY if is_early else None
-    yield OutcomeUncertain, None
-    yield ResultUnavailable, None
-    if current.on_expired == "reject":
-        yield KeyExpired, None
-    if current.max_request_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
-        yield RequestTooLarge, None
-    yield KeyReused, None
-    if current.max_records is not None and options.scope is None:
-        yield TooManyRecords, None
-    yield IdempotencyUnavailable, None
-    if current.on_in_flight in ("auto", "wait"):
-        yield TooManyWaiters, None
+    for error in REFUSALS:
+        if possible.get(error, True):
+            yield error, HTTPStatus.TOO_EARLY if is_early and error is KeyInFlight else None
+    yield IncompleteBody, None

@@ -133,6 +133,9 @@ _REFUSALS = [
     ),
 ]  # fmt: skip
 
+REFUSALS = tuple(refusal.error for refusal in _REFUSALS)
+"""The errors with which idempotency refuses requests."""
+
 register_counters({name: CounterType(text, "{request}") for name, text in _COUNTERS.items()})
 for _error, _status, _code, _retryable, _new_key, _title, _detail in _REFUSALS:
     _problem = Problem(
