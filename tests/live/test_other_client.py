@@ -71,7 +71,11 @@ def test_both_exclude_each_other_and_their_fences_grow(
             )
             for _ in range(2)
         ]
-        printed = [process.communicate(timeout=120)[0] for process in others]
+        try:
+            printed = [process.communicate(timeout=120)[0] for process in others]
+        finally:
+            for process in others:
+                process.kill()
         done = [pair for one in ours for pair in one.result(120)]
     for process in others:
         assert process.returncode == 0
