@@ -54,7 +54,7 @@ LAYERS = [
     locking.lock
     locking.leader locking.resumed_lock locking.unused_locks
     fenced operate.* models migrations.*
-    web web.answers web.frameworks
+    web web.answers web.view_kinds
     web.request_values
     web.name_templates web.transactions
     web.options web.hold

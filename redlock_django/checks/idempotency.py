@@ -37,15 +37,16 @@ from redlock_django.idempotency.settings import (
     settings_of,
 )
 from redlock_django.models import IdempotencyRecord
-from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import (
+from redlock_django.web.rules import Route, routes
+from redlock_django.web.transactions import view_name
+from redlock_django.web.view_kinds import (
+    Framework,
+    authenticating_framework,
     checks_user,
     is_recording_wrapper,
     is_verified,
     records_requests,
 )
-from redlock_django.web.rules import Route, routes
-from redlock_django.web.transactions import view_name
 
 
 def check_idempotency(**_: Any) -> list[CheckMessage]:

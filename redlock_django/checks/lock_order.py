@@ -10,10 +10,14 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.options import LockOptions
-from redlock_django.web.request_state import checks_user, is_verified
 from redlock_django.web.transactions import TransactionMarker, view_name
+from redlock_django.web.view_kinds import (
+    Framework,
+    authenticating_framework,
+    checks_user,
+    is_verified,
+)
 
 _CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", "redlock_django.web.verified_by")
 

@@ -20,10 +20,10 @@ from redlock_django.conf.settings import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
-from redlock_django.web.frameworks import ninja_operations
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
+from redlock_django.web.view_kinds import ninja_operations
 
 
 def check_views(**_: Any) -> list[CheckMessage]:

@@ -14,12 +14,7 @@ from django.utils.decorators import classonlymethod
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
-from redlock_django.web.request_state import (
-    RequestState,
-    is_verified,
-    opens_transaction,
-    records_requests,
-)
+from redlock_django.web.request_state import RequestState
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
     call_in_transactions,
@@ -27,6 +22,7 @@ from redlock_django.web.transactions import (
     transaction_marker,
     view_name,
 )
+from redlock_django.web.view_kinds import is_verified, opens_transaction, records_requests
 
 try:
     from rest_framework import views

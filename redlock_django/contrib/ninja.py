@@ -8,8 +8,8 @@ from typing import Any
 
 from redlock_django.contrib.openapi import Described, complete
 from redlock_django.contrib.possible_answers import Options, options_of, possible_answers
-from redlock_django.web.frameworks import ninja_operations
 from redlock_django.web.rules import RuledView, ruled_views
+from redlock_django.web.view_kinds import ninja_operations
 
 try:
     from ninja import NinjaAPI

@@ -23,10 +23,9 @@ from redlock_django.idempotency.placement import (
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import KEYS, IdempotentOptions
-from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.mixins import wrapped_dispatch
-from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
+from redlock_django.web.view_kinds import records_requests, resolve_annotations
 
 if TYPE_CHECKING:
     from django.views.generic import View as DjangoView

@@ -12,9 +12,14 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
-from redlock_django.web.frameworks import Framework, authenticating_framework
-from redlock_django.web.request_state import checks_user, is_verified, records_requests
 from redlock_django.web.transactions import view_name
+from redlock_django.web.view_kinds import (
+    Framework,
+    authenticating_framework,
+    checks_user,
+    is_verified,
+    records_requests,
+)
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call

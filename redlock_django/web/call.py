@@ -34,12 +34,7 @@ from redlock_django.web.answers import (
     judge_effects,
     was_rolled_back_by_django,
 )
-from redlock_django.web.request_state import (
-    RequestState,
-    bound_to,
-    is_recording_wrapper,
-    records_requests,
-)
+from redlock_django.web.request_state import RequestState
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
     TransactionMarker,
@@ -53,6 +48,7 @@ from redlock_django.web.transactions import (
     unanswerable_error,
     view_name,
 )
+from redlock_django.web.view_kinds import bound_to, is_recording_wrapper, records_requests
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper

@@ -25,20 +25,20 @@ from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments,
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
-from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, LockResourceArguments
-from redlock_django.web.request_state import (
-    is_async_class,
-    is_recording_wrapper,
-    opens_transaction,
-    records_requests,
-)
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,
     transaction_marker,
     two_locks_error,
+)
+from redlock_django.web.view_kinds import (
+    is_async_class,
+    is_recording_wrapper,
+    opens_transaction,
+    records_requests,
+    resolve_annotations,
 )
 
 View = TypeVar("View", bound=Callable[..., Any])

@@ -20,7 +20,6 @@ from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.options import VALUES
-from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,
@@ -28,6 +27,7 @@ from redlock_django.web.transactions import (
     two_locks_error,
     view_name,
 )
+from redlock_django.web.view_kinds import is_recording_wrapper, records_requests
 
 if TYPE_CHECKING:
     from django.views.generic import View

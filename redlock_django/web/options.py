@@ -21,9 +21,9 @@ from redlock_django.locking.thread_state import reset_with_threads, threads_are_
 from redlock_django.locking.transactions.databases import check_database
 from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_transactions
 from redlock_django.locking.transactions.transaction_lock import TransactionLock
-from redlock_django.web.frameworks import Framework, authenticating_framework
 from redlock_django.web.name_templates import Template
 from redlock_django.web.transactions import old_data_error, view_name
+from redlock_django.web.view_kinds import Framework, authenticating_framework
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 

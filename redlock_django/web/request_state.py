@@ -19,9 +19,8 @@ be a second submission.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import async_to_sync
@@ -29,8 +28,6 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_cache_control
 from django.utils.functional import SimpleLazyObject
-
-from redlock_django.web.frameworks import operation_of
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
@@ -140,65 +137,6 @@ class RequestState:
             lock.release()
             # After it: see docs/explanation/interrupts.md. Signal receivers may have kept others.
             self.locks = tuple(other for other in self.locks if other is not lock)
-
-
-def records_requests(view: Callable[..., Any] | None) -> bool:
-    """Return whether a view has a wrapper that records requests, at any depth.
-
-    Such a wrapper has the attribute `records_requests`, whose value is the wrapper itself.
-    """
-    return any(hasattr(function, "records_requests") for function in _with_function(view))
-
-
-def is_recording_wrapper(view: Callable[..., Any]) -> bool:
-    """Return whether a view is itself a wrapper that records requests, with nothing around it."""
-    function: Any = view
-    while isinstance(function, partial):  # as method_decorator() binds a method
-        function = function.func
-    function = getattr(function, "__func__", function)
-    return getattr(function, "records_requests", None) is function
-
-
-def bound_to(view: Any) -> Any:
-    """Return the instance whose method a view is, inside of any decorators, or None.
-
-    `method_decorator` binds the method in a `partial` before it decorates it.
-    """
-    while view is not None:
-        if (instance := getattr(getattr(view, "func", view), "__self__", None)) is not None:
-            return instance
-        view = getattr(view, "__wrapped__", None)
-    return None
-
-
-@lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
-def is_async_class(view_class: Hashable) -> bool:
-    """Return whether the methods of a view class are async, although `dispatch` is no coroutine."""
-    return getattr(view_class, "view_is_async", False) is True
-
-
-def opens_transaction(view: Callable[..., Any]) -> bool:
-    """Return whether a view acquires a lock, at any depth, and opens its transaction after that."""
-    return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
-
-
-def checks_user(view: object) -> bool:
-    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
-    return any(
-        hasattr(function, "login_url") and hasattr(function, "redirect_field_name")
-        for function in _with_function(view)
-    )
-
-
-def is_verified(view: object) -> bool:
-    """Return whether a view has the decorator `@verified_by`, at any depth."""
-    return any(hasattr(function, "verified_by") for function in _with_function(view))
-
-
-def _with_function(view: object) -> tuple[object, object]:
-    """Return a view, and the function that it calls if it is the method of an operation."""
-    # `@decorate_view` of django-ninja decorates that method, which lacks the attributes.
-    return view, getattr(operation_of(view), "view_func", None)
 
 
 request_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}

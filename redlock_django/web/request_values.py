@@ -23,7 +23,7 @@ from django.http import HttpRequest
 from django.http.request import HttpHeaders, RawPostDataException
 
 from redlock_django.exceptions import BadResource, IncompleteBody, InvalidRedlock
-from redlock_django.web.frameworks import is_rest_request, ninja_parser
+from redlock_django.web.view_kinds import is_rest_request, ninja_parser
 
 SOURCES = ("header", "get", "post", "json")
 """Where `RequestValues.read` finds values."""

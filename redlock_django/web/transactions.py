@@ -22,7 +22,7 @@ from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import MayReadOldData
 from redlock_django.locking.transactions.transaction_lock import TransactionLock
 from redlock_django.web.answers import judge_effects
-from redlock_django.web.frameworks import operation_of
+from redlock_django.web.view_kinds import operation_of
 
 
 class TransactionMarker(set[str]):

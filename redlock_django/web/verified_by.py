@@ -14,11 +14,10 @@ from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockError, SignatureInvalid
 from redlock_django.web.answers import Problem, aanswer, answer, gettext_noop, register_problem
 from redlock_django.web.call import Call, call_of
-from redlock_django.web.frameworks import resolve_annotations
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import is_async_class
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import view_name
+from redlock_django.web.view_kinds import is_async_class, resolve_annotations
 
 View = TypeVar("View", bound=Callable[..., Any])
 

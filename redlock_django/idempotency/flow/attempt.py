@@ -67,8 +67,9 @@ from redlock_django.web.options import (
     return_pooled_connections,
     waiting_thread,
 )
-from redlock_django.web.request_state import PageInProgress, forbid_caching, is_async_class
+from redlock_django.web.request_state import PageInProgress, forbid_caching
 from redlock_django.web.transactions import transaction_marker
+from redlock_django.web.view_kinds import is_async_class
 
 logger = logging.getLogger("redlock_django")
 

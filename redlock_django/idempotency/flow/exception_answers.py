@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.urls import get_resolver, get_urlconf
 
-from redlock_django.web.request_state import is_async_class
+from redlock_django.web.view_kinds import is_async_class
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call

@@ -18,9 +18,9 @@ from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
 from redlock_django.web.call import Call
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import opens_transaction
 from redlock_django.web.request_values import arequest_user, request_user
 from redlock_django.web.transactions import two_locks_error, view_name
+from redlock_django.web.view_kinds import opens_transaction
 
 if TYPE_CHECKING:
     from redlock_django.idempotency.flow.recorders import AnyRecorder, ViewTransaction
