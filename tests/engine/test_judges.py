@@ -260,13 +260,15 @@ JUDGES: dict[str, Judge] = {
     ),
     "a ticket is used once": Judge(
         unraised(Checker.resumed, 1),
-        ((scripts.swap, together(
-            never("keyspace.get(...) is not None or ..."),
-            instead(
-                "lock is not None and lock[:33] != old + b' '",
-                "lock is not None and lock[:33] != old + b' ' and b'handed_on' not in lock",
-            ),
-        )),),
+        (
+            (scripts.swap, never("keyspace.get(...) is not None or ...")),
+            # Only a swap compares the beginning of a lock.
+            (scripts.not_held, instead(
+                "lock is not None and lock[:length] != own",
+                "lock is not None and lock[:length] != own"
+                " and not (length and b'handed_on' in lock)",
+            )),
+        ),
         "takes what was taken before", HANDING,
     ),
     "a taker has the fence of its giver": Judge(
@@ -275,7 +277,11 @@ JUDGES: dict[str, Judge] = {
         "with another fence", HANDING,
     ),
     "nobody holds a lock before its taker": Judge(
-        unraised(Checker.resumed, 3), ((scripts.swap, without("return [ABSENT, ...]")),),
+        unraised(Checker.resumed, 3),
+        ((scripts.not_held, instead(
+            "[ABSENT, now, absent] if absent else None",
+            "[ABSENT, now, absent] if absent and length is None else None",
+        )),),
         "another client has held it",
         replace(HANDING, ttls=(0.2, 0.3), seconds=8.0, busy=0.2, faults=frozenset({"pause"})),
     ),
