@@ -14,7 +14,7 @@ import json
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,13 @@ def cases() -> Iterator[Case]:
     yield Case("join: the server restarted", Join(**join, mode="join"), (restarted,), (TIME, 3, 4))
     other = ("SET", D.marker, f"{'1' * 40} 1 n=5,ttl=1")
     yield Case("join: another deployment", Join(**join, mode="join"), (other,), (TIME, 3))
+    one = Deployment(names=("a",), failover=True)
+    profile = ("SET", D.marker, f"{'1' * 40} 1 {one.fingerprint}")
+    yield Case("join: one server, with PROFILE", Join(deployment=one, run_id="1" * 40, mode="join"),
+               (profile,))  # fmt: skip
+    without: dict[str, Any] = {"deployment": replace(one, failover=False), "run_id": "1" * 40}
+    yield Case("join: the same server, without PROFILE", Join(**without, mode="join"), (profile,),
+               (TIME, 3))  # fmt: skip
 
 
 def sent(case: Case) -> tuple[list[str], list[bytes]]:

@@ -106,8 +106,8 @@ class Membership:
             return "has this deployment's marker under another name, and is asked again"
         return (
             f"its marker has {fingerprint!r}, this alias has {self.fingerprint!r}: every client of "
-            "a master must have the same MASTERS, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after "
-            "a planned change run 'manage.py redlock_init --reconfigure')"
+            "a master must have the same MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and "
+            "RESTART_DELAY (after a planned change run 'manage.py redlock_init --reconfigure')"
         )
 
     def _missing(self, now: float) -> list[str]:

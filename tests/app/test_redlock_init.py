@@ -222,6 +222,28 @@ def test_changed_values_need_a_reconfiguration(site: list[LocalMaster]) -> None:
         lock("order:1").acquire()
 
 
+def test_a_process_without_profile_is_refused_beside_those_with_it(
+    masters: list[LocalMaster],
+) -> None:
+    alone = redlock(masters[:1], RESTART_DELAY=80)
+    with_profile = redlock(masters[:1], RESTART_DELAY=80, PROFILE="failover")
+    with override_settings(REDLOCK=with_profile):
+        init()
+        with lock("order:1"):
+            pass
+    with override_settings(REDLOCK=alone):
+        with pytest.raises(QuorumUnreachable, match="profile=failover") as unreachable:
+            lock("order:1").acquire()
+        assert "must have the same MASTERS, PROFILE, MAX_TTL" in str(unreachable.value)
+        said = refused()
+        assert "must have the same MASTERS, PROFILE, MAX_TTL" in said
+        assert "profile=failover" in said
+        assert "trusted in " in init("--reconfigure")
+    locks.close()
+    with override_settings(REDLOCK=with_profile), pytest.raises(QuorumUnreachable, match="PROFILE"):
+        lock("order:1").acquire()
+
+
 def test_added_masters_are_not_trusted_before_old_locks_expire(
     masters: list[LocalMaster],
 ) -> None:

@@ -474,6 +474,7 @@ def test_a_list_of_one_group_equals_a_plain_list_of_masters(settings: Settings) 
         assert isinstance(found, MemoryBackend)
         prints.append(found.deployment.fingerprint)
     assert prints[0] == prints[1]
+    # A server keeps this string, so an upgrade that changed it would stop every site.
     assert numbers_of(prints[0]) == "n=3,ttl=60000,skew=500,delay=63750"
 
 

@@ -283,6 +283,7 @@ def test_a_missing_or_invalid_marker_is_written_again(
         ({"max_ttl": 20.0}, 3, "ttl=20000"),
         ({"max_clock_skew": 0.25}, 3, "skew=250"),
         ({"restart_delay": 2.0}, 3, "delay=2000"),
+        ({"failover": True}, 3, "profile=failover"),
         ({}, 4, "n=4"),
     ],
 )
@@ -299,7 +300,7 @@ def test_other_numbers_on_the_same_masters_are_a_mismatch(
             text = str(caught.value)
             assert named in text
             assert variant.backend.deployment.fingerprint in text
-            assert "MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
+            assert "MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
             assert "redlock_init --reconfigure" in text
         assert [marker(master) for master in masters[:3]] == before
         assert variant.release(variant.acquire("order:1")) is True

@@ -47,8 +47,10 @@ class Deployment:
         """The numbers and the masters as one string, stored in every marker."""
         members = self.members or identity(self.names)
         shards = f"groups={self.shard_count}," if self.shard_count > 1 else ""
+        # A client without PROFILE sends scripts that do not notice a failover.
+        profile = "profile=failover," if self.failover else ""
         return (
-            f"n={self.masters},{shards}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"n={self.masters},{shards}{profile}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
             f"delay={ms(self.restart_delay)},masters={members[:16]}"
         )
 

@@ -52,8 +52,9 @@ class Standing(Enum):
 NOT_NEW = {
     Standing.USED: "{name} is not new: it stores {key!r}",
     Standing.FOREIGN: (
-        "{name} belongs to a deployment with {fingerprint!r}, but this one is {known!r}. After a "
-        "planned change, use --reconfigure."
+        "{name} belongs to a deployment with {fingerprint!r}, but this one is {known!r}. Every "
+        "client must have the same MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY. "
+        "After a planned change, use --reconfigure."
     ),
 }
 
@@ -89,8 +90,9 @@ class Command(BaseCommand):
         how.add_argument(
             "--reconfigure",
             action="store_true",
-            help="use after changing MASTERS, MAX_TTL, MAX_CLOCK_SKEW or RESTART_DELAY: store the "
-            "new values on all masters, which become trusted when all older locks have expired",
+            help="use after changing MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW or RESTART_DELAY: "
+            "store the new values on all masters, which become trusted when all older locks have "
+            "expired",
         )
         add(
             "--removed",
