@@ -124,6 +124,16 @@ def _check_combination(arguments: Mapping[str, Any]) -> None:
                 f"idempotent(): {name} has no effect with scope, which is the owner of all keys, "
                 "whatever the user and the body. Leave out one of them"
             )
+    if "wait" in used and arguments.get("on_in_flight") in ("conflict", "too-early"):
+        raise InvalidRedlock(
+            f"idempotent(): wait has no effect with on_in_flight={arguments['on_in_flight']!r}, "
+            "which answers at once. Set on_in_flight to 'wait', or leave out wait"
+        )
+    if "redact" in used and arguments.get("store_body") is False:
+        raise InvalidRedlock(
+            "idempotent(): redact has no effect with store_body=False, which stores no body. Leave "
+            "out one of them"
+        )
 
 
 @overload

@@ -217,6 +217,11 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     for key, (default, check) in KEYS.items():
         value = given.get(key, default)
         values[key.lower()] = None if value is None and default is None else check(value, key)
+    if "MAX_RECORDS_WINDOW" in given and values["max_records"] is None:
+        raise ValueError(
+            "MAX_RECORDS_WINDOW is set, and MAX_RECORDS is not, so nothing is limited. Set "
+            "MAX_RECORDS to the number of new keys in that time, or remove MAX_RECORDS_WINDOW"
+        )
     settings = IdempotencySettings(**values)
     if settings.store == "database":
         if settings.database not in connections.settings:

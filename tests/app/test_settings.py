@@ -116,6 +116,7 @@ def test_a_service_of_sentinel_is_named_in_the_place_of_a_host(settings: Setting
         ({"SENTINELS": ["redis://s:1"], "MASTERS": ["cache:default"]}, "must start with redis://"),
         ({"SENTINELS": ["redis://s:1"], "PROFILE": None}, "Set PROFILE to 'failover'"),
         ({"SENTINEL_OPTIONS": []}, "SENTINEL_OPTIONS must be a dict"),
+        ({"SENTINEL_OPTIONS": {"password": CANARY}}, "List the URLs of the Sentinels in SENTINELS"),
         ({"TOLERATE": ["replica"]}, "beside its primary. Remove 'replica' from TOLERATE"),
         ({"MASTERS": [["redis://a"], ["redis://b"]]}, "MASTERS names several groups. Name one"),
         (

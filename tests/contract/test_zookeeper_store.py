@@ -1064,9 +1064,12 @@ def test_wrong_credentials_are_refused_and_never_shown(
         ({"OPTIONS": {"auth": 1}}, "OPTIONS: unknown key 'auth'"),
         ({"OPTIONS": {"auth_data": [SECRET]}}, "auth_data must be a list of pairs"),
         ({"OPTIONS": {"auth_data": [("sasl", SECRET)]}}, "use sasl_options"),
+        ({"OPTIONS": {"ca": "ca.pem"}}, "ca has no effect without use_ssl: set use_ssl to True"),
+        ({"OPTIONS": {"verify_certs": True, "use_ssl": False}}, "verify_certs has no effect"),
+        ({"OPTIONS": {"keyfile": "k", "use_ssl": True}}, "keyfile has no effect without certfile"),
         ({"OPTIONS": {"sasl_options": {"password": SECRET}}}, "with the key 'mechanism'"),
         (
-            {"OPTIONS": {"check_hostname": True, "verify_certs": False}},
+            {"OPTIONS": {"use_ssl": True, "check_hostname": True, "verify_certs": False}},
             "check_hostname needs verify_certs: set both or none",
         ),
         ({"OPTIONS": {"default_acl": [SECRET]}}, "a list of ACLs of kazoo.security"),

@@ -271,6 +271,9 @@ def test_an_administrator_finds_the_record_of_an_event(site: Site) -> None:
             {"key": "json:id", "scope": "s", "anonymous_scope": lambda request, **_: "all"},
             "anonymous_scope has no effect with scope",
         ),
+        ({"wait": 5, "on_in_flight": "conflict"}, "'conflict', which answers at once"),
+        ({"wait": 5, "on_in_flight": "too-early"}, "on_in_flight to 'wait', or leave out wait"),
+        ({"redact": lambda request, body: b"", "store_body": False}, "redact has no effect with"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:

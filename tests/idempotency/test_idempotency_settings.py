@@ -85,6 +85,7 @@ def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
         ({"ON_IN_FLIGHT": "refuse"}, "ON_IN_FLIGHT must be one of"),
         ({"MAX_WAITERS": 4}, "MAX_WAITERS is a key of the alias"),
         ({"MAX_RECORDS": 0}, "MAX_RECORDS must be a number of records, 1 or more"),
+        ({"MAX_RECORDS_WINDOW": 60}, "MAX_RECORDS is not, so nothing is limited"),
         ({"MAX_RECORDS_WINDOW": 0}, "MAX_RECORDS_WINDOW must be at least 1"),
         ({"WAIT": -1}, "WAIT must be at least 0"),
         ({"MAX_RESPONSE_BYTES": "1M"}, "MAX_RESPONSE_BYTES must be a number of bytes"),

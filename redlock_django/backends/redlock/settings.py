@@ -58,9 +58,13 @@ class RedlockSettings(StoreSettings):
 
     @classmethod
     def read(cls, section: Section, *, label: str = "") -> Self:
-        sentinels = read_sentinels(
-            several(section, "SENTINELS"), mapping(section, "SENTINEL_OPTIONS")
-        )
+        sentinel_options = mapping(section, "SENTINEL_OPTIONS")
+        sentinels = read_sentinels(several(section, "SENTINELS"), sentinel_options)
+        if sentinel_options and not sentinels:
+            raise ValueError(
+                "SENTINEL_OPTIONS is set, and SENTINELS is not, so no Sentinel would be asked. "
+                "List the URLs of the Sentinels in SENTINELS, or remove SENTINEL_OPTIONS"
+            )
         options = mapping(section, "OPTIONS")
         addresses = read_masters(section["MASTERS"], options, label, sentinels)
         if cls.needs_masters and not addresses:

@@ -22,10 +22,8 @@ from redlock_django.backends.values import (
 )
 from redlock_django.wire.servers.address import nearest
 
-_OPTIONS = (
-    "auth_data", "ca", "certfile", "check_hostname", "default_acl", "keyfile", "keyfile_password",
-    "sasl_options", "use_ssl", "verify_certs",
-)  # fmt: skip
+_OF_TLS = ("ca", "certfile", "check_hostname", "keyfile", "keyfile_password", "verify_certs")
+_OPTIONS = ("auth_data", "default_acl", "sasl_options", "use_ssl", *_OF_TLS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +118,18 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     for key, check in {"sasl_options": _check_sasl, "default_acl": _check_acl}.items():
         if given.get(key) is not None:
             check(given[key])
+    for key in given if not given.get("use_ssl") else ():
+        if key in _OF_TLS:
+            raise ValueError(
+                f"OPTIONS: {key} has no effect without use_ssl: set use_ssl to True, or remove "
+                f"{key}"
+            )
+    for key in ("keyfile", "keyfile_password"):
+        if given.get(key) and not given.get("certfile"):
+            raise ValueError(
+                f"OPTIONS: {key} has no effect without certfile: name the file of the certificate, "
+                f"or remove {key}"
+            )
     if given.get("check_hostname") and not given.get("verify_certs", True):
         raise ValueError("OPTIONS: check_hostname needs verify_certs: set both or none")
     return {**given, "auth_data": _credentials(given.get("auth_data") or ())}
