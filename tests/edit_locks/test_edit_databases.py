@@ -13,12 +13,15 @@ from django.test import RequestFactory
 from django.views.generic import UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
+from tests.edit_locks.conftest import MEMORY
 from tests.edit_locks.models import Article, Tag
 from tests.edit_locks.pages import form_of
 from tests.live.transactions.conftest import database_alias
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_django import Settings
 
     _UpdateView = UpdateView[Article, Any]
 else:
@@ -29,8 +32,11 @@ WAIT = 60
 
 
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
-def alias(request: pytest.FixtureRequest, django_db_blocker: Any, tmp_path: Path) -> Iterator[str]:
+def alias(
+    request: pytest.FixtureRequest, settings: Settings, django_db_blocker: Any, tmp_path: Path
+) -> Iterator[str]:
     """Return a second database of the site, with the tables of articles."""
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     if request.param == "sqlite":
         options = {"transaction_mode": "IMMEDIATE", "timeout": WAIT}
         entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "db")}
