@@ -15,7 +15,7 @@ from pytest_django import Settings
 
 from redlock_django import QuorumUnreachable, lock, locks
 from redlock_django.management.commands import redlock_init
-from redlock_django.testing.masters import LocalMaster
+from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.wire.servers import trust_declaration as declaration
 from redlock_django.wire.servers.handshake import NotUpYet, check
 from tests.operate.commands import run
@@ -206,6 +206,42 @@ def test_force_asks_and_names_the_risk(site: list[LocalMaster]) -> None:
         assert "There is no master 'nowhere'" in refused("--force", "nowhere")
         assert "There is no master '9'" in refused("--force", "9")
     assert "All 5 masters are already trusted" in init()
+
+
+def test_force_spares_the_delay_after_a_clean_shutdown_with_aof() -> None:
+    """Without the command no client counts the server: it cannot know that the end was clean."""
+    options = ["--appendonly", "yes", "--appendfsync", "everysec"]
+    with (
+        local_masters(1, args=options) as [server],
+        override_settings(REDLOCK=redlock([server], RESTART_DELAY=300, TTL=50)),
+    ):
+        init()
+        held = lock("order:1", renew=False).acquire()
+        with server.client() as client:
+            client.shutdown()
+        server.process.wait()
+        server.start()
+        log = server.log_path.read_text()
+        assert "DB loaded from append only file" in log.split("bye bye")[1]
+        until(lambda: "restarted: trusted in 29" in refusal())
+        with (
+            mock.patch("sys.stdin.isatty", return_value=True),
+            mock.patch("builtins.input", return_value="yes"),
+        ):
+            assert "trusted now" in init("--force", "1")
+        lock("order:2", wait=30).acquire().release()
+        held.verify()
+        held.release()
+        server.kill()
+        server.start()
+        until(lambda: "restarted: trusted in 29" in refusal())
+        locks.close()
+
+
+def refusal() -> str:
+    with pytest.raises(QuorumUnreachable) as caught:
+        lock("order:2").acquire()
+    return str(caught.value)
 
 
 def test_changed_values_need_a_reconfiguration(site: list[LocalMaster]) -> None:

@@ -33,8 +33,8 @@ from redlock_django.wire.servers.trust_declaration import (
 logger = logging.getLogger("redlock_django")
 
 RISK = (
-    "If it stored locks before it restarted or was flushed, they are lost, and a resource that a "
-    "client still holds can be acquired by another client."
+    "If it has forgotten locks, as after a crash or without persistence, a resource that a client "
+    "still holds can be acquired by another client."
 )
 
 
