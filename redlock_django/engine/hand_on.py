@@ -23,9 +23,19 @@ IN_TRANSIT = '{"handed_on":1}'
 
 
 def hand_on(
-    client: Client, lease: RedlockLease, token: str, ttl: float, holder: str, *, now: float
+    client: Client,
+    lease: RedlockLease,
+    token: str,
+    ttl: float,
+    holder: str,
+    *,
+    now: float,
+    bury: bool = False,
 ) -> Protocol[RedlockLease]:
     """Hand a lease on: replace its token by `token`, for at least `ttl` seconds from now.
+
+    With `bury`, the links are not those that sent the acquire of the lease, which may still arrive:
+    where its token was not replaced, a tombstone keeps it from being set.
 
     Returns the lease that the client with the ticket takes. If too few masters answer, the lease
     gets its own token back, and still is what it was. Raises LockLost, QuorumUnreachable.
@@ -41,7 +51,7 @@ def hand_on(
     if not swap.won:
         yield from swap.undo()
         raise unreachable(client.deployment, lease.names, swap.tally)
-    if left := swap.left(lease):
+    if left := swap.left(lease, bury=bury):
         yield left
     until = max(lease.until, valid_until(ttl, handed.started))
     return replace(handed, until=until, reached=swap.tally.reached, tally=swap.tally)
@@ -158,11 +168,11 @@ class _Swapping:
         new, limit = self._swap, self._old.limit
         return self._send(Release(new.deployment, new.resources, new.value, limit=limit))
 
-    def left(self, lease: RedlockLease) -> Round | None:
+    def left(self, lease: RedlockLease, *, bury: bool) -> Round | None:
         """Return the round that releases what is left of a lease whose token was replaced.
 
         That is the lease itself where its token may not have been replaced, and its waiter, which
-        may be in the queue of any master.
+        may be in the queue of any master. With `bury`, a tombstone is written.
         """
         votes = enumerate(self.tally.votes)
         granted = {master for master, vote in votes if vote and vote.ballot is Ballot.GRANTED}
@@ -171,8 +181,9 @@ class _Swapping:
         if not rest:
             return None
         release = Release(
-            self._deployment, lease.resources, lease.value, waiter=lease.waiter, limit=lease.limit
-        )
+            self._deployment, lease.resources, lease.value,
+            bury=bury, waiter=lease.waiter, limit=lease.limit,
+        )  # fmt: skip
         return self._send(release, rest)
 
     def _send(self, command: Swap | Release, masters: frozenset[int] | None = None) -> Round:

@@ -110,6 +110,26 @@ def test_the_giver_leaves_nothing_where_its_token_was_not_replaced() -> None:
     assert masters.tokens() == [handed.token, handed.token, ""]
 
 
+@pytest.mark.parametrize("bury", [True, False])
+def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bury: bool) -> None:
+    """On the links of the acquire it cannot: there, the release follows it."""
+    masters = Masters(3)
+    protocol = masters.acquire()
+    acquire = next(protocol)
+    assert isinstance(acquire, Round)
+    masters.hear(acquire, silent=(2,))
+    with pytest.raises(StopIteration) as acquired:
+        protocol.send(masters.now)
+    lease = acquired.value.value
+    handing = hand_on.hand_on(
+        client(masters), lease, next(fresh()), TTL, HOLDER, now=masters.now, bury=bury
+    )
+    handed = masters.run(handing)
+    masters.hear_at(acquire, 2)
+    late = "" if bury else lease.token
+    assert masters.tokens() == [handed.token, handed.token, late]
+
+
 def test_a_swap_that_is_undone_late_is_released() -> None:
     """The link was lost with the undo, and the release came on the next one."""
     masters = Masters(3)

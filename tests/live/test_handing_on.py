@@ -1,9 +1,10 @@
-"""A lock that goes from a process to a real Celery worker, both of which are killed."""
+"""A lock that goes to a real Celery worker, and from a thread to a task, on real servers."""
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from tests.programs import ROOT
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
+from tests.wire.variants import HOLDER, Loop, joined, open_variant
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -68,3 +70,21 @@ def test_a_killed_giver_and_a_killed_worker_leave_one_holder_at_a_time(
     assert float(after[3]) > float(took[3]) + 2.5, (
         "the lock of the killed process ends with its TTL"
     )
+
+
+def test_a_task_buries_the_lock_of_a_thread_that_it_hands_on(masters: list[LocalMaster]) -> None:
+    with (
+        joined("threads", masters[:3]) as threads,
+        open_variant("loop", threads.backend) as loop,
+    ):
+        assert isinstance(loop, Loop)
+        loop.start()
+        loop.wait_usable(3)
+        held = threads.acquire("order:1")
+        threads.settle()
+        tombstone = f"redlock:tomb:{held.token}"
+        with masters[2].client() as client:
+            client.delete("redlock:lock:order:1")  # as if the acquire were still on its way
+            loop.run(threads.backend.ahand_on(held, secrets.token_hex(16), 30, HOLDER))
+            loop.settle()
+            until(lambda: client.exists(tombstone), "the token cannot be set any more")

@@ -129,10 +129,14 @@ class RedlockBackend(BaseBackend):
         assert isinstance(lease, RedlockLease)
         return rounds.extend(self.deployment, lease, ttl, now=self.clock())
 
-    def _hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Protocol[RedlockLease]:
-        """Return the round that hands a lease of this store on."""
+    def _hand_on(
+        self, lease: Lease, token: str, ttl: float, holder: str, home: object = None
+    ) -> Protocol[RedlockLease]:
+        """Return the round that hands a lease of this store on, on the links of `home`."""
         assert isinstance(lease, RedlockLease)
-        return hand_on.hand_on(self._client, lease, token, ttl, holder, now=self.clock())
+        return hand_on.hand_on(
+            self._client, lease, token, ttl, holder, now=self.clock(), bury=home is not lease.home
+        )
 
     def _resume(
         self, handed: Lease, ttl: float, holder: str, home: object = None
@@ -229,10 +233,12 @@ class RedisBackend(RedlockBackend):
         return await self.loop_driver().run(protocol, wait_for_links=False)
 
     def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
-        return self._home_threads(lease).run(self._hand_on(lease, token, ttl, holder))
+        driver = self._home_threads(lease)
+        return driver.run(self._hand_on(lease, token, ttl, holder, driver))
 
     async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
-        return await self.loop_driver().run(self._hand_on(lease, token, ttl, holder))
+        driver = self.loop_driver()
+        return await driver.run(self._hand_on(lease, token, ttl, holder, driver))
 
     def resume(self, handed: Lease, ttl: float, holder: str) -> RedlockLease:
         driver = self.thread_driver()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from redlock_django.backends.memory import scripts
 from redlock_django.engine import hand_on
 from redlock_django.engine.hand_on import _Swapping
@@ -106,6 +108,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a giver leaves its token on a minority", "hand-on: nothing of the giver is left",
         hand_on.hand_on, without("yield left"),
         test_swaps.test_the_giver_leaves_nothing_where_its_token_was_not_replaced,
+    ),
+    Mutant(
+        "a giver on other links writes no tombstone", "hand-on: a late acquire sets nothing",
+        _Swapping.left, argument(Release, bury="False"),
+        partial(
+            test_swaps.test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing,
+            bury=True,
+        ),
     ),
     Mutant(
         "a slot that was handed on passes no turn on", "hand-on: its waiter leaves as any other",
