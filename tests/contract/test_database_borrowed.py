@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.connections import Job
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.direct_cursor import DirectCursor
 from redlock_django.exceptions import StoreUnavailable
@@ -171,6 +174,40 @@ def test_a_lock_that_a_finalizer_releases_inside_a_job_is_posted(
     pair(backend)
     assert released == [None]
     until(lambda: not held(backend), what="it was released")
+
+
+def test_nothing_is_kept_of_the_job_of_a_thread_that_has_ended(backend: DatabaseBackend) -> None:
+    jobs: list[weakref.ref[Job[int]]] = []
+
+    def work() -> None:
+        job = Job(lambda cursor: 1)
+        jobs.append(weakref.ref(job))
+        backend.connections.perform(job)
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(60)
+    gc.collect()
+    assert [job() for job in jobs] == [None] * 3
+
+
+def test_a_caller_is_in_its_job_again_after_one_of_a_signal_handler(
+    backend: DatabaseBackend,
+) -> None:
+    seen: list[bool] = []
+
+    def interrupted(cursor: Any) -> None:
+        seen.append(backend.connections.is_in_job())
+        inner = Job(lambda cursor: backend.connections.is_in_job())
+        with pytest.raises(StoreUnavailable):  # the caller has the only connection
+            backend.connections.perform(inner)
+        seen.append(backend.connections.is_in_job())
+
+    backend.connections._timeout = 0.2
+    backend.connections.perform(Job(interrupted))
+    assert seen == [True, True]
+    assert not backend.connections.is_in_job()
 
 
 def test_many_threads_share_one_connection(backend: DatabaseBackend) -> None:

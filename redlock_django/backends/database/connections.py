@@ -120,7 +120,7 @@ class Connections:
         self._free: queue.SimpleQueue[Connection] = queue.SimpleQueue()
         self._lends = False
         self._waiting: set[threading.Thread] = set()  # for a connection that is free
-        self._callers: dict[int, Job[Any]] = {}  # the last job that each thread did itself
+        self._doing = threading.local()  # its `job` is the one that the calling thread does itself
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
         self._failing = False
         self._unsent: deque[Job[Any]] = deque()
@@ -139,6 +139,8 @@ class Connections:
 
         An interrupt leaves the job to a thread, if it has begun.
         """
+        around = self._own_job()  # that of a caller which a signal handler has interrupted
+        self._doing.job = job
         try:
             if self._do_here(job):
                 return
@@ -147,6 +149,8 @@ class Connections:
             if job.borrowed:
                 self._take_over(job)
             raise
+        finally:
+            self._doing.job = around
         self.wait(finished)
 
     def _take_over(self, job: Job[Any]) -> None:
@@ -160,7 +164,6 @@ class Connections:
         """Do a job on a connection that is free, and return whether it was done."""
         if not self._lends or self._waiting or self._failing or self._unsent or self.closed:
             return False
-        self._callers[threading.get_ident()] = job
         try:
             _move(self._free.get_nowait, job.borrowed.append)
             cursor = job.borrowed[0].cursor
@@ -221,8 +224,11 @@ class Connections:
 
     def is_in_job(self) -> bool:
         """Return whether the calling thread is doing a job, so that it cannot wait for another."""
-        job = self._callers.get(threading.get_ident())
+        job = self._own_job()
         return bool(job and job.borrowed) or threading.current_thread() in self._threads
+
+    def _own_job(self) -> Job[Any] | None:
+        return getattr(self._doing, "job", None)
 
     def too_slow(self) -> StoreUnavailable:
         """Return the error for a database that did not answer in time."""
