@@ -90,6 +90,7 @@ class LockServices:
 
 
 def _make(options: AliasSettings) -> LockService:
+    thread_state.check_poll()
     alias = options.alias
     backend_class = options.backend_class
     notice = partial(events.server, alias, backend_class.servers_are_masters)

@@ -10,6 +10,7 @@ need them: `queue.SimpleQueue()`, not `from queue import SimpleQueue`.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from collections.abc import Callable
@@ -32,9 +33,10 @@ def reset_with_threads(reset: Callable[[], object]) -> None:
 def follow_patches() -> None:
     """Make what belongs to threads again, because gevent or eventlet has replaced the threads.
 
-    Raises InvalidRedlock if a thread from before that still serves locks.
+    Raises InvalidRedlock if a thread from before that still serves locks, and for eventlet.
     """
     global get_ident
+    check_poll()
     if any(thread.name.startswith("redlock-") for thread in threading.enumerate()):
         from redlock_django.exceptions import InvalidRedlock  # not above: it is hardly ever needed
 
@@ -46,6 +48,17 @@ def follow_patches() -> None:
     for reset in _resets:
         reset()
     get_ident = threading.get_ident
+
+
+def check_poll() -> None:
+    """Raise InvalidRedlock where threads cannot wait for several connections at once."""
+    if not hasattr(select, "poll"):
+        from redlock_django.exceptions import InvalidRedlock
+
+        raise InvalidRedlock(
+            "This process has no select.poll(), on which threads wait for the servers of locks. "
+            "eventlet.monkey_patch() removes it: use gevent, threads or asyncio instead"
+        )
 
 
 def threads_are_greenlets() -> bool:

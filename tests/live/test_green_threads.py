@@ -151,11 +151,23 @@ def test_requests_of_a_gevent_worker_wait_for_one_lock(
         listener.close()
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"MASTERS": ["redis://127.0.0.1:1"]},
+        {"BACKEND": "redlock_django.backends.database.DatabaseBackend"},
+        {
+            "BACKEND": "redlock_django.backends.zookeeper.ZooKeeperBackend",
+            "HOSTS": ["127.0.0.1:1"],
+        },
+    ],
+    ids=["redis", "database", "zookeeper"],
+)
 def test_a_process_without_poll_is_refused(
-    masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
+    section: dict[str, Any], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Because eventlet.monkey_patch() removes it."""
-    settings.REDLOCK = {"default": {"MASTERS": [master.url for master in masters[:3]]}}
+    settings.REDLOCK = {"default": section}
     monkeypatch.delattr(select, "poll")
     with pytest.raises(InvalidRedlock, match=r"eventlet\.monkey_patch.*gevent, threads or asyncio"):
         lock("order:1").acquire()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import select
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.reentrancy import Interrupting
@@ -302,7 +300,6 @@ class RedisBackend(RedlockBackend):
     def thread_driver(self) -> ThreadDriver:
         """Return the driver that the threads of this process share."""
         if self._threads is None:
-            _check_poll(self.alias)
             with self._making:
                 if self._threads is None:
                     driver = self._threads = ThreadDriver(self._links)
@@ -367,15 +364,6 @@ class RedisBackend(RedlockBackend):
         driver = self._loops.pop(asyncio.get_running_loop(), None)
         if driver is not None:
             await driver.aclose()
-
-
-def _check_poll(alias: str) -> None:
-    """Raise InvalidRedlock where threads cannot wait for several connections at once."""
-    if not hasattr(select, "poll"):
-        raise InvalidRedlock(
-            f"REDLOCK[{alias!r}]: this process has no select.poll(), on which threads wait for the "
-            "masters. eventlet.monkey_patch() removes it: use gevent, threads or asyncio instead."
-        )
 
 
 TOKENS = map(bytes.hex, iter(partial(os.urandom, 16), b""))
