@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from redlock_django.conf.settings import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
+from redlock_django.web.name_templates import Template
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
@@ -72,15 +73,15 @@ def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage
 
 def _locked_in_two_ways() -> Iterator[CheckMessage]:
     """Yield E018 for a template that one view locks in a transaction and another one does not."""
-    first: dict[str, tuple[str, str]] = {}
+    first: dict[Hashable, tuple[str, str]] = {}
     for name, template, options in _locked_templates():
         database = options.in_transaction
         where = "in the store" if database is None else f"in transactions of {database!r}"
-        other, elsewhere = first.setdefault(template, (name, where))
+        other, elsewhere = first.setdefault(template.identity, (name, where))
         if elsewhere != where:
             yield Error(
-                f"{name} locks {template!r} {where}, and {other} locks it {elsewhere}. They do not "
-                "exclude each other.",
+                f"{name} locks {template.text!r} {where}, and {other} locks it {elsewhere}. "
+                "They do not exclude each other.",
                 hint="Lock one template in one way: with in_transaction= everywhere, or nowhere.",
                 id="redlock_django.E018",
             )
@@ -88,14 +89,15 @@ def _locked_in_two_ways() -> Iterator[CheckMessage]:
 
 def _two_limits() -> Iterator[CheckMessage]:
     """Yield W049 for a template that two views lock with different limits."""
-    first: dict[tuple[str, str], tuple[str, int]] = {}
+    first: dict[tuple[str, Hashable], tuple[str, int]] = {}
     for name, template, options in _locked_templates():
         if options.in_transaction is None:
             limit = options.limit or 1
-            other, others = first.setdefault((options.using, template), (name, limit))
+            key = (options.using, template.identity)
+            other, others = first.setdefault(key, (name, limit))
             if limit != others:
                 yield checks.Warning(
-                    f"{name} locks {template!r} {_with_limit(limit)}, and {other} locks it "
+                    f"{name} locks {template.text!r} {_with_limit(limit)}, and {other} locks it "
                     f"{_with_limit(others)}. So {max(limit, others)} clients may hold it at once.",
                     hint="Lock one template with one limit everywhere.",
                     id="redlock_django.W049",
@@ -106,7 +108,7 @@ def _with_limit(limit: int) -> str:
     return "without a limit" if limit == 1 else f"with limit={limit}"
 
 
-def _locked_templates() -> Iterator[tuple[str, str, LockOptions]]:
+def _locked_templates() -> Iterator[tuple[str, Template, LockOptions]]:
     """Yield each template that a view locks: the name of the view, the template, the options."""
     planned = _planned()
     if not getattr(settings, "ROOT_URLCONF", None):
@@ -121,7 +123,7 @@ def _locked_templates() -> Iterator[tuple[str, str, LockOptions]]:
                 continue
             seen.add((name, id(options)))
             for template in options.templates:
-                yield name, template.text, options
+                yield name, template, options
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:

@@ -215,5 +215,6 @@ def _template(key: str | Computed) -> str | Computed:
     def constant(request: HttpRequest, **kwargs: Any) -> str:
         return key
 
-    constant.__qualname__ = key  # the system checks compare it to other templates
+    constant.__qualname__ = key  # what messages show
+    constant.constant_name = key  # type: ignore[attr-defined]  # as a template of this text
     return constant

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -43,7 +43,8 @@ class Template:
     that different values never make the same name. A name over 200 bytes keeps its beginning and
     ends in a hash of the whole name. `names` are the URL kwargs that the template needs;
     `needs_request` is whether it also reads the request, and `needs_user` whether it reads the
-    request's user, `needs_body` its body. Raises InvalidRedlock for a malformed string.
+    request's user, `needs_body` its body. Templates with the same `identity` make the same names.
+    Raises InvalidRedlock for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
@@ -52,9 +53,10 @@ class Template:
         self.needs_user = False
         self.needs_body = False
         self.is_async = inspect.iscoroutinefunction(source)
+        self.identity: Hashable
         self._computed: Computed | None = None
         if isinstance(source, str):
-            self.text = source
+            self.text = self.identity = source
             self._start, self._rest = parse(source)
             self._slots = [slot for slot, _ in self._rest]
             self._keys = {slot.key for slot in self._slots}
@@ -64,6 +66,9 @@ class Template:
             self.needs_body = any(s.source in BODY_SOURCES for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
+            is_hashable = isinstance(source, Hashable)
+            own: Hashable = source if is_hashable else id(source)
+            self.identity = getattr(source, "constant_name", own)
             self._slots = []
             self._computed = source
         else:

@@ -443,6 +443,54 @@ def test_two_limits_of_a_name_are_reported(urls: Urls, name: str, is_reported: b
     assert ("locks 'nightly' with limit=3" in found().get("W049", "")) is is_reported
 
 
+class Unhashable:
+    """A callable that is equal to others of its class."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, request: HttpRequest, **kwargs: Any) -> str:
+        return "name"
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def maker(name: str) -> Callable[..., str]:
+    """Return a function with the same `__qualname__` as all others that this makes."""
+    return lambda request, **kwargs: name
+
+
+one_name, one_callable = maker("a"), Unhashable()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_reported"),
+    [
+        (one_name, one_name, True),
+        (one_name, maker("b"), False),
+        (one_callable, one_callable, True),
+        (one_callable, Unhashable(), False),
+        ("".strip, "".strip, True),
+        ("name", "name", True),
+    ],
+    ids=["one closure", "two closures", "one object", "two objects", "a method", "a string"],
+)
+def test_two_limits_of_a_callable_are_those_of_one_object(
+    urls: Urls, first: Any, second: Any, is_reported: bool
+) -> None:
+    urls(
+        path("a/", lock_resource(first, limit=2)(plain)),
+        path("b/", lock_resource(second, limit=3)(plain)),
+    )
+    assert ("W049" in found()) is is_reported
+
+
+def test_two_limits_of_a_name_of_a_class_and_of_a_decorator_are_reported(urls: Urls) -> None:
+    view = TwoAtOnce.as_view(lock_key="nightly")
+    urls(path("a/", view), path("b/", lock_resource("nightly", limit=3)(plain)))
+    assert "locks 'nightly' with limit=3" in found()["W049"]
+
+
 def test_one_limit_of_a_template_everywhere_is_in_order(urls: Urls, settings: Settings) -> None:
     urls(path("a/<int:pk>/", two_at_once), path("b/<int:pk>/", TwoAtOnce.as_view()))
     assert "W049" not in found()
