@@ -34,9 +34,9 @@ from redlock_django.web.transactions import (
     two_locks_error,
 )
 from redlock_django.web.view_kinds import (
+    has_lock,
     is_async_class,
     is_recording_wrapper,
-    opens_transaction,
     records_requests,
     resolve_annotations,
 )
@@ -122,7 +122,7 @@ def lock_resource(
                 '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
                 "decorate the result of its as_view()"
             )
-        if opens_transaction(view):
+        if has_lock(view):
             raise two_locks_error(view)
         check_adjacent(view)
         if options.in_transaction is not None and iscoroutinefunction(view):

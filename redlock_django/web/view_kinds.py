@@ -80,6 +80,14 @@ def _resolved(annotation: Any, names: dict[str, Any]) -> Any:
         return annotation
 
 
+def api_view_function(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function below `@api_view` that a handler calls; any other handler as it is."""
+    if getattr(handler, "__module__", "") != "rest_framework.decorators":
+        return handler
+    function: Callable[..., Any] = inspect.getclosurevars(handler).nonlocals.get("func", handler)
+    return function
+
+
 def ninja_operations(view: Any) -> Iterator[Any]:
     """Yield the operations of django-ninja at one path, which a view of its URL runs.
 
@@ -145,6 +153,13 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
+def has_lock(view: Callable[..., Any]) -> bool:
+    """Return whether a view acquires a lock, or the function of the operation that it runs."""
+    return any(
+        function is not None and opens_transaction(function) for function in _with_function(view)
+    )
+
+
 def checks_user(view: object) -> bool:
     """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
     return any(
@@ -158,7 +173,7 @@ def is_verified(view: object) -> bool:
     return any(hasattr(function, "verified_by") for function in _with_function(view))
 
 
-def _with_function(view: object) -> tuple[object, object]:
+def _with_function(view: Any) -> tuple[Any, Any]:
     """Return a view, and the function that it calls if it is the method of an operation."""
     # `@decorate_view` of django-ninja decorates that method, which lacks the attributes.
     return view, getattr(operation_of(view), "view_func", None)

@@ -91,6 +91,20 @@ def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) 
         Client(headers={"X-User": "ann"}).post("/around/7/")
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_lock_around_an_operation_that_has_one_is_refused_at_import(kind: str) -> None:
+    def pay_twice(request: HttpRequest, pk: int) -> dict[str, Any]:
+        return {"paid": pk}
+
+    async def apay_twice(request: HttpRequest, pk: int) -> dict[str, Any]:
+        return {"paid": pk}
+
+    operation = ninja.NinjaAPI(urls_namespace=f"twice-{kind}").post("/{pk}/")
+    locked_twice = decorate_view(locked)(locked(pay_twice if kind == "sync" else apay_twice))
+    with pytest.raises(InvalidRedlock, match=r"pay_twice has two lock decorators.*Pass all templ"):
+        operation(locked_twice)
+
+
 async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_client_leaves(
     urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, is_free: Callable[[str], bool]
 ) -> None:
