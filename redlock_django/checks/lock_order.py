@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import dropwhile
 from typing import Any
 
 from django.core import checks
 from django.core.checks import CheckMessage
 
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
@@ -17,6 +19,7 @@ from redlock_django.web.view_kinds import (
     authenticating_framework,
     checks_user,
     is_verified,
+    opens_transaction,
 )
 
 _CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", "redlock_django.web.verified_by")
@@ -90,10 +93,8 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
     bases: tuple[type, ...] = () if owner is None else owner.__mro__
     around_class = hasattr(getattr(locked, "__wrapped__", None), "view_class")
     if owner is not None and not (by_rule or around_class):
-        # Of several decorators of dispatch, it is unknown which are inside and which outside.
-        # After LockResourceMixin; this is its mark.
-        bases = tuple(dropwhile(lambda base: not _is_lock_mixin(base), bases))
-    elif (decorator := _checking_decorator(locked)) is not None:
+        locked, bases = _inside_dispatch(owner)
+    if (decorator := _checking_decorator(locked)) is not None:
         return decorator
     # A class that inherits from AccessMixin has imported it.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
@@ -103,9 +104,23 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
             continue
         if mixins is not None and issubclass(base, mixins.AccessMixin):
             return base.__name__
-        if is_verified(dispatch) and not _is_lock_mixin(base):
+        if checks_user(dispatch) or is_verified(dispatch):
             return base.__name__
     return None
+
+
+def _inside_dispatch(owner: type) -> tuple[Any, tuple[type, ...]]:
+    """Return what the lock around the `dispatch` of a class runs, and the classes further in.
+
+    What it runs is the wrapper or function directly inside of it, None for LockResourceMixin.
+    """
+    bases = owner.__mro__
+    # A decorator of a subclass has the attributes of the dispatch that it decorates.
+    locking = [base for base in bases if opens_transaction(vars(base).get("dispatch"))]
+    if not locking:
+        return None, ()
+    inside = getattr(_locked(vars(locking[-1])["dispatch"]), "__wrapped__", None)
+    return inside, bases[bases.index(locking[-1]) + 1 :]
 
 
 def _check_of_handler(name: str, handler: Any, around: LockOptions | None) -> str | None:
@@ -119,7 +134,6 @@ def _check_of_handler(name: str, handler: Any, around: LockOptions | None) -> st
         return _checking_decorator(handler) if is_locked else None
     if not hasattr(handler, "lock_options"):
         return None
-    # Of several decorators in one method_decorator, it is unknown which are inside.
     return _checking_decorator(getattr(_locked(handler), "__wrapped__", None))
 
 
@@ -130,12 +144,34 @@ def _checking_decorator(view: Any) -> str | None:
     return "@verified_by" if is_verified(view) else None
 
 
-def _is_lock_mixin(base: type) -> bool:
-    return getattr(vars(base).get("dispatch"), "opens_transaction", False) is True
-
-
 def _locked(view: Any) -> Any:
     """Return the wrapper that `@lock_resource` has made, which may be inside of others."""
-    while hasattr(getattr(view, "__wrapped__", None), "lock_options"):
-        view = view.__wrapped__
+    view = _in_order(view)
+    while hasattr(inner := _in_order(getattr(view, "__wrapped__", None)), "lock_options"):
+        view = inner
     return view
+
+
+def _in_order(function: Any) -> Any:
+    """Return what `method_decorator` calls: its decorators, each around the next.
+
+    Django applies them again for each request, to a method of its instance, and gives its own
+    wrapper the attributes of all of them, without their order.
+    """
+    if module_of(function) != "django.utils.decorators":
+        return function
+    kept = inspect.getclosurevars(function).nonlocals
+    if not {"decorators", "method"} <= kept.keys():
+        return function
+
+    @functools.wraps(kept["method"])
+    def called(*args: Any, **kwargs: Any) -> None:
+        """Stand for the method, as Django does when it creates the class."""
+
+    wrapped: Any = called
+    try:
+        for decorate in kept["decorators"]:
+            wrapped = decorate(wrapped)
+    except InvalidRedlock:  # two locks, which are refused at the request
+        return function
+    return wrapped

@@ -24,7 +24,7 @@ from redlock_django.web.name_templates import Template
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
-from redlock_django.web.view_kinds import ninja_operations
+from redlock_django.web.view_kinds import api_view_function, ninja_operations
 
 
 def check_views(**_: Any) -> list[CheckMessage]:
@@ -280,7 +280,7 @@ def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     actions = getattr(view, "actions", None) or {}
     for name in {*getattr(owner, "http_method_names", ()), *actions.values()}:
         if handler := getattr(owner, name, None):
-            yield f"{view_name(owner)}.{name}", handler
+            yield f"{view_name(owner)}.{name}", api_view_function(handler)
 
 
 def _operations_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -5,7 +5,6 @@ Add "redlock_django.contrib.spectacular.hook" to POSTPROCESSING_HOOKS in SPECTAC
 
 from __future__ import annotations
 
-import inspect
 import posixpath
 import re
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from redlock_django.contrib.openapi import Described, complete
 from redlock_django.contrib.possible_answers import Options, options_of, possible_answers
 from redlock_django.web.mixins import LockResourceMixin
 from redlock_django.web.rules import RuledView, ruled_views
+from redlock_django.web.view_kinds import api_view_function
 
 try:
     from drf_spectacular import plumbing
@@ -73,10 +73,7 @@ def _options(endpoint: Any, ruled: list[RuledView]) -> Iterator[Options]:
     yield from options_of(callback)
     actions = getattr(callback, "actions", None) or {}
     handler = getattr(callback.cls, actions.get(method.lower(), method.lower()), None)
-    yield from options_of(handler)
-    if handler is not None and handler.__module__ == "rest_framework.decorators":
-        # The handler of @api_view calls the function in its closure, without its attributes.
-        yield from options_of(inspect.getclosurevars(handler).nonlocals.get("func"))
+    yield from options_of(None if handler is None else api_view_function(handler))
 
 
 def _path(generator: Any, request: Any, endpoint: Any, trimmed: str) -> str:

@@ -148,16 +148,14 @@ def is_async_class(view_class: Hashable) -> bool:
     return getattr(view_class, "view_is_async", False) is True
 
 
-def opens_transaction(view: Callable[..., Any]) -> bool:
+def opens_transaction(view: object) -> bool:
     """Return whether a view acquires a lock, at any depth, and opens its transaction after that."""
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
 def has_lock(view: Callable[..., Any]) -> bool:
     """Return whether a view acquires a lock, or the function of the operation that it runs."""
-    return any(
-        function is not None and opens_transaction(function) for function in _with_function(view)
-    )
+    return any(map(opens_transaction, _with_function(view)))
 
 
 def checks_user(view: object) -> bool:
@@ -173,7 +171,7 @@ def is_verified(view: object) -> bool:
     return any(hasattr(function, "verified_by") for function in _with_function(view))
 
 
-def _with_function(view: Any) -> tuple[Any, Any]:
+def _with_function(view: object) -> tuple[object, object]:
     """Return a view, and the function that it calls if it is the method of an operation."""
     # `@decorate_view` of django-ninja decorates that method, which lacks the attributes.
     return view, getattr(operation_of(view), "view_func", None)

@@ -18,6 +18,7 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from pytest_django import Settings
+from rest_framework.decorators import api_view
 from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
@@ -206,6 +207,46 @@ class DecoratedInOrder(View):
     pass
 
 
+@method_decorator([locked, login_required], name="dispatch")
+class DecoratedInside(View):
+    pass
+
+
+@method_decorator(locked, name="dispatch")
+class LockAroundMixin(LoginRequiredMixin, View):
+    pass
+
+
+@method_decorator(login_required, name="dispatch")
+class DecoratedLogin(View):
+    pass
+
+
+class LockAroundDecorated(LockResourceMixin, DecoratedLogin):
+    lock_key = "order:<int:pk>"
+
+
+@method_decorator(login_required, name="dispatch")
+class LoginAroundDecorated(Dispatch):
+    pass
+
+
+class HandlerInside(View):
+    @method_decorator([locked, login_required])
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+class HandlerInOrder(View):
+    @method_decorator([login_required, locked])
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+def unlocked(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
 class LockedApi(APIView):  # type: ignore[misc]
     pass
 
@@ -221,6 +262,14 @@ class LockedApi(APIView):  # type: ignore[misc]
         (ComputedFirst.as_view(), "LoginRequiredMixin"),
         (locked(Private.as_view()), "LoginRequiredMixin"),
         (DecoratedInOrder.as_view(), None),
+        (DecoratedInside.as_view(), "decorator"),
+        (LockAroundMixin.as_view(), "LoginRequiredMixin"),
+        (LockAroundDecorated.as_view(), "DecoratedLogin"),
+        (LoginAroundDecorated.as_view(), None),
+        (HandlerInside.as_view(), "HandlerInside.post: a login or permission decorator"),
+        (HandlerInOrder.as_view(), None),
+        (api_view(["POST"])(locked(login_required(unlocked))), "decorator"),
+        (api_view(["POST"])(login_required(locked(unlocked))), None),
         (locked(LockedApi.as_view()), "REST framework"),
     ],
 )
