@@ -74,6 +74,19 @@ class HTTPExchange:
         }
 
 
+@dataclass(frozen=True)
+class Burst:
+    """The answers to requests that were sent at once, and the exchanges that show them.
+
+    `before` is how often the operation with the value `new` had taken effect before.
+    """
+
+    answers: Sequence[Answer]
+    new: str
+    before: int | None
+    exchanges: Sequence[HTTPExchange]
+
+
 @dataclass
 class Service:
     """The service under test, as its users reach it. Raises BadConfig for a bad URL."""
@@ -82,6 +95,7 @@ class Service:
     config: Config
     exchanges: list[HTTPExchange] = field(default_factory=list)
     sent: int = 0
+    burst: Burst | None = None
 
     def __post_init__(self) -> None:
         try:

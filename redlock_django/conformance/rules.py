@@ -17,6 +17,7 @@ from enum import Enum
 from redlock_django.conformance.config import Operation
 from redlock_django.conformance.exchange import (
     Answer,
+    Burst,
     HTTPExchange,
     NoAnswer,
     Service,
@@ -232,18 +233,25 @@ def _other_user(service: Service) -> None:
     _no_replay(first, second, "the second user")
 
 
-def _together(service: Service) -> tuple[list[Answer], str, int | None]:
+def _together(service: Service) -> Burst:
+    """Return the answers to the same requests for all rules about them, which are sent once."""
+    if service.burst is not None:
+        service.exchanges += service.burst.exchanges  # they show this rule, too
+        return service.burst
+    began = len(service.exchanges)
     operation = service.config.slow or service.config.operation
     new = service.new()
     before = service.effects(new)
-    return service.send_together(operation, new, some_key(), service.config.together), new, before
+    answers = service.send_together(operation, new, some_key(), service.config.together)
+    service.burst = Burst(answers, new, before, service.exchanges[began:])
+    return service.burst
 
 
 @rule(
     "concurrent", "SHOULD", "2.6", "A retry while the first request is running is refused with 409"
 )
 def _concurrent(service: Service) -> None:
-    answers, _, _ = _together(service)
+    answers = _together(service).answers
     statuses = [one.status for one in answers]
     winners = [one for one in answers if one.status in service.config.success]
     expect(bool(winners), f"none of {len(answers)} requests at once succeeded: {statuses}")
@@ -258,11 +266,11 @@ def _concurrent(service: Service) -> None:
 
 @rule("concurrent-effect", "MUST", "2.6", "Requests at the same time with one key take effect once")
 def _concurrent_effect(service: Service) -> None:
-    answers, new, before = _together(service)
-    winners = {one.body for one in answers if one.status in service.config.success}
+    burst = _together(service)
+    winners = {one.body for one in burst.answers if one.status in service.config.success}
     expect(len(winners) <= 1, f"{len(winners)} different successful responses")
-    if before is not None:
-        expect_one_effect(service, new, before)
+    if burst.before is not None:
+        expect_one_effect(service, burst.new, burst.before)
 
 
 @rule("after-conflict", "client", "2.6", "After a 409, a retry gets the result once there is one")
@@ -361,7 +369,7 @@ def _problem_details(service: Service) -> None:
 
 @rule("retry-after", "client", "", "A 409 for a running request says when to try again")
 def _retry_after(service: Service) -> None:
-    answers, _, _ = _together(service)
+    answers = _together(service).answers
     refused = [one for one in answers if one.status in (CONFLICT, TOO_EARLY)]
     if not refused:
         raise NotTried("no request was refused; [slow] would help")

@@ -266,12 +266,22 @@ def test_no_more_requests_are_sent_than_allowed(monkeypatch: pytest.MonkeyPatch)
     assert "[limits] requests: 5 have been sent" in {one.why for one in found.values()}
 
 
+def test_the_rules_about_requests_at_once_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = results(Shop(), monkeypatch)
+    shown = [
+        [each for each in found[name].exchanges if each.method == "POST"]
+        for name in ("concurrent", "concurrent-effect", "retry-after")
+    ]
+    assert len(shown[0]) == 3
+    assert shown[0] == shown[1] == shown[2]
+
+
 def test_requests_are_sent_at_the_rate_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(waited), sleep=waited.append)
     monkeypatch.setattr(exchange, "time", clock)
     found = results(Shop(), monkeypatch, limits={"rate": 4, "together": 2})
-    sent = sum(len(one.exchanges) for one in found.values())
+    sent = len({id(each) for one in found.values() for each in one.exchanges})
     assert sum(waited) == pytest.approx((sent - 1) / 4)
 
 
