@@ -25,6 +25,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 _KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
+_SAME = 0.001  # seconds by which two readings of one deadline may differ: it moves at a renewal
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
@@ -115,7 +116,8 @@ class ChildProcess:
 
     def must_end_by(self, until: float) -> None:
         """Set the deadline, by `keeper.clock`; math.inf for none."""
-        if until != self._until:
+        is_same = until == self._until or abs(until - self._until) < _SAME
+        if not is_same:
             self._until = until
             self._write(f"until {until}")
 

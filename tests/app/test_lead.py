@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 
 from redlock_django import lock
 from redlock_django.management import keeper
+from redlock_django.management.child_process import ChildProcess
 from redlock_django.testing import lose_lock
 from tests.waiting import until
 
@@ -146,3 +147,16 @@ def test_a_supervisor_that_dies_while_its_keeper_starts() -> None:
     os.close(control)
     os.close(report)
     assert (ended.returncode, ended.stderr) == (128 + 15, "")
+
+
+def test_the_keeper_is_told_only_of_a_deadline_that_has_moved() -> None:
+    child = ChildProcess(["true"], grace=1.0)
+    read, child._control = os.pipe()
+    try:
+        # Each look at the clock gives another reading of the same deadline.
+        for seconds in (10.0, 10.0000004, 9.9996, 13.3, 13.3):
+            child.must_end_by(seconds)
+        assert os.read(read, 4096) == b"until 10.0\nuntil 13.3\n"
+    finally:
+        os.close(read)
+        os.close(child._control)
