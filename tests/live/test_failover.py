@@ -208,6 +208,34 @@ def test_a_former_primary_that_needs_a_replica_grants_nothing(name: str, pair: P
             primary.config_set("min-replicas-to-write", 0)
 
 
+@pytest.mark.nightly
+@either
+def test_a_promoted_primary_without_a_replica_takes_another_replication_id(
+    name: str, pair: Pair
+) -> None:
+    with trusting(name, pair) as variant, pair.replica.client() as promoted, ExitStack() as after:
+        pair.part()
+        pair.promote()
+        pair.address.lead_to(pair.replica.port)
+        until(lambda: refuses(variant, "restarted: trusted in"), "the failover is noticed")
+        trust(pair.replica, variant.backend.deployment)
+        held = variant.acquire("held", ttl=TTL, wait=60.0)
+        before = promoted.info()["master_replid"]
+        after.callback(promoted.config_set, "repl-backlog-ttl", 3600)
+        promoted.config_set("repl-backlog-ttl", 1)
+        until(lambda: promoted.info()["master_replid"] != before, "it has another one", seconds=60)
+
+        def is_refused() -> bool:
+            try:
+                variant.release(variant.acquire("free"))
+            except QuorumUnreachable as error:
+                return "restarted: trusted in" in str(error)
+            return False
+
+        until(is_refused, "that is noticed", seconds=60)
+        assert variant.extend(held, ttl=TTL)[0] is LeaseState.RENEWED
+
+
 @pytest.mark.parametrize("keeps", [True, False], ids=["with-data", "without-data"])
 @either
 def test_a_primary_that_restarts(name: str, keeps: bool) -> None:
