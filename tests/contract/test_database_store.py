@@ -720,7 +720,9 @@ def test_missing_tables_are_named(
         lock("order:1").acquire()
     assert "order:1: not acquired: database empty: the tables are missing" in caplog.text
     assert command in caplog.text
-    assert (command in problem_of(refused.value)["detail"]) is debug
+    problem = problem_of(refused.value)
+    assert (command in problem["detail"]) is debug
+    assert problem["retryable"] is False
     text = found(deploy=True, tag="database", databases=["empty"])["E048"]
     assert all(f"The database 'empty' lacks the table {table}" in text for table in TABLES)
     assert command in text
