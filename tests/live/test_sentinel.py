@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.management import call_command
 from redis import Redis, RedisError
 
 from redlock_django import leader, lock
 from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost, QuorumUnreachable
+from redlock_django.locking.registry import held_leases
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import find_server, local_masters, reserve_ports
 from redlock_django.testing.processes import ProcessGroup
@@ -24,6 +28,7 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from pytest_django import Settings
 
@@ -140,23 +145,32 @@ def trust_now() -> None:
     declare(state, store.deployment, 10.0, "trust")
 
 
-def test_locks_permits_a_waiter_and_a_leader_outlive_a_killed_primary(service: Service) -> None:
+def test_locks_permits_a_waiter_and_leaders_outlive_a_killed_primary(
+    service: Service, tmp_path: Path
+) -> None:
     served = threading.Event()
+    end = tmp_path / "end"
+    command = ["sh", "-c", f"until [ -e {end} ]; do sleep 0.1; done"]
 
     def wait() -> None:
         with lock("order:1", wait=600):
             served.set()
 
     with (
+        ThreadPoolExecutor(1) as pool,
+        ExitStack() as after,
         leader("beat") as term,
         lock("export", limit=2) as permit,
         ExitStack() as order,
     ):
+        after.callback(end.touch)
+        led = pool.submit(call_command, "lead", "job", "--", *command)
         held = order.enter_context(lock("order:1"))
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
         with client(service.servers[0]) as primary:
             until(lambda: primary.exists("redlock:queue:order:1"), "it waits")
+            until(lambda: primary.exists("redlock:lock:job"), "the command leads")
             assert primary.wait(1, 30_000) == 1
         service.servers[0].kill()
         until(lambda: service.primary == service.servers[1].port, "it is promoted", seconds=120)
@@ -164,6 +178,9 @@ def test_locks_permits_a_waiter_and_a_leader_outlive_a_killed_primary(service: S
         assert renewed(permit)
         assert renewed(term._lock)
         term.ensure_held()
+        (leading,) = held_leases("job")
+        assert leading.extend(50) is LeaseState.RENEWED
+        assert not led.done()
         assert re.search(r"Locks: restarted: trusted in 7\d s", refusal())
         ran = run("redlock_status")
         assert ran.status == 3
@@ -173,13 +190,25 @@ def test_locks_permits_a_waiter_and_a_leader_outlive_a_killed_primary(service: S
         trust_now()
         assert served.wait(120)
         waiter.join(60)
+        end.touch()
+        led.result(60)  # with another status it raises
         with lock("free"):
             pass
 
 
-def test_async_locks_outlive_a_failover_on_live_links(service: Service) -> None:
+def test_async_locks_permits_and_a_waiter_outlive_a_failover_on_live_links(
+    service: Service,
+) -> None:
+    async def wait(served: asyncio.Event) -> None:
+        async with lock("kept", wait=600):
+            served.set()
+
     async def hold() -> None:
-        async with lock("kept") as kept:
+        async with lock("kept") as kept, lock("export", limit=2) as permit:
+            served = asyncio.Event()
+            waiter = asyncio.create_task(wait(served))
+            with client(service.servers[0]) as primary:
+                await until_async(partial(is_queued, primary))
             with client(service.servers[0]) as primary:
                 assert primary.wait(1, 30_000) == 1
             with service.sentinel as sentinel:
@@ -189,6 +218,7 @@ def test_async_locks_outlive_a_failover_on_live_links(service: Service) -> None:
                 former.replicaof("127.0.0.1", str(service.servers[1].port))
                 former.client_kill_filter(_type="normal", skipme=True)
             await until_async(partial(renewed_async, kept))
+            assert await renewed_async(permit)
             with pytest.raises(QuorumUnreachable, match="trusted in 7"):
                 async with lock("free"):
                     pass
@@ -196,6 +226,12 @@ def test_async_locks_outlive_a_failover_on_live_links(service: Service) -> None:
                 promoted.delete("redlock:lock:kept")  # as if it had not been replicated
             with pytest.raises(LockLost):
                 await kept.aextend(50)
+            assert not served.is_set(), "the new primary grants nothing yet"
+            await asyncio.to_thread(trust_now)
+            await waiter
+
+    async def is_queued(primary: Redis) -> bool:
+        return bool(primary.exists("redlock:queue:kept"))
 
     async def is_promoted() -> bool:
         return service.primary == service.servers[1].port
