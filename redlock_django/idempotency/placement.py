@@ -18,6 +18,8 @@ from redlock_django.web.view_kinds import (
     authenticating_framework,
     checks_user,
     is_verified,
+    opens_transaction,
+    operation_of,
     records_requests,
 )
 
@@ -106,6 +108,16 @@ def check_verified_first(view: Callable[..., Any]) -> None:
             f"{view_name(view)}: @verified_by is inside of @idempotent, so a request that "
             "nobody has signed would use up the id of an event, or get a replay. Put @verified_by "
             "above @idempotent"
+        )
+
+
+def check_lock_of_operation(view: Callable[..., Any]) -> None:
+    """Raise InvalidRedlock for an operation of django-ninja whose function has a lock."""
+    if opens_transaction(getattr(operation_of(view), "view_func", None)):
+        raise InvalidRedlock(
+            f"{view_name(view)}: @idempotent in @decorate_view begins a transaction before the "
+            "lock of the function is acquired. Put @idempotent on the function, directly above or "
+            "below @lock_resource, and not in @decorate_view; return an HttpResponse there"
         )
 
 

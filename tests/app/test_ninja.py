@@ -105,6 +105,12 @@ def test_a_lock_around_an_operation_that_has_one_is_refused_at_import(kind: str)
         operation(locked_twice)
 
 
+def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import() -> None:
+    once = decorate_view(idempotent(anonymous_scope=lambda request, **_: "all"))
+    with pytest.raises(InvalidRedlock, match=r"pay: @idempotent in @decorate_view begins a trans"):
+        ninja.NinjaAPI(urls_namespace="recorded").post("/{pk}/")(once(pay))
+
+
 async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_client_leaves(
     urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, is_free: Callable[[str], bool]
 ) -> None:
