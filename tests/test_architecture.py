@@ -26,6 +26,7 @@ LAYERS = [
     engine.quorum
     engine.membership engine.fencing engine.validity engine.refusal engine.slot_choice
     engine.steps engine.pauses engine.renewal
+    engine.undo
     engine.attempt
     engine.rounds engine.hand_on
     engine.inspection.*

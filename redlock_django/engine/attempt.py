@@ -14,7 +14,6 @@ from redlock_django.engine.protocol.commands import (
     AcquireSlot,
     Command,
     Confirm,
-    Release,
 )
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.slots import name_of
@@ -23,6 +22,7 @@ from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Protocol, Round
+from redlock_django.engine.undo import leaves_late_grants, undo_of
 from redlock_django.engine.validity import RedlockLease, valid_until
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
@@ -60,7 +60,7 @@ class Attempt(Round):
     """
 
     fences: tuple[int, ...]
-    __slots__ = ("ask", "fences", "last", "late", "started", "until", "won")
+    __slots__ = ("ask", "fences", "last", "late", "left", "started", "until", "won")
 
     def __init__(
         self, ask: Acquire, started: float, patient: float = 0.0, spares: bool = False
@@ -74,6 +74,7 @@ class Attempt(Round):
         self.ask = ask
         self.started = started
         self.late = self.won = False
+        self.left = _NONE  # the masters whose late grants `undo` has left to the links
         self.until = 0.0
 
     def wins_plainly(self, now: float) -> bool:
@@ -148,6 +149,8 @@ class Attempt(Round):
         # If so, the links release from here on what a silent master grants.
         is_left = leaves_late_grants(ask, tally)
         reached = queued | (tally.unsure if is_left else tally.reached)
+        if is_left and not leave:
+            self.left = tally.reached - reached
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
@@ -252,6 +255,26 @@ class Wait:
             self.begun = Attempt(ask, now, self.give_up, not self.lost)
         return self.begun
 
+    def begin_in_pause(self, now: float) -> tuple[Round, ...]:
+        """Begin the next attempt; return the rounds to send, the last of which it is."""
+        undo = self.undo_silent()
+        return (self.begin(now),) if undo is None else (undo, self.begin(now))
+
+    def undo_silent(self) -> Round | None:
+        """Return the undo that precedes the next attempt, unless that has begun.
+
+        That is for masters whose late grants were left to the links, and that are silent until now:
+        such a grant would be in the way of the next attempt.
+        """
+        last = self.attempt
+        if last is None or not last.left or self.begun is not None:
+            return None
+        silent, masters = last.left & last.tally.reached, last.tally.masters
+        if not silent:
+            return None
+        undo = to_masters(undo_of(last.ask, leave=False, calls=False), silent, masters)
+        return Round(undo, Tally(masters), awaited=False)
+
     def note(self, attempt: Attempt) -> None:
         """Note which masters may have the waiter in a queue, and what its crowd may conclude."""
         if self.name:
@@ -349,7 +372,7 @@ class Wait:
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
         self.paused = self.paused or delay > 0.0
-        return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin)
+        return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin_in_pause)
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:
@@ -359,24 +382,6 @@ def _place(attempt: Attempt) -> tuple[str, int]:
     if not account.majority(len(queued)):
         return "", 0
     return name_of(attempt.ask.resources[queued[0].resource]), min(vote.ahead for vote in queued)
-
-
-def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
-    """Return whether the links release what a master grants after this round was lost.
-
-    They do so for a client that does not wait, once another one is proved to hold the lock. The
-    masters that have not answered by then nearly always refuse as well, so no undo is sent to
-    them. A waiter asks again, perhaps before its late grant would be released.
-    """
-    return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
-
-
-def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
-    """Return the command that releases what `ask` may have set."""
-    return Release(
-        ask.deployment, ask.resources, ask.value, waiter=ask.waiter if leave else "", calls=calls,
-        limit=ask.limit if isinstance(ask, AcquireSlot) else 1,
-    )  # fmt: skip
 
 
 def to_masters(

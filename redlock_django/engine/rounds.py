@@ -66,6 +66,8 @@ def acquire(
             if not again:
                 break
             now = yield waiting.pause(attempt, now)
+            if undo := waiting.undo_silent():
+                now = yield undo
     except GeneratorExit:
         raise
     except BaseException:

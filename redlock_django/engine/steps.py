@@ -48,8 +48,9 @@ class Pause(NamedTuple):
     `unheard` seconds. A majority has it in the queue of `resource` ("" for none) with this
     `ticket`, and with `ahead` waiters in front.
 
-    The driver may call `begin` with the clock to get the round that follows, and send it while the
-    caller still sleeps. Then it does not send this round again when the protocol yields it.
+    The driver may call `begin` with the clock to get the rounds that follow, and send them in this
+    order while the caller still sleeps. Only the last one is awaited. The driver does not send that
+    again when the protocol yields it.
     """
 
     seconds: float
@@ -57,7 +58,7 @@ class Pause(NamedTuple):
     resource: str = ""
     ahead: int = 0
     ticket: int = 0
-    begin: Callable[[float], Round] | None = None
+    begin: Callable[[float], tuple[Round, ...]] | None = None
 
 
 Step = Round | Pause

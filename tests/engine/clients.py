@@ -289,7 +289,11 @@ class Client:
             waiter.ask_now()
             return
         self.world.seen["sent in a pause"] += 1
-        exchange: Any = self.wire.exchange(begin(self.read()), waiter.answered)
+        *undos, asked = begin(self.read())
+        for undo in undos:
+            self.world.seen["undone before the next round"] += 1
+            self.wire.begin(self.wire.exchange(undo, wake_none))
+        exchange: Any = self.wire.exchange(asked, waiter.answered)
         self.wire.begin(exchange)
         waiter.send(exchange)
 

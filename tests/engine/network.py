@@ -21,7 +21,6 @@ from typing import Any, Protocol
 from redis.connection import Connection
 
 from redlock_django.backends.memory.keyspace import ScriptReply
-from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -39,6 +38,7 @@ from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Verdict, quorum
 from redlock_django.engine.steps import Round
+from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness
 from redlock_django.wire.link.master import Master, Plan
@@ -787,7 +787,7 @@ def _late_undo(message: Message) -> Release | None:
     if not leaves_late_grants(command, message.exchange.tally):
         return None
     assert isinstance(command, Acquire)
-    return undo_of(command, leave=True)
+    return undo_of_late_grant(command)
 
 
 def _unfit(info: dict[str, str]) -> str:

@@ -534,7 +534,7 @@ def a_call_does_not_end_a_pause_in_which_the_round_was_sent() -> None:
 def after_a_pause_no_round_is_sent_for_its_waiter() -> None:
     rest = _Rest(0, 1, 2)
     asked = Round((None,) * 3, Tally(3))
-    rest.waiters.begin_pause(rest.waiter, Pause(2.0, begin=lambda now: asked))
+    rest.waiters.begin_pause(rest.waiter, Pause(2.0, begin=lambda now: (asked,)))
     assert rest.waiter.pause.begin is not None
     rest.waiters.end_pause(rest.waiter)
     assert rest.waiter.pause.begin is None
@@ -664,15 +664,15 @@ def _in_a_pause() -> tuple[Masters, Protocol[RedlockLease], Pause]:
 def a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again() -> None:
     masters, protocol, pause = _in_a_pause()
     assert pause.begin is not None
-    sent = pause.begin(masters.now)
-    assert pause.begin(masters.now) is sent
+    [sent] = pause.begin(masters.now)
+    assert pause.begin(masters.now) == (sent,)
     assert protocol.send(masters.now) is sent
 
 
 def interrupted_in_a_pause_the_round_that_was_sent_is_undone() -> None:
     masters, protocol, pause = _in_a_pause()
     assert pause.begin is not None
-    masters.hear(pause.begin(masters.now))
+    masters.hear(*pause.begin(masters.now))
     assert all(masters.tokens())
     masters.hear(_asked(protocol.throw(RuntimeError())))
     assert masters.tokens() == [""] * 3

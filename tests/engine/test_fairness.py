@@ -145,7 +145,7 @@ def test_a_release_that_the_next_waiter_follows_calls_no_waiter(
         simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
         _with_shared_links(simulation.clients, processes)
         run_disturbed(simulation)
-        assert simulation.world.seen["followed"] > 1, f"seed {seed}"
+        assert simulation.world.seen["followed"], f"seed {seed}"
         assert simulation.checker.overtaken == 0, f"seed {seed}"
         assert len(simulation.checker.holders) == 12
         assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"

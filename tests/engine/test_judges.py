@@ -17,9 +17,10 @@ from redlock_django.backends.memory.queue import Queues
 from redlock_django.backends.sharded import lease as sharded_lease
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.engine import hand_on, pauses, quorum, rounds
-from redlock_django.engine.attempt import Attempt, Wait, undo_of
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
+from redlock_django.engine.undo import undo_of
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.waiters import Waiter

@@ -16,6 +16,7 @@ from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
+from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import START, Masters
 
@@ -482,17 +483,63 @@ def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
     assert masters.queues() == [[A, B]] * 3
 
 
-def test_a_waiter_releases_what_silent_masters_may_have_granted() -> None:
-    """At once: it asks again, and its own late grant must not be in its way."""
+def _refused_by_three_of_five() -> tuple[Masters, Round, Protocol[RedlockLease], Pause]:
+    """Return the round of a waiter that masters 3 and 4 have not answered, and its pause."""
     masters = Masters(5)
     masters.taken()
     protocol = masters.acquire(waiter=A, wait=60.0)
-    step = next(protocol)
+    asked = next(protocol)
+    assert isinstance(asked, Round)
+    masters.hear(asked, silent=(3, 4))
+    pause = protocol.send(masters.now)
+    assert isinstance(pause, Pause), "nothing is released at once"
+    return masters, asked, protocol, pause
+
+
+def _sent_to(step: Step) -> list[int]:
     assert isinstance(step, Round)
-    masters.hear(step, silent=(3, 4))
-    undo = protocol.send(masters.now)
+    return [master for master, command in enumerate(step.commands) if command is not None]
+
+
+@pytest.mark.parametrize("in_pause", [False, True])
+def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant(in_pause: bool) -> None:
+    """Otherwise its own late grant would be in its way."""
+    masters, _, protocol, pause = _refused_by_three_of_five()
+    undo: Step
+    again: Step
+    if in_pause:
+        assert pause.begin is not None
+        undo, again = pause.begin(masters.now)
+        assert protocol.send(masters.now) is again
+    else:
+        undo, again = protocol.send(masters.now), protocol.send(masters.now)
+    assert _sent_to(undo) == [3, 4]
+    assert _sent_to(again) == [0, 1, 2, 3, 4]
     assert isinstance(undo, Round)
-    assert [command is not None for command in undo.commands] == [False] * 3 + [True] * 2
+    assert not undo.awaited
+
+
+@pytest.mark.parametrize("in_pause", [False, True])
+def test_a_waiter_releases_nothing_where_all_have_answered(in_pause: bool) -> None:
+    masters, asked, protocol, pause = _refused_by_three_of_five()
+    masters.hear(asked, silent=(0, 1, 2))
+    if in_pause:
+        assert pause.begin is not None
+        [begun] = pause.begin(masters.now)
+        assert protocol.send(masters.now) is begun
+    else:
+        begun = protocol.send(masters.now)  # type: ignore[assignment]
+    assert _sent_to(begun) == [0, 1, 2, 3, 4]
+
+
+def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
+    _, asked, *_ = _refused_by_three_of_five()
+    ask = asked.commands[3]
+    assert isinstance(ask, Acquire)
+    release = undo_of_late_grant(ask)
+    assert (release.value, release.waiter, release.calls) == (ask.value, "", False)
+    plain = undo_of_late_grant(replace(ask, waiter=""))
+    assert plain.calls, "the grant to a client that does not wait may have used a turn"
 
 
 def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:

@@ -155,7 +155,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         0, "left on",
     ),
     "an interrupted release leaves the rest": (
-        ShardedBackend._release, without("_release_all(...)"), 132, "was left",
+        ShardedBackend._release, without("_release_all(...)"), 215, "was left",
     ),
     "a resource has its shard by its length": (
         ShardedBackend.shard_of, returns("len(resource) % len(self.shards)"), 0, "hold it",

@@ -22,7 +22,7 @@ def _asleep(links: ManualLinks, ticket: int = 1, ahead: int = 0) -> Waiter:
     waiter = links.waiters.new()
     ask = replace(links.acquire(f"{ticket:032x}"), waiter=waiter.name, ticket=ticket)
     attempt = Attempt(ask, 0.0)
-    links.waiters.begin_pause(waiter, Pause(60.0, 60.0, "r", ahead, ticket, lambda now: attempt))
+    links.waiters.begin_pause(waiter, Pause(60.0, 60.0, "r", ahead, ticket, lambda now: (attempt,)))
     return waiter
 
 
@@ -48,6 +48,20 @@ def test_a_release_calls_no_waiter_if_the_next_one_follows_it() -> None:
         _release(links, "r")
         assert [_heard(links, index) for index in range(3)] == [[SILENT, ASKING]] * 3
         assert waiter.sent is not None
+
+
+def test_what_precedes_the_round_of_a_waiter_is_sent_before_it() -> None:
+    with timed_links(True) as (links, _):
+        waiter = _asleep(links)
+        begin = waiter.pause.begin
+        assert begin is not None
+        undo = Round((None, links.release(), None), Tally(3), awaited=False)
+        waiter.pause = waiter.pause._replace(begin=lambda now: (undo, *begin(now)))
+        links.outbox.resume(waiter)
+        links.outbox.flush()
+        assert [len(_heard(links, index)) for index in range(3)] == [1, 2, 1]
+        assert waiter.sent is not None
+        assert isinstance(waiter.sent.asked, Attempt)
 
 
 def test_a_release_that_is_sent_again_calls() -> None:

@@ -19,11 +19,11 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
+from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link.resp import PlainReplies
 
@@ -99,7 +99,7 @@ class Owed:
         if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):
             return None
         assert isinstance(self.command, Acquire)
-        return undo_of(self.command, leave=True)
+        return undo_of_late_grant(self.command)
 
 
 class Exchange(Owed):

@@ -1,8 +1,7 @@
 """The outbox: commands are queued on the links of the masters that may be asked, and sent.
 
 A plan says which masters make a quorum that can be asked without a closer look. On the fast path,
-all masters of the plan are sent the same bytes; otherwise each master is looked at, and gets what
-it may get.
+all of these are sent the same bytes; otherwise each master is looked at, and gets what it may get.
 """
 
 from __future__ import annotations
@@ -21,7 +20,15 @@ from redlock_django.engine.quorum import Switch, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTEST, LateWatch
-from redlock_django.wire.link.link import Exchange, Kind, Link, Owed, ProtocolDesync, broken
+from redlock_django.wire.link.link import (
+    Exchange,
+    Kind,
+    Link,
+    Owed,
+    ProtocolDesync,
+    broken,
+    wake_none,
+)
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
 from redlock_django.wire.links.waiters import SENT, Waiter, Waiters
@@ -216,8 +223,7 @@ class Outbox:
             self._lateness.look(now)
         frees = exchange.asked.frees
         waiters = self._waiters.queues.next_waiters(frees) if frees else ()
-        following = waiters if len(waiters) == len(frees) else ()
-        if not self._begin_plainly(exchange, now, following):
+        if not self._begin_plainly(exchange, now, waiters if len(waiters) == len(frees) else ()):
             self._begin_each(exchange, now)
         for waiter in waiters:
             waiter.called_slot = slot_of(frees[0])  # a slot is freed alone
@@ -234,9 +240,12 @@ class Outbox:
         if begin is None or not self._planner.ensure_plan(now):
             waiter.ask_now()
             return
-        # After an interrupt here, the release is sent again, and masters call the waiter. It then
-        # sends this round itself, perhaps for the second time, which is harmless.
-        exchange = self.exchange(begin(now), waiter.answered)
+        # After an interrupt here, the release is sent again, and masters call the waiter, which
+        # then sends this itself, perhaps for the second time: that is harmless.
+        *before, asked = begin(now)
+        for undo in before:
+            self.begin(self.exchange(undo, wake_none))
+        exchange = self.exchange(asked, waiter.answered)
         self.begin(exchange)
         waiter.send(exchange)
 

@@ -121,6 +121,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_hand_off.test_a_release_calls_no_waiter_if_the_next_one_follows_it,
     ),
     Mutant(
+        "only the last round of a waiter is sent", "queue: its undo precedes it", Outbox.resume,
+        without("self.begin(self.exchange(undo, wake_none))"),
+        test_hand_off.test_what_precedes_the_round_of_a_waiter_is_sent_before_it,
+    ),
+    Mutant(
         "a release that is sent again calls nobody", "queue: what is sent again calls",
         Outbox._begin_plainly,
         instead("packed = replace(...)", "packed = command = replace(command, calls=False)"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.queue import Queues
-from redlock_django.engine import attempt, rounds
+from redlock_django.engine import rounds, undo
 from redlock_django.engine.attempt import Wait
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an undo does not know the limit", "slots: a waiter that leaves passes its turn on",
-        attempt.undo_of, argument(Release, limit="1"),
+        undo.undo_of, argument(Release, limit="1"),
         test_slot_rounds.test_the_turn_of_a_waiter_that_leaves_passes_on,
     ),
     # Which slot is asked for, and when none is.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from redlock_django.engine import (
-    attempt,
     renewal,
     rounds,
+    undo,
 )
-from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until
@@ -149,7 +149,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a client that gives up stays queued", "queue: a client that gives up leaves it",
-        attempt.undo_of,
+        undo.undo_of,
         instead("ask.waiter if leave else ...", "''"),
         test_queue.test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served,
     ),
@@ -184,15 +184,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants are left to the links", "rounds: only once another holder is proved",
-        attempt.leaves_late_grants, always("tally.rival_won"),
+        undo.leaves_late_grants, always("tally.rival_won"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,
         ),
     ),
     Mutant(
-        "a waiter leaves late grants", "queue: a waiter releases what may be granted at once",
-        attempt.leaves_late_grants, always("not ask.waiter"),
-        test_queue.test_a_waiter_releases_what_silent_masters_may_have_granted,
+        "a late grant is in the way", "queue: a waiter that asks again releases silent grants",
+        Wait.undo_silent, always("self.begun is not None"),
+        partial(
+            test_queue.test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant, False
+        ),
+    ),
+    Mutant(
+        "an undo where all have refused", "queue: only where the answer has not come",
+        Wait.undo_silent, instead("last.left & last.tally.reached", "last.left"),
+        partial(test_queue.test_a_waiter_releases_nothing_where_all_have_answered, False),
+    ),
+    Mutant(
+        "the release of a late grant leaves the queue", "queue: a waiter stays in it",
+        undo.undo_of_late_grant, argument(undo.undo_of, leave="True"),
+        test_queue.test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue,
     ),
 )  # fmt: skip
