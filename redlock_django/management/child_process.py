@@ -51,6 +51,7 @@ class ChildProcess:
         self._pid: int | None = None
         self._control = -1
         self._starting = False
+        self._exiting = False
         self._early: list[int] = []
         self._until = math.inf
         # In a separate process group the program can be ended with all its children. On a terminal
@@ -148,7 +149,9 @@ class ChildProcess:
         elif self._starting:
             # An exception at this point would leave a process that nothing ends.
             self._early.append(number)
-        else:
+        elif not self._exiting:
+            # Once: another signal, as supervisors send it, must not interrupt the clean-up.
+            self._exiting = True
             raise SystemExit(128 + number)
 
     def _write(self, line: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -160,3 +162,22 @@ def test_the_keeper_is_told_only_of_a_deadline_that_has_moved() -> None:
     finally:
         os.close(read)
         os.close(child._control)
+
+
+def test_a_second_signal_does_not_interrupt_the_cleanup_after_the_first() -> None:
+    child = ChildProcess(["true"], grace=1.0)
+    cleaned: list[str] = []
+
+    def clean() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("the lock")
+
+    def end() -> None:
+        with child.forwarding_signals(), ExitStack() as stack:
+            stack.callback(clean)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        end()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert cleaned == ["the lock"]
