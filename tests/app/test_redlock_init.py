@@ -280,6 +280,21 @@ def test_a_process_without_profile_is_refused_beside_those_with_it(
         lock("order:1").acquire()
 
 
+def test_a_server_that_may_have_forgotten_locks_is_not_trusted_sooner_by_new_values(
+    masters: list[LocalMaster],
+) -> None:
+    (master,) = masters[:1]
+    with override_settings(REDLOCK=redlock([master], PROFILE="failover")):
+        init()
+    with master.client() as client:
+        marker = client.get(MARKER)
+        client.set(MARKER, b"0" * 40 + marker[40:])  # a replica has this marker when promoted
+        with override_settings(REDLOCK=redlock([master])):  # RESTART_DELAY is 0
+            assert "is not trusted yet, because it may have forgotten" in refused("--reconfigure")
+            client.set(MARKER, marker)
+            assert "trusted in 78." in init("--reconfigure")
+
+
 def test_added_masters_are_not_trusted_before_old_locks_expire(
     masters: list[LocalMaster],
 ) -> None:

@@ -332,11 +332,22 @@ def _not_closed(states: list[MasterState], deployment: Deployment) -> list[str]:
 
 
 def _too_soon(states: list[MasterState], deployment: Deployment) -> list[str]:
-    """Return an error if clients would not wait until locks of the old masters have expired."""
+    """Return errors if clients would not wait until locks of before have expired.
+
+    Those are locks that masters which are added do not store, or that a master may have forgotten.
+    """
     delay, change = drain_delay([s.fingerprint for s in states], deployment.fingerprint)
-    if not change or ms(deployment.restart_delay) >= delay:
+    if ms(deployment.restart_delay) >= delay:
         return []
     # A client with a smaller delay would take the longer wait for a clock that was set back.
+    if not change:
+        return [
+            f"{s.address.name} is not trusted yet, because it may have forgotten locks, and with "
+            f"RESTART_DELAY of {deployment.restart_delay:g} s it would be trusted too early. Run "
+            "this again when 'manage.py redlock_status', with the old settings, shows it as trusted"
+            for s in states
+            if s.fingerprint and not s.trusted
+        ]
     problem = (
         "The list of masters changes, and some of them do not store the locks that are held now. "
         f"For this change RESTART_DELAY must be at least {delay / 1000:g} s; it is "
