@@ -21,6 +21,7 @@ from benchmarks.harness.report import page as page_of
 from benchmarks.harness.results import Failure, Results, Row, Where
 from benchmarks.harness.workload import Target, WorkerFailed, Workload
 from benchmarks.peers.ours import PATIENCE
+from benchmarks.programs import stores
 from benchmarks.programs.spread import table
 from benchmarks.servers import compiler, granting
 from benchmarks.worker.bench import Threads, complete
@@ -326,3 +327,33 @@ def test_the_views_are_requested_in_orders_that_favour_none() -> None:
     assert all(sorted(order) == [*places] for order in (*ORDERS, *zip(*ORDERS, strict=True)))
     pairs = [pair for order in ORDERS for pair in pairwise(order)]
     assert len(pairs) == len({*pairs}) == len(VIEWS) * (len(VIEWS) - 1)
+
+
+@pytest.mark.nightly
+@pytest.mark.live
+def test_the_stores_are_measured_in_one_run_and_runs_are_added_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "stores", "--stores", "redis1,sqlite"]
+    command += ["--out", str(tmp_path), "--add"]
+    for more in (["--rounds", "1", "--kills", "0"], ["--rounds", "1", "--kills", "1"]):
+        done = subprocess.run(
+            [*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    results = Results.load(tmp_path / "stores.json")
+    names = ["one Redis master", "redis-py's Lock, one Redis master", "SQLite"]
+    assert results.names("contender") == names
+    for name in names:
+        for case in ("pair", "refusal", "hand-off", "threads"):
+            assert [row.round for row in results.find(case=case, contender=name)] == [0, 1]
+    (kill,) = results.find(case="kill")
+    assert 0 < kill.figures["max_us"] < 5e6
+    assert "| one Redis master |" in (tmp_path / "stores.md").read_text()
+
+
+def test_a_store_that_is_not_known_is_reported_with_those_that_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--stores", "redis5,oracle"])
+    with pytest.raises(SystemExit):
+        stores.main()
+    assert "oracle: not one of redis5, redis1, postgresql" in capsys.readouterr().err

@@ -63,8 +63,6 @@ def main() -> None:
             show_pairs("Transactions", transactions(), given.rounds, given.pairs)
             show_wakes(locks["default"].backend, given.wakes)
             show_hand_off("a waiter for a permit is woken", permits(), given.wakes)
-            if "pglock" in PEERS:
-                show_hand_off("a waiter of django-pglock", hold_pglock, given.wakes)
         finally:
             locks.close()
             connection.close()
@@ -83,22 +81,6 @@ def permits() -> Callable[[bool], Callable[[], object]]:
         return lambda: backend.release(lease)
 
     return hold
-
-
-def hold_pglock(wait: bool) -> Callable[[], object]:
-    """Acquire the lock of django-pglock, and return its release, which closes the connection."""
-    from django.db import connection
-    from pglock import advisory
-
-    held = advisory(NAME, timeout=None if wait else 0)
-    assert held.__enter__()
-
-    def release() -> None:
-        held.__exit__(None, None, None)
-        if wait:  # that of the thread
-            connection.close()
-
-    return release
 
 
 def contenders() -> Contenders:

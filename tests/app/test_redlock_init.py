@@ -222,7 +222,7 @@ def test_force_spares_the_delay_after_a_clean_shutdown_with_aof() -> None:
         server.process.wait()
         server.start()
         log = server.log_path.read_text()
-        assert "DB loaded from append only file" in log.split("bye bye")[1]
+        assert "DB loaded from append only file" in log.rpartition("bye bye")[2]
         until(lambda: "restarted: trusted in 29" in refusal())
         with (
             mock.patch("sys.stdin.isatty", return_value=True),

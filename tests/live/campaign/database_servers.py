@@ -31,14 +31,16 @@ BACKEND = "redlock_django.backends.database.DatabaseBackend"
 
 
 class Database:
-    """A database that faults strike; `clock` is the one that it reads."""
+    """A database that faults strike; `clock` is the one that it reads, if there is a shim."""
 
     vendor: ClassVar[str]
 
-    def __init__(self, shim: Path, processes: ProcessGroup) -> None:
+    def __init__(self, shim: Path | None, processes: ProcessGroup) -> None:
         self.processes = processes
         self.clock = Clock(processes.directory / "clock")
         self.shifted = {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(self.clock.path)}
+        if shim is None:
+            self.shifted = {}
 
     @property
     def now(self) -> str:
@@ -89,7 +91,7 @@ class Server(Database):
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, shim: Path, processes: ProcessGroup) -> None:
+    def __init__(self, shim: Path | None, processes: ProcessGroup) -> None:
         super().__init__(shim, processes)
         self.port = free_port()
         self.data = processes.directory / "data"
@@ -260,7 +262,7 @@ class SqliteFile(Database):
 
     vendor = "sqlite"
 
-    def __init__(self, shim: Path, processes: ProcessGroup) -> None:
+    def __init__(self, shim: Path | None, processes: ProcessGroup) -> None:
         super().__init__(shim, processes)
         self._disk = processes.directory / "disk"
         self._disk.mkdir()
