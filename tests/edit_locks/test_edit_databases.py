@@ -31,6 +31,12 @@ pytestmark = pytest.mark.live
 WAIT = 60
 
 
+@pytest.fixture(autouse=True)
+def _store(settings: Settings) -> None:
+    """Keep locks in memory: threads that dial masters that do not run delay the next test."""
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+
+
 @pytest.fixture(params=["sqlite", "postgres", "mysql"])
 def alias(
     request: pytest.FixtureRequest, settings: Settings, django_db_blocker: Any, tmp_path: Path
