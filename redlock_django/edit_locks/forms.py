@@ -42,6 +42,12 @@ else:
 VERSION = "_edit_version"
 """The name of the input that has the version, after the prefix of its form."""
 
+PAGE = "_edit_page"
+"""The name of the input, and of the field of a report, that has the id of a page."""
+
+DELETED = "deleted"
+"""The version on a page that shows an old version of a row that is deleted."""
+
 READ = "read"
 """The version on a page that is read only: browsers do not send what its disabled inputs show."""
 

@@ -1,8 +1,9 @@
 """The open page of an editor: a lock with a TTL, whose holder is that page and not a process.
 
-It is a hint for people: what is saved is decided by the versions of rows alone. A page proves with
-its random id that the lock is its own, so any process can renew it: it frees this very lock and
-acquires it again. A page of the same user takes over without a question.
+It is a hint for people: what is saved is decided by the versions of rows alone. The lock is handed
+on to the page, as a ticket, so any process can renew it: it resumes the lock and hands it on again.
+A page whose ticket does not count any more, because an answer did not arrive, proves with its
+random id that the lock is its own. A page of the same user takes over without a question.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
@@ -22,7 +23,11 @@ from django.utils.formats import date_format
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
 
-from redlock_django.exceptions import RedlockError, ResourceLocked
+from redlock_django.backends.base import BaseBackend
+from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.validity import Lease
+from redlock_django.exceptions import LockLost, RedlockError, ResourceLocked, TicketUsed
+from redlock_django.locking import tickets
 from redlock_django.locking.parameters import LockParameters
 from redlock_django.locking.services import locks
 from redlock_django.web.name_templates import resource
@@ -49,7 +54,7 @@ class Editor:
     is_same_user: bool
 
     def __str__(self) -> str:
-        """Return the sentence that is shown to another editor."""
+        """Return the sentence that is shown to another editor, without a full stop."""
         moment = datetime.fromtimestamp(self.since, get_current_timezone())
         is_today = moment.date() == datetime.now(get_current_timezone()).date()
         about = {
@@ -62,23 +67,33 @@ class Editor:
 
 
 class Presence:
-    """One page on which one user edits one row."""
+    """One page on which one user edits one row.
 
-    def __init__(self, request: Any, row: models.Model, using: str, page: str = "") -> None:
-        self.page = page if _PAGE.fullmatch(page) else uuid4().hex
+    `ticket` is that of its lock, which the page sends with its next report; "" if it has none.
+    """
+
+    def __init__(
+        self, request: Any, row: models.Model, using: str, page: str = "", ticket: str = ""
+    ) -> None:
+        is_page = _PAGE.fullmatch(page)
+        # Since when it is open, and randomness.
+        self.page = page if is_page else f"{round(time.time()):08x}{uuid4().hex[:24]}"
+        self.ticket = ticket
         user = getattr(request, "user", None)  # a site may have no users
         self._user = str(getattr(user, "pk", None) or "")
         name = str(getattr(user, "get_full_name", str)() or user) if self._user else ""
         self._holder = {"user": self._user, "editor": name, "page": self.page}
-        # A proxy has the rows of its model.
-        label = row._meta.concrete_model._meta.label_lower  # type: ignore[union-attr]
-        self._name = resource("edit:<label>:<pk>", label=label, pk=str(row.pk))
+        self._name = name_of_row(row)
         self._using = using
 
     @property
     def ttl(self) -> float:
         """The seconds for which the page counts as open after this."""
-        return min(TTL, locks[self._using].backend.settings.max_ttl)
+        return min(TTL, self._backend.settings.max_ttl)
+
+    @property
+    def _backend(self) -> BaseBackend:
+        return locks[self._using].backend
 
     def open(self, *, take: bool = False, take_own: bool = False) -> Editor | None:
         """Note that the page is open; return the editor who has the row open on another page.
@@ -97,58 +112,99 @@ class Presence:
         """Return the editor who has the row open on another page, and note nothing."""
         with contextlib.suppress(RedlockError):
             held = self._held()
-            if held is not None and held.holder.get("page") != self.page:
-                return self._editor(held.holder)
+            if held is not None and not self._is_own(held):
+                return self._editor(held)
         return None
 
     def leave(self) -> None:
         """Note that the page is closed."""
         with contextlib.suppress(RedlockError):
+            lease = self._resumed()
+            if lease is not None:
+                self._backend.release(lease)
+                return
             held = self._held()
-            if held is not None and held.holder.get("page") == self.page:
-                locks[self._using].backend.free(self._name, held.fingerprint)
+            if held is not None and self._is_own(held):
+                self._backend.free(self._name, held.fingerprint)
 
     def _open(self, take: bool, take_own: bool) -> Editor | None:
-        since = time.time()
+        lease = self._resumed()
+        if lease is not None:
+            self._hand_on(lease)
+            return None
         try:
-            self._acquire(since)
+            self._acquire()
             return None
         except ResourceLocked:
             held = self._held()
         if held is not None:
-            about = held.holder
-            is_own = about.get("page") == self.page
-            if not (is_own or take or (take_own and self._is_of_user(about))):
-                return self._editor(about)
-            since = _since(about, since) if is_own else since
-            locks[self._using].backend.free(self._name, held.fingerprint)
+            may_take = take or (take_own and self._is_of_user(held))
+            if not (may_take or self._is_own(held)):
+                return self._editor(held)
+            self._backend.free(self._name, held.fingerprint)
         with contextlib.suppress(ResourceLocked):  # another page was faster: the next renewal tells
-            self._acquire(since)
+            self._acquire()
         return None
 
-    def _is_of_user(self, holder: Mapping[str, Any]) -> bool:
-        return bool(self._user) and holder.get("user") == self._user
+    def _acquire(self) -> None:
+        self._hand_on(self._backend.acquire((self._name,), self.ttl, 0.0, self._holder_json()))
 
-    def _editor(self, holder: Mapping[str, Any]) -> Editor:
+    def _hand_on(self, lease: Lease) -> None:
+        """Hand a lease on to the page, for which it gets a ticket if the store can do that."""
+        if self._backend.hands_on:
+            passage = tickets.Passage()
+            handed = self._backend.hand_on(lease, passage.token, self.ttl, lease.holder)
+            self.ticket = passage.ticket(locks[self._using], handed)
+
+    def _resumed(self) -> Lease | None:
+        """Return the lease that was handed on to the page; None if its ticket does not count."""
+        ticket = tickets.read(self.ticket)
+        if not isinstance(ticket, tickets.Ticket) or ticket.lease.resources != (self._name,):
+            return None
+        holder = self._holder_json()
+        handed = replace(ticket.lease, holder=holder)  # as it is again if the store fails
+        try:
+            lease = self._backend.resume(handed, self.ttl, holder)
+        except (LockLost, TicketUsed):
+            lease = None
+        self.ticket = ""
+        return lease
+
+    def _holder_json(self) -> str:
+        return LockParameters(self._name, using=self._using, holder=self._holder).holder_json()
+
+    def _held(self) -> Holding | None:
+        return next(iter(self._backend.look([self._name]).locks), None)
+
+    def _is_own(self, held: Holding) -> bool:
+        return held.holder.get("page") == self.page
+
+    def _is_of_user(self, held: Holding) -> bool:
+        return bool(self._user) and held.holder.get("user") == self._user
+
+    def _editor(self, held: Holding) -> Editor:
         return Editor(
-            name=str(holder.get("editor") or _("Another editor")),
-            since=_since(holder, time.time()),
-            is_same_user=self._is_of_user(holder),
+            name=str(held.holder.get("editor") or _("Another editor")),
+            since=_since(held.holder, time.time()),
+            is_same_user=self._is_of_user(held),
         )
 
-    def _acquire(self, since: float) -> None:
-        about = {**self._holder, "since": f"{since:.3f}"}
-        holder = LockParameters(self._name, using=self._using, holder=about).holder_json()
-        locks[self._using].backend.acquire((self._name,), self.ttl, 0.0, holder)
 
-    def _held(self) -> Any:
-        found = locks[self._using].backend.look([self._name]).locks
-        return found[0] if found else None
+def name_of_row(row: models.Model) -> str:
+    """Return the name of the lock of a row.
+
+    A proxy has the rows of its model. A row of a model with a parent is a row of the parent, too:
+    both have the name of the topmost one, the first if there are several.
+    """
+    model: Any = row._meta.concrete_model
+    pk = row.pk
+    while links := [link for link in model._meta.parents.values() if link is not None]:
+        pk = getattr(row, links[0].attname)
+        model = links[0].remote_field.model._meta.concrete_model
+    return resource("edit:<label>:<pk>", label=model._meta.label_lower, pk=str(pk))
 
 
 def _since(holder: Mapping[str, Any], now: float) -> float:
     """Return since when a page has been open; any program can write to its lock."""
-    try:
-        return min(now, max(0.0, float(holder.get("since", now))))
-    except ValueError:
-        return now
+    page = str(holder.get("page", ""))
+    return min(now, int(page[:8], 16)) if _PAGE.fullmatch(page) else now

@@ -12,11 +12,14 @@ from django.template.loader import render_to_string
 from django.utils.http import urlencode
 from django.views.decorators.csrf import csrf_protect
 
-from redlock_django.edit_locks.forms import VERSION
+from redlock_django.edit_locks.forms import PAGE, VERSION
 from redlock_django.edit_locks.presence import RENEWALS, Editor, Presence
 
 ACTION = "_edit_lock"
 """The name of the field with what a page reports: "renew", "take" or "leave"."""
+
+TICKET = "_edit_ticket"
+"""The name of the field with the ticket of the lock of a page."""
 
 MODE = "_edit"
 """The name of the parameter of a page that is to be read only."""
@@ -32,12 +35,18 @@ class PresencePage:
         self._request, self._is_refusing = request, conflict == "refuse"
         self._presence = Presence(request, row, using)
         self.editor: Editor | None
-        if request.method == "GET" and request.GET.get(MODE) == "read":
+        is_reading = request.method == "GET" and request.GET.get(MODE) == "read"
+        if is_reading or request.method == "HEAD":  # it opens no page
             self.editor, self.is_read_only = self._presence.other(), True
         else:
             self.editor = self._presence.open(take_own=True)
             self.is_read_only = self.editor is not None and self._is_refusing
         self.is_read_only = self.is_read_only and request.method == "GET"
+
+    @property
+    def page(self) -> str:
+        """The random id of the page."""
+        return self._presence.page
 
     def add_to(self, response: Any, form_id: str = "") -> None:
         """Show the editor above the form of a page, whatever its template is."""
@@ -61,7 +70,8 @@ class PresencePage:
 
     def _rendered(self) -> str:
         context = {
-            "page": self._presence.page,
+            "page": self.page,
+            "ticket": self._presence.ticket,
             "every": f"{self._presence.ttl / RENEWALS:.3f}",
             "editor": str(self.editor or ""),
             "is_read_only": self.is_read_only,
@@ -72,6 +82,12 @@ class PresencePage:
             "nonce": _nonce(self._request),
         }
         return render_to_string("redlock_django/edit_presence.html", context)
+
+
+def other_editor(request: Any, row: models.Model, *, using: str) -> Editor | None:
+    """Return the other user who has a row open, None if it is the page that was sent."""
+    editor = Presence(request, row, using, request.POST.get(PAGE, "")).other()
+    return None if editor is None or editor.is_same_user else editor
 
 
 def _form_in(content: bytes, form_id: str) -> int:
@@ -94,14 +110,16 @@ def answer(request: Any, row: models.Model, *, using: str, conflict: str) -> Htt
 
     @csrf_protect
     def reported(request: Any) -> HttpResponse:
-        presence = Presence(request, row, using, request.POST.get("_edit_page", ""))
+        sent = (request.POST.get(name, "") for name in (PAGE, TICKET))
+        presence = Presence(request, row, using, *sent)
         action, is_warning = request.POST.get(ACTION), conflict == "warn"
         if action == "leave":
             presence.leave()
             return HttpResponse(status=204)
         editor = presence.open(take=action == "take" and is_warning)
+        can_take = editor is not None and is_warning
         return JsonResponse(
-            {"editor": str(editor or ""), "can_take": editor is not None and is_warning}
+            {"editor": str(editor or ""), "can_take": can_take, "ticket": presence.ticket}
         )
 
     return reported(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -76,6 +77,18 @@ def register(tables: None, urls: list[Any]) -> Callable[..., None]:
     return put
 
 
+class Router:
+    """Leads to the rows of these tests in a second database."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "edited" if model._meta.app_label == "edited" else None
+
+    db_for_write = db_for_read
+
+    def allow_relation(self, *rows: Any, **hints: Any) -> bool:
+        return True
+
+
 def editor(name: str) -> Client:
     client = Client()
     client.force_login(User.objects.create_superuser(name, first_name=name.title()))
@@ -107,3 +120,20 @@ def change(article: Article) -> str:
 
 def opened(client: Client, path: str, form: str = "article_form") -> OpenPage:
     return OpenPage(client, path, form)
+
+
+def report(page: OpenPage, action: str) -> Any:
+    """Report as the script of a page does; return its answer without the ticket that it keeps."""
+    sent = {"_edit_lock": action, "_edit_page": page.page_id, "_edit_ticket": page.ticket}
+    answer = page.client.post(page.path, sent)
+    if answer.status_code != 200:
+        return answer.status_code
+    told = answer.json()
+    page.ticket = told.pop("ticket")
+    return told
+
+
+def said(page: OpenPage) -> str:
+    """Return what a page says about other editors."""
+    [text] = re.findall(r'<p role="status"[^>]*>(.*?)</p>', page.text)
+    return str(text)

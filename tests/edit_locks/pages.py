@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from typing import Any
@@ -69,6 +70,8 @@ class OpenPage:
     def _read(self) -> None:
         self.text = self.answer.content.decode()
         self.fields = form_of(self.text, self._form)
+        about = re.search(r'data-redlock-page="(\w+)" data-ticket="([^"]*)"', self.text)
+        self.page_id, self.ticket = about.groups() if about else ("", "")
 
     def send(self, values: Mapping[str, Any] | None = None, **more: Any) -> Any:
         """Send the form with these values; keep the page that is answered, unless it redirects."""

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Permission, User
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from redlock_django import EditLockMixin, locks
 from redlock_django.operate.inspection import held_locks
-from tests.edit_locks.conftest import MEMORY, editor, opened
-from tests.edit_locks.models import Article
+from tests.edit_locks.conftest import MEMORY, editor, opened, report, said
+from tests.edit_locks.models import Article, LongArticle
 from tests.edit_locks.pages import OpenPage
 
 if TYPE_CHECKING:
@@ -29,22 +30,6 @@ Base: Any = admin.ModelAdmin
 @pytest.fixture
 def warns(register: Callable[..., None]) -> None:
     register(type("ArticleAdmin", (EditLockMixin, Base), {}))
-
-
-@pytest.fixture
-def refuses(register: Callable[..., None]) -> None:
-    register(type("ArticleAdmin", (EditLockMixin, Base), {"edit_conflict": "refuse"}))
-
-
-def said(page: OpenPage) -> str:
-    [text] = re.findall(r'<p role="status"[^>]*>(.*?)</p>', page.text)
-    return str(text)
-
-
-def report(page: OpenPage, action: str) -> Any:
-    [page_id] = re.findall(r'data-redlock-page="(\w+)"', page.text)
-    answer = page.client.post(page.path, {"_edit_lock": action, "_edit_page": page_id})
-    return answer.json() if answer.status_code == 200 else answer.status_code
 
 
 @pytest.mark.usefixtures("warns")
@@ -144,25 +129,6 @@ def test_the_links_of_a_page_keep_its_parameters(anna: Client, bob: Client, chan
     assert f'href="{change}?_popup=1"' in reading.text
 
 
-@pytest.mark.usefixtures("refuses")
-def test_refuse_shows_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
-    hers = opened(anna, change)
-    his = OpenPage(bob, change)
-    assert said(his).startswith("Anna")
-    assert 'name="_save"' not in his.text
-    assert "Edit anyway" not in his.text
-    assert report(his, "take")["editor"].startswith("Anna")
-    assert report(hers, "renew")["editor"] == ""
-
-
-@pytest.mark.usefixtures("refuses")
-def test_refuse_refuses_no_save(anna: Client, bob: Client, change: str) -> None:
-    his = opened(bob, change)
-    assert report(his, "leave") == 204
-    assert said(opened(anna, change)) == ""
-    assert his.send(title="Bob's").status_code == 302
-
-
 @pytest.mark.usefixtures("warns")
 def test_presence_is_a_hint(anna: Client, bob: Client, change: str, settings: Settings) -> None:
     """The versions alone decide what is saved, whatever became of the locks."""
@@ -214,12 +180,69 @@ def test_an_unlocked_page_costs_one_lock(
     assert len(acquired) == 1
 
 
+@pytest.mark.usefixtures("warns")
+def test_a_head_request_opens_no_page(anna: Client, change: str) -> None:
+    assert anna.head(change).status_code == 200
+    assert held_locks().locks == ()
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_name_of_a_user_is_text(bob: Client, change: str) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    eve = Client()
+    eve.force_login(User.objects.create_superuser("eve", first_name=name))
+    hers = opened(eve, change)
+    his = opened(bob, change)
+    assert "<img" not in his.text
+    assert said(his).startswith("&lt;img src=x")
+    assert report(hers, "renew")["editor"] == ""
+    assert report(his, "renew")["editor"].startswith("<img"), "JSON, shown as text by the script"
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_ticket_counts_for_its_own_row_only(anna: Client, bob: Client, article: Article) -> None:
+    other = Article.objects.create(title="Other")
+    hers, his = (
+        opened(client, f"/admin/edited/article/{row.pk}/change/")
+        for client, row in ((anna, article), (bob, other))
+    )
+    hers.ticket = his.ticket
+    assert report(hers, "renew") == {"editor": "", "can_take": False}, "it is her page by its id"
+    assert report(his, "renew") == {"editor": "", "can_take": False}
+    assert [held.holder["editor"] for held in held_locks().locks] == ["Anna", "Bob"]
+
+
+def test_a_model_and_its_parent_have_one_lock(
+    register: Callable[..., None], anna: Client, bob: Client
+) -> None:
+    row = LongArticle.objects.create(title="Long")
+    admin_class = type("ArticleAdmin", (EditLockMixin, Base), {})
+    register(admin_class, LongArticle)
+    opened(anna, f"/admin/edited/longarticle/{row.pk}/change/", "longarticle_form")
+    register(admin_class, Article)
+    his = opened(bob, f"/admin/edited/article/{row.pk}/change/")
+    assert said(his).startswith("Anna has had this open")
+
+
 def test_a_row_that_was_only_looked_at_is_not_locked(
-    warns: None, tables: None, article: Article, change: str
+    warns: None, tables: None, anna: Client, article: Article, change: str
 ) -> None:
     viewer = Client()
     user = User.objects.create_user("viewer", is_staff=True)
     viewer.force_login(user)
     assert viewer.get(change).status_code == 403
+    may_view, _ = Permission.objects.get_or_create(
+        codename="view_article",
+        content_type=ContentType.objects.get_for_model(Article),
+        defaults={"name": "Can view article"},
+    )
+    user.user_permissions.add(may_view)
+    hers = opened(anna, change)
+    for path in (change, f"{change}?_edit=read"):
+        seen = viewer.get(path)
+        assert seen.status_code == 200
+        assert "Anna" not in seen.content.decode(), "only editors learn who edits"
+    assert viewer.post(change, {"_edit_lock": "take"}).status_code == 403
+    assert report(hers, "leave") == 204
     assert editor("carl").get("/admin/edited/article/").status_code == 200
     assert held_locks().locks == ()

@@ -12,6 +12,7 @@
     form.append("csrfmiddlewaretoken", page.dataset.token);
     form.append("_edit_lock", action);
     form.append("_edit_page", page.dataset.redlockPage);
+    form.append("_edit_ticket", page.dataset.ticket);
     return form;
   }
 
@@ -31,7 +32,8 @@
       });
       if (answer.redirected || answer.status === 403) return show(page.dataset.loggedOut, false);
       if (!answer.ok) throw new Error(String(answer.status));
-      const { editor, can_take: canTake } = await answer.json();
+      const { editor, can_take: canTake, ticket } = await answer.json();
+      page.dataset.ticket = ticket;
       show(editor, canTake);
     } catch {
       show(page.dataset.unreachable, false);
