@@ -50,6 +50,11 @@ def deleted_message(row: models.Model) -> str:
     ) % {"name": row._meta.verbose_name}
 
 
+def open_message(editor: object) -> str:
+    """Return the error of a form whose row another editor has open."""
+    return _("Not saved. %(editor)s. What you entered is still in the form.") % {"editor": editor}
+
+
 def _differences(
     form: Any, stored: models.Model, changed: frozenset[str] | None
 ) -> Iterator[Difference]:

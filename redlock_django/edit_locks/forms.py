@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from django.core.exceptions import ValidationError
 from django.db import connections, models, router, transaction
 from django.forms.models import BaseModelForm, BaseModelFormSet
-from django.utils.html import format_html
+from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
 
-from redlock_django.edit_locks.differences import conflict_message, deleted_message
+from redlock_django.edit_locks.differences import conflict_message, deleted_message, open_message
 from redlock_django.edit_locks.versions import (
     changed_since,
     columns,
@@ -64,6 +64,12 @@ class SavingTransaction(ExitStack):
         """True until the row of a change form has been read."""
         self.is_deleted = False
         """True if that row has been deleted."""
+        self.reverted: list[models.Model | None] = []
+        """The row that a form with the values of an old version replaces, None if it is deleted."""
+        self.page = ""
+        """The id of the page that shows the form."""
+        self.editor_of: Callable[[models.Model], object | None] = lambda row: None
+        """Return the other editor who keeps a row from being saved."""
         self._views = 0  # a view may run inside another one
 
     def __enter__(self) -> Self:
@@ -96,6 +102,8 @@ class ComparedForm(_ModelForm):
     edit_stored: models.Model | None = None
     """The row as it is now, locked; None before it is compared, or if it has been deleted."""
     edit_refused = ""
+    edit_editor: object | None = None
+    """The other editor who has the row open, if that refuses the save."""
     edit_is_read_only = False
     """True for a form on a page that is read only: it saves nothing."""
 
@@ -167,6 +175,10 @@ class ComparedForm(_ModelForm):
             return
         row = self.instance
         if not self.edit_is_row:
+        self.edit_editor = self.edit_transaction.editor_of(row)
+        if self.edit_editor is not None:
+            self.edit_refused = "open"
+            return
             using = router.db_for_write(type(row), instance=row)
             self.edit_transaction.begin(using)
             self.edit_stored = locked_rows(type(row), [row.pk], using).get(row.pk)
@@ -205,6 +217,8 @@ class ComparedForm(_ModelForm):
             return deleted_message(self.instance)
         is_known = self.edit_refused != "missing"
         return conflict_message(self, self.edit_stored, self._changed if is_known else None)
+        if self.edit_refused == "open":
+            return open_message(self.edit_editor)
 
 
 def _parsed(text: str) -> dict[str, str]:
@@ -228,9 +242,12 @@ def _render_version(form: ComparedForm, bound: Any) -> None:
         if only_initial:
             return rendered
         hidden = '<input type="hidden" name="{}" value="{}" autocomplete="off">'
-        return rendered + format_html(hidden, form.add_prefix(VERSION), form.edit_version())
+        return rendered + format_html_join("", hidden, inputs)
 
     bound.as_widget = as_widget
+        inputs = [(form.add_prefix(VERSION), form.edit_version())]
+        if not form.edit_is_row and form.edit_transaction.page:
+            inputs.append((PAGE, form.edit_transaction.page))
 
 
 class ComparedFormSet(_ModelFormSet):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -33,7 +33,8 @@ from redlock_django.edit_locks.forms import (
     compared_formset,
     form_of_deleted_row,
 )
-from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer
+from redlock_django.edit_locks.plugins import is_recovered, lock_history
+from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editor
 from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
 from redlock_django.exceptions import InvalidRedlock
 
@@ -97,6 +98,8 @@ class EditLockMixin(_ModelAdmin):
         """Return the formset of `list_editable`, which compares the rows."""
         formset = super().get_changelist_formset(request, **kwargs)
         return compared_formset(formset, **self._attributes(request))
+        transaction = _transaction_of(request)
+        transaction.editor_of = partial(self._editor_of, request)
 
     def _attributes(self, request: Any) -> dict[str, Any]:
         return {
@@ -147,9 +150,13 @@ class EditLockMixin(_ModelAdmin):
         return obj
 
     def _show_presence(self, request: Any, obj: Any) -> None:
-        request._redlock_presence = PresencePage(
-            request, obj, using=self.edit_using, conflict=self.edit_conflict
-        )
+        page = PresencePage(request, obj, using=self.edit_using, conflict=self.edit_conflict)
+        request._redlock_presence, _transaction_of(request).page = page, page.page
+
+    def _editor_of(self, request: Any, row: models.Model) -> Any:
+        """Return the other editor who keeps a row from being changed; not that of an inline."""
+        is_refusing = self.edit_conflict == "refuse" and isinstance(row, self.model)
+        return other_editor(request, row, using=self.edit_using) if is_refusing else None
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
         """Return whether the user may change the row; not on a page that is read only."""
@@ -280,7 +287,11 @@ class EditLockMixin(_ModelAdmin):
     def _compare_rows(
         self, request: HttpRequest, transaction: SavingTransaction, rows: list[Any]
     ) -> None:
-        """Lock the rows; raise _Changed if one of them is not as it was shown."""
+        """Lock the rows; raise NotAsShown if one is not as it was shown, or another has it open."""
+        for row in rows:
+            if editor := self._editor_of(request, row):
+                about = {"editor": editor, "row": row}
+                raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
         shown = posted_versions(request)
         using = router.db_for_write(self.model, instance=rows[0])
         transaction.begin(using)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
@@ -13,7 +13,12 @@ from django.views.generic import UpdateView, View
 
 from redlock_django.edit_locks.forms import SavingTransaction, compared_form
 from redlock_django.edit_locks.options import check_alias, check_options, check_values, overrides
-from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer
+from redlock_django.edit_locks.presence_pages import (
+    ACTION,
+    PresencePage,
+    answer,
+    other_editor,
+)
 from redlock_django.exceptions import InvalidRedlock
 
 if TYPE_CHECKING:
@@ -86,7 +91,11 @@ class EditLockViewMixin(_UpdateView):
     @cached_property
     def _edit_transaction(self) -> SavingTransaction:
         """The transactions in which the row is compared and saved."""
-        return SavingTransaction()
+        transaction = SavingTransaction()
+        if self.edit_conflict == "refuse":
+            using = self.edit_using
+            transaction.editor_of = partial(other_editor, self.request, using=using)
+        return transaction
 
     def get_form(self, form_class: Any = None) -> Any:
         """Return the form, which compares the row."""
@@ -112,6 +121,7 @@ class EditLockViewMixin(_UpdateView):
         page = PresencePage(
             self.request, self.object, using=self.edit_using, conflict=self.edit_conflict
         )
+        self._edit_transaction.page = page.page
         if page.is_read_only:
             context["form"].edit_is_read_only = True
             for field in context["form"].fields.values():

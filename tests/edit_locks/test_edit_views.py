@@ -14,6 +14,8 @@ from django.urls import path
 from django.views.generic import CreateView, TemplateView, UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
+from redlock_django.operate.inspection import held_locks
+from tests.edit_locks.conftest import report
 from tests.edit_locks.models import Article, ProxyArticle, Tag
 from tests.edit_locks.pages import OpenPage
 
@@ -73,10 +75,8 @@ def test_a_page_says_that_another_has_it_open(page: str, client: Client) -> None
     assert re.findall(said, his.text)[0].startswith("Another editor has had this open since")
     reading = OpenPage(Client(), f"{page}?_edit=read").text
     assert 'name="title" value="Old" maxlength="40" disabled' in reading.replace(" required", "")
-    [own] = re.findall(r'data-redlock-page="(\w+)"', hers.text)
-    report = {"_edit_lock": "renew", "_edit_page": own}
-    assert client.post(page, report).json() == {"editor": "", "can_take": False}
-    assert client.post(page, {**report, "_edit_lock": "leave"}).status_code == 204
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert report(hers, "leave") == 204
     assert re.findall(said, OpenPage(Client(), page).text) == [""]
 
 
@@ -111,6 +111,27 @@ def test_a_page_to_read_saves_nothing(
         assert (answer.status_code, answer.url) == (302, read_only.path)
         article.refresh_from_db()
         assert (article.title, [*article.tags.all()]) == ("Old", [tag])
+
+
+def test_a_save_is_refused_while_another_has_it_open(
+    page: str, client: Client, urls: list[Any], article: Article
+) -> None:
+    """Also where the site has no users: a page is known by its id."""
+    urls[:] = [path("<int:pk>/", EditArticle.as_view(edit_conflict="refuse"))]
+    his = OpenPage(Client(), page)
+    assert report(his, "leave") == 204
+    hers = OpenPage(client, page)
+    assert his.send(title="Bob's").status_code == 200
+    assert "Not saved. Another editor has had this open since" in his.text
+    assert his.fields["title"] == ["Bob's"]
+    assert hers.send(title="Anna's").status_code == 302
+    article.refresh_from_db()
+    assert article.title == "Anna's"
+
+
+def test_a_head_request_opens_no_page(page: str, client: Client) -> None:
+    assert client.head(page).status_code == 200
+    assert held_locks().locks == ()
 
 
 def test_a_page_without_the_version_is_refused(page: str, client: Client, article: Article) -> None:
