@@ -10,6 +10,7 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
 ROW = "_edit_row"
 """The name of the inputs with a primary key, a space, and the version of its row."""
@@ -17,12 +18,31 @@ ROW = "_edit_row"
 RELATED = "_edit_related"
 """The name of the input with the digest of what would be deleted together with the rows."""
 
+
+class NotAsShown(Exception):
+    """Rows are not those that were shown; the message is for the editor."""
+
+
 _TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
 
 
 def row_input(row: models.Model, version: str) -> SafeString:
     """Return the input that carries the version of a row."""
     return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, row.pk, version)
+
+
+def related_input(request: Any) -> SafeString:
+    """Return the input that carries the digest of what would be deleted, too."""
+    listing = getattr(request, "_redlock_related", "")
+    return format_html('<input type="hidden" name="{}" value="{}">', RELATED, listing)
+
+
+def compare_related(request: Any, listing: str) -> None:
+    """Raise NotAsShown if the rows that would be changed, too, are not those that were shown."""
+    if request.POST.get(RELATED) != listing:
+        raise NotAsShown(
+            _("Nothing was done: what would be changed with it has changed. Look at it again.")
+        )
 
 
 def posted_versions(request: HttpRequest) -> Mapping[str, str]:

@@ -142,7 +142,8 @@ class ComparedForm(_ModelForm):
             return READ
         if not self.is_bound:
             sets = {name: keys(self.initial.get(name) or ()) for name in self.edit_sets()}
-            return self._version_of(self.instance, sets)
+            (row,) = self.edit_transaction.reverted or [self.instance]
+            return DELETED if row is None else self._version_of(row, sets)
         if self.edit_refused and self.edit_stored is not None:
             return self._shown  # the page shows both, so the editor may now choose
         return self._sent()
@@ -174,22 +175,25 @@ class ComparedForm(_ModelForm):
             self.edit_refused = "read only"
             return
         row = self.instance
-        if not self.edit_is_row:
         self.edit_editor = self.edit_transaction.editor_of(row)
         if self.edit_editor is not None:
             self.edit_refused = "open"
             return
+        if not self.edit_is_row:
             using = router.db_for_write(type(row), instance=row)
             self.edit_transaction.begin(using)
             self.edit_stored = locked_rows(type(row), [row.pk], using).get(row.pk)
         if (stored := self.edit_stored) is None:
-            self.edit_refused = "deleted"
+            is_known = self.edit_transaction.reverted and self._sent() == DELETED
+            self.edit_refused = "" if is_known else "deleted"
             return
         self._compare_with(stored)
         if not self.edit_refused:
-            # What the form does not have is saved as it is now, also if it was just changed.
+            # What the form does not have is saved as it is now, also if it was just changed. An
+            # old version replaces what is compared.
+            old = {*self.edit_names()} if self.edit_transaction.reverted else ()
             for column in columns(type(row)):
-                if not column.primary_key:
+                if not column.primary_key and column.name not in old:
                     setattr(row, column.attname, getattr(stored, column.attname))
 
     def _compare_with(self, stored: models.Model) -> None:
@@ -213,12 +217,12 @@ class ComparedForm(_ModelForm):
     def _message(self) -> Any:
         if self.edit_refused == "read only":
             return _("You can read it, not change it.")
+        if self.edit_refused == "open":
+            return open_message(self.edit_editor)
         if self.edit_stored is None:
             return deleted_message(self.instance)
         is_known = self.edit_refused != "missing"
         return conflict_message(self, self.edit_stored, self._changed if is_known else None)
-        if self.edit_refused == "open":
-            return open_message(self.edit_editor)
 
 
 def _parsed(text: str) -> dict[str, str]:
@@ -241,13 +245,13 @@ def _render_version(form: ComparedForm, bound: Any) -> None:
         rendered = plain(widget, attrs, only_initial)
         if only_initial:
             return rendered
+        inputs = [(form.add_prefix(VERSION), form.edit_version())]
+        if not form.edit_is_row and form.edit_transaction.page:
+            inputs.append((PAGE, form.edit_transaction.page))
         hidden = '<input type="hidden" name="{}" value="{}" autocomplete="off">'
         return rendered + format_html_join("", hidden, inputs)
 
     bound.as_widget = as_widget
-        inputs = [(form.add_prefix(VERSION), form.edit_version())]
-        if not form.edit_is_row and form.edit_transaction.page:
-            inputs.append((PAGE, form.edit_transaction.page))
 
 
 class ComparedFormSet(_ModelFormSet):

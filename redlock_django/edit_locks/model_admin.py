@@ -21,9 +21,11 @@ from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.admin_checks import check_admin, check_class
 from redlock_django.edit_locks.confirmations import (
-    RELATED,
+    NotAsShown,
     add_inputs,
+    compare_related,
     posted_versions,
+    related_input,
     row_input,
 )
 from redlock_django.edit_locks.forms import (
@@ -42,10 +44,6 @@ if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
 else:
     _ModelAdmin = object
-
-
-class _Changed(Exception):
-    """Rows are not those that were shown; the message is for the editor."""
 
 
 class EditLockMixin(_ModelAdmin):
@@ -98,12 +96,12 @@ class EditLockMixin(_ModelAdmin):
         """Return the formset of `list_editable`, which compares the rows."""
         formset = super().get_changelist_formset(request, **kwargs)
         return compared_formset(formset, **self._attributes(request))
-        transaction = _transaction_of(request)
-        transaction.editor_of = partial(self._editor_of, request)
 
     def _attributes(self, request: Any) -> dict[str, Any]:
+        transaction = _transaction_of(request)
+        transaction.editor_of = partial(self._editor_of, request)
         return {
-            "edit_transaction": _transaction_of(request),
+            "edit_transaction": transaction,
             "edit_ignore": frozenset(self.edit_ignore),
         }
 
@@ -204,12 +202,12 @@ class EditLockMixin(_ModelAdmin):
             obj = self.get_object(request, unquote(object_id))
             if obj is not None:
                 request._redlock_related = self._digest_of_inlines(request, obj)
-                inputs = [self._row_input(obj), _related_input(request)]
+                inputs = [self._row_input(obj), related_input(request)]
             try:
                 if obj is not None and request.method == "POST":
                     self._compare_rows(request, transaction, [obj])
-                    _compare_related(request, self._digest_of_inlines(request, obj))
-            except _Changed as changed:
+                    compare_related(request, self._digest_of_inlines(request, obj))
+            except NotAsShown as changed:
                 self.message_user(request, str(changed), messages.ERROR)
                 return HttpResponseRedirect(request.get_full_path())
             view: Any = super()
@@ -217,6 +215,36 @@ class EditLockMixin(_ModelAdmin):
             if obj is not None:
                 add_inputs(response, inputs)
             return response
+
+    def recover_view(self, request: Any, version_id: str, extra_context: Any = None) -> Any:
+        """Show or save a form of django-reversion that makes a deleted row again.
+
+        That would overwrite a row that exists again, for example since another editor has done so.
+        """
+        with _transaction_of(request, renew=True) as transaction:
+            may_add = self.has_add_permission(request)
+            if may_add and is_recovered(self.model, version_id, transaction):
+                text = _("Nothing was recovered: this %(name)s exists again.")
+                about = {"name": self.opts.verbose_name}
+                self.message_user(request, text % about, messages.ERROR)
+                name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+                return HttpResponseRedirect(reverse(name, current_app=self.admin_site.name))
+            view: Any = super()
+            return view.recover_view(request, version_id, extra_context)
+
+    def history_form_view(
+        self, request: Any, object_id: str, version_id: str, extra_context: Any = None
+    ) -> Any:
+        """Show or save a form of django-simple-history, which has the values of an old version.
+
+        So the version that the page carries is that of the row as it is then.
+        """
+        with _transaction_of(request, renew=True) as transaction:
+            if request.method == "POST":
+                lock_history(self.model, unquote(object_id), transaction)
+            transaction.reverted = [self.get_object(request, unquote(object_id))]
+            view: Any = super()
+            return view.history_form_view(request, object_id, version_id, extra_context)
 
     def _digest_of_inlines(self, request: Any, obj: Any) -> str:
         versions = [
@@ -244,14 +272,14 @@ class EditLockMixin(_ModelAdmin):
                 if obj is not None and self.has_delete_permission(request, obj):
                     self._compare_rows(request, transaction, [obj])
                 return super().delete_view(request, object_id, extra_context)
-            except _Changed as changed:
+            except NotAsShown as changed:
                 self.message_user(request, str(changed), messages.ERROR)
                 return HttpResponseRedirect(request.get_full_path())
 
     def render_delete_form(self, request: Any, context: Any) -> Any:
         """Return the page that asks before a row is deleted; it carries the row's version."""
         response = super().render_delete_form(request, context)
-        add_inputs(response, [self._row_input(context["object"]), _related_input(request)])
+        add_inputs(response, [self._row_input(context["object"]), related_input(request)])
         return response
 
     def get_deleted_objects(self, objs: Any, request: Any) -> Any:
@@ -260,7 +288,7 @@ class EditLockMixin(_ModelAdmin):
         listing = hashlib.sha256(repr(found[0]).encode()).hexdigest()
         request._redlock_related = listing
         if request.POST.get("post"):
-            _compare_related(request, listing)
+            compare_related(request, listing)
         return found
 
     # Actions.
@@ -303,26 +331,13 @@ class EditLockMixin(_ModelAdmin):
             or not is_row(stored[row.pk], shown.get(str(row.pk), ""), self.edit_ignore)
         ]
         if changed:
-            raise _Changed(
+            raise NotAsShown(
                 _(
                     "Nothing was done, because this has changed since the page was opened: %s. "
                     "Look at it again."
                 )
                 % ", ".join(map(str, changed))
             )
-
-
-def _related_input(request: Any) -> Any:
-    listing = getattr(request, "_redlock_related", "")
-    return format_html('<input type="hidden" name="{}" value="{}">', RELATED, listing)
-
-
-def _compare_related(request: Any, listing: str) -> None:
-    """Raise _Changed if the rows that would be changed, too, are not those that were shown."""
-    if request.POST.get(RELATED) != listing:
-        raise _Changed(
-            _("Nothing was done: what would be changed with it has changed. Look at it again.")
-        )
 
 
 def _transaction_of(request: Any, *, renew: bool = False) -> SavingTransaction:
@@ -347,7 +362,7 @@ def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
     def run(model_admin: EditLockMixin, request: HttpRequest, queryset: Any) -> Any:
         try:
             if request.POST.get("select_across", "0") != "0":
-                raise _Changed(
+                raise NotAsShown(
                     _(
                         "Nothing was done: rows of other pages were selected, which this page does "
                         "not show. Select rows on one page, or show more rows on a page."
@@ -357,12 +372,12 @@ def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
             if rows:
                 model_admin._compare_rows(request, _transaction_of(request), rows)
             response = action(model_admin, request, queryset)
-        except _Changed as changed:
+        except NotAsShown as changed:
             model_admin.message_user(request, str(changed), messages.ERROR)
             return None
         if isinstance(response, HttpResponse):  # it asks for a confirmation
             inputs = [model_admin._row_input(row) for row in rows]
-            add_inputs(response, [*inputs, _related_input(request)])
+            add_inputs(response, [*inputs, related_input(request)])
         return response
 
     return run
