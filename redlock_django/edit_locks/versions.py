@@ -117,6 +117,8 @@ def locked_rows(
     """
     connection = connections[using]
     _check_database(using)
+    for one in (model, *model._meta.get_parent_list()):
+        _check_table(using, one._meta.db_table)
     rows: models.QuerySet[Any] = (
         models.QuerySet(model, using=using).filter(pk__in=[*pks]).order_by("pk")
     )
@@ -140,6 +142,7 @@ def locked_sets(row: models.Model, names: Iterable[str], using: str) -> dict[str
     found = {}
     for name in names:
         field: Any = row._meta.get_field(name)
+        _check_table(using, field.m2m_db_table())
         through: models.QuerySet[Any] = models.QuerySet(field.remote_field.through, using=using)
         links = through.filter(**{field.m2m_field_name(): row.pk})
         list(links.order_by("pk").select_for_update().values_list("pk"))
@@ -152,6 +155,34 @@ def keys(rows: Iterable[Any]) -> list[str]:
     return [str(getattr(row, "pk", row)) for row in rows]
 
 
+_UNSAFE = """
+SELECT tables.engine FROM information_schema.tables AS tables
+JOIN information_schema.engines AS engines ON engines.engine = tables.engine
+WHERE tables.table_schema = DATABASE() AND tables.table_name = %s
+AND engines.transactions <> 'YES'"""
+
+_checked: set[tuple[str, ...]] = set()
+"""The tables that have transactions: of a server and a database, each with its name."""
+
+
+def _check_table(using: str, table: str) -> None:
+    """Raise InvalidRedlock for a table of MySQL or MariaDB without transactions."""
+    connection = connections[using]
+    where = (*(str(connection.settings_dict[key]) for key in ("HOST", "PORT", "NAME")), table)
+    if connection.vendor != "mysql" or where in _checked:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(_UNSAFE, [table])
+        found = cursor.fetchone()
+    if found is not None:
+        raise InvalidRedlock(
+            f"the table {table!r} of {using!r} has the engine {found[0]}, which has no "
+            "transactions, so a save could overwrite what another editor has saved. Write "
+            f"ALTER TABLE {table} ENGINE=InnoDB"
+        )
+    _checked.add(where)
+
+
 def _check_database(using: str) -> None:
     connection = connections[using]
     if not connection.in_atomic_block:
@@ -160,10 +191,10 @@ def _check_database(using: str) -> None:
             "they are saved. Validate the form inside transaction.atomic(using=...), which "
             "EditLockMixin and EditLockViewMixin begin for their own views"
         )
-    if not connection.features.supports_transactions:
+    if connection.vendor != "mysql" and not connection.features.supports_transactions:
         raise InvalidRedlock(
             f"the database {using!r} has no transactions, so a save could overwrite what another "
-            "editor has saved. Use InnoDB for its tables"
+            "editor has saved. Keep the rows in another database"
         )
     level = getattr(connection, "isolation_level", None) or "the default of the server"
     if connection.vendor == "mysql" and level not in ("read committed", "read uncommitted"):
