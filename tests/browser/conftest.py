@@ -31,9 +31,9 @@ CONTENTION = HELD + "contention/"
 
 
 @contextlib.contextmanager
-def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
+def serving(masters: list[LocalMaster], port: int = 0, **env: str) -> Iterator[str]:
     """Run the site and yield its address; stop it at the end of the block."""
-    port = free_port()
+    port = port or free_port()
     with ProcessGroup("redlock-browser-") as processes:
         log = processes.directory / "log"
         with log.open("wb") as out:
@@ -98,6 +98,14 @@ def chromium() -> Iterator[Browser]:
         yield browser
 
 
+def log_in(page: Page, user: str) -> None:
+    """Log in on the page that asks for it, which leads to the first page of the admin."""
+    page.fill("[name=username]", user)
+    page.fill("[name=password]", PASSWORD)
+    page.click("[type=submit]")
+    page.wait_for_url("**/admin/")
+
+
 class Visitor:
     """Opens pages of a site as one of its users; `complaints` are the errors in their consoles."""
 
@@ -129,10 +137,7 @@ class Visitor:
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         if user and (site, user) not in self._logins:
             page.goto("/admin/login/?next=/admin/")
-            page.fill("[name=username]", user)
-            page.fill("[name=password]", PASSWORD)
-            page.click("[type=submit]")
-            page.wait_for_url(f"{site}/admin/")
+            log_in(page, user)
             self._logins[site, user] = context.storage_state()
         page.goto(path)
         return page

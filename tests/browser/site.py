@@ -20,7 +20,9 @@ from tests.timeouts import generous_timeouts
 DEBUG = True  # so that runserver serves static files
 ROOT_URLCONF = "tests.browser.site"
 MASTERS = os.environ.get("REDLOCK_MASTERS", "")
-ALIAS = {"MASTERS": MASTERS, "RESTART_DELAY": 0, **generous_timeouts()}
+RELEASE = os.environ.get("SITE_RELEASE", "")
+STATIC_URL = f"/static{RELEASE}/"
+ALIAS = {"MASTERS": MASTERS, "RESTART_DELAY": 0, "RELEASE": RELEASE, **generous_timeouts()}
 REDLOCK = {
     "default": {**ALIAS, "RECORD_CONTENTION": True},
     "payments": {**ALIAS, "KEY_PREFIX": "payments"},
@@ -120,7 +122,7 @@ def plant_contention() -> None:
 
 
 def main(port: str) -> None:
-    """Create the database and the users, then serve."""
+    """Create the database and the users unless they exist, then serve."""
     import django
     from django.core.management import call_command
 
@@ -130,6 +132,15 @@ def main(port: str) -> None:
     # On a busy machine, masters that run may need longer than 0.5 s.
     backend.INSPECTION_TIMEOUT = 5.0
     call_command("migrate", verbosity=0)
+    from django.contrib.auth.models import User
+
+    if not User.objects.exists():
+        plant()
+    call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
+
+
+def plant() -> None:
+    """Create the users and what they look at."""
     from django.contrib.auth.models import Permission, User
 
     for name, codenames in USERS.items():
@@ -152,7 +163,6 @@ def main(port: str) -> None:
 
     for number in range(1, ORDERS + 1):
         Order.objects.create(number=f"A-{number}", total=1000)
-    call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
 
 
 if __name__ == "__main__":

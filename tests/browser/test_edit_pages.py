@@ -13,7 +13,16 @@ import django
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import Visitor, launch, overflowing, serving, shoot, violations
+from tests.browser.conftest import (
+    Visitor,
+    launch,
+    log_in,
+    overflowing,
+    serving,
+    shoot,
+    violations,
+)
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -112,7 +121,47 @@ def test_a_session_that_has_ended(visitor: Visitor) -> None:
     becomes_visible(hers)
     expect(said(hers)).to_contain_text("You are logged out.")
     expect(hers.locator("[name=total]")).to_have_value("1500")
-    visitor.complaints.clear()  # the browser may log the answer
+    other_tab = hers.context.new_page()
+    other_tab.goto("/admin/login/?next=/admin/")
+    log_in(other_tab, "anna")
+    becomes_visible(hers)
+    expect(said(hers)).to_be_empty()
+    save(hers)
+    hers.wait_for_url("**/shop/order/")
+    expect(hers.get_by_role("row", name="A-3")).to_contain_text("1500")
+    visitor.complaints.clear()  # the browser may log the answers
+
+
+@pytest.mark.nightly
+def test_back_after_a_deployment(
+    chromium: Browser, five_masters: list[LocalMaster], tmp_path: Path
+) -> None:
+    """The next release has other static files. The page that was open is renewed and compared."""
+    port, database = free_port(), str(tmp_path / "db")
+    with serving(five_masters, port, SHOP_DATABASE=database, SITE_RELEASE="1") as site:
+        visitor = Visitor(chromium, site)
+        hers = visitor.open(change(1), user="anna")
+        hers.fill("[name=total]", "1500")
+        while visitor.open(change(1), user="bob").get_by_text(_since("anna")).count() == 0:
+            hers.wait_for_timeout(200)  # until the site trusts its masters
+            becomes_visible(hers)
+    becomes_visible(hers)
+    expect(said(hers)).to_contain_text("The server cannot be reached.")
+    with serving(five_masters, port, SHOP_DATABASE=database, SITE_RELEASE="2"):
+        his = visitor.open(change(1), user="bob")
+        assert "/static2/" in his.content()
+        expect(said(his)).to_have_text(_since("anna"))
+        becomes_visible(hers)
+        expect(said(hers)).to_be_empty()
+        his.fill("[name=total]", "2000")
+        save(his)
+        his.wait_for_url("**/shop/order/")
+        save(hers)
+        expect(hers.locator(".redlock-conflict tbody")).to_contain_text("2000")
+        expect(hers.locator("[name=total]")).to_have_value("1500")
+        save(hers)
+        hers.wait_for_url("**/shop/order/")
+        visitor.leave()
 
 
 @pytest.mark.nightly

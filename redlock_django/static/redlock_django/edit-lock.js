@@ -23,14 +23,36 @@
     if (button) button.hidden = !canTake;
   }
 
+  const refused = (answer) => answer.redirected || answer.status === 403;
+
+  function report(action) {
+    return fetch(location.href, {
+      method: "POST", body: body(action), signal: AbortSignal.timeout(every),
+      headers: { Accept: "application/json" },
+    });
+  }
+
+  // A login in another tab replaces the CSRF token, without which this page could not be saved.
+  async function takeToken() {
+    const address = new URL(location.href);
+    address.searchParams.set("_edit", "read"); // it opens no other page
+    const answer = await fetch(address, { signal: AbortSignal.timeout(every) });
+    if (refused(answer)) return false;
+    const inputs = "[name=csrfmiddlewaretoken]";
+    const other = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const token = other.querySelector(inputs)?.value;
+    if (!token) return false;
+    page.dataset.token = token;
+    for (const input of document.querySelectorAll(inputs)) input.value = token;
+    return true;
+  }
+
   async function tell(action) {
     clearTimeout(timer);
     try {
-      const answer = await fetch(location.href, {
-        method: "POST", body: body(action), signal: AbortSignal.timeout(every),
-        headers: { Accept: "application/json" },
-      });
-      if (answer.redirected || answer.status === 403) return show(page.dataset.loggedOut, false);
+      let answer = await report(action);
+      if (refused(answer) && await takeToken()) answer = await report(action);
+      if (refused(answer)) return show(page.dataset.loggedOut, false);
       if (!answer.ok) throw new Error(String(answer.status));
       const { editor, can_take: canTake, ticket } = await answer.json();
       page.dataset.ticket = ticket;
