@@ -1,4 +1,4 @@
-"""What plug-ins that keep old versions of rows ask before they save."""
+"""Checks that plug-ins which keep old versions of rows need before they save one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page that is open costs on the masters: as much as one lock, and no connection."""
+"""The cost of an open page on the masters: as much as one lock, and no connection."""
 
 from __future__ import annotations
 

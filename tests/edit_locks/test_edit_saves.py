@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from redlock_django import EditLockMixin
+from redlock_django.edit_locks.versions import version_of
 from tests.edit_locks.conftest import opened
 from tests.edit_locks.models import (
     Article,
@@ -143,6 +145,19 @@ def test_a_save_without_the_version_is_refused(anna: Client, article: Article, c
         assert hers.send(title="Anna's", _edit_version=version).status_code == 200
     article.refresh_from_db()
     assert article.title == "Old"
+
+
+def test_a_version_does_not_reveal_a_column(
+    article: Article, anna: Client, change: str, settings: Settings
+) -> None:
+    """A reader of the page cannot try out values: the digests are keyed."""
+    shown = json.loads(opened(anna, change).fields["_edit_version"][0])
+    assert "views" not in shown, "it is ignored"
+    other = Article(pk=article.pk, title="Old")
+    own = version_of(other, ["title"], {})
+    assert own["title"] == shown["title"], "of the same row"
+    settings.SECRET_KEY = "a guess"
+    assert version_of(other, ["title"], {})["title"] != shown["title"]
 
 
 def test_many_to_many_fields_are_compared(
