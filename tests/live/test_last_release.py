@@ -142,7 +142,7 @@ def open_fleet(
     return fleet
 
 
-def test_the_code_of_the_two_releases_differs(open_fleet: Open) -> None:
+def test_the_old_python_has_the_wheel_and_not_this_tree(open_fleet: Open) -> None:
     """Otherwise the other tests would compare a release with itself."""
     pythons = open_fleet("redis").pythons
     where = "import redlock_django; print(redlock_django.__file__)"
