@@ -16,9 +16,9 @@ from redlock_django.locking.event_loops import call_after_threads, has_sync_call
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import answer, has_problem, judge_effects, was_rolled_back_by_django
 from redlock_django.web.request_state import (
-    PageInProgress,
     RequestState,
     call_on_close,
+    current_page,
     forbid_caching,
     request_attributes,
 )
@@ -51,9 +51,13 @@ class LockMiddleware:
         vars(request).update(request_attributes)
         if self._is_async:
             return self._acall(request, urlconf)
+        outer = current_page.get()
         try:
-            with PageInProgress(request):
+            try:
+                current_page.set(request)
                 response: HttpResponseBase = self.get_response(request)
+            finally:
+                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) and _ends_now(state, request, response):
@@ -64,9 +68,13 @@ class LockMiddleware:
             raise
 
     async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
+        outer = current_page.get()
         try:
-            with PageInProgress(request):
+            try:
+                current_page.set(request)
                 response: HttpResponseBase = await self.get_response(request)
+            finally:
+                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) and _ends_now(state, request, response):
@@ -90,11 +98,12 @@ class LockMiddleware:
 
 
 def _ends_now(state: RequestState, request: HttpRequest, response: HttpResponseBase) -> bool:
-    """Return whether the locks of a request end with its response; those of a stream end later."""
+    """Return whether locks of a request end with its response; those of a stream end later."""
     forbid_caching(state, response)
     if response.streaming:
         call_on_close(response, request, state.release_locks)
-    return not response.streaming
+        return False
+    return bool(state.locks)
 
 
 async def _release(state: RequestState) -> None:

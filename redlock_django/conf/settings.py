@@ -12,6 +12,7 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
@@ -125,7 +126,8 @@ def load(alias: str) -> AliasSettings:
 @cache
 def check_installed() -> None:
     """Raise InvalidRedlock if the app is missing in INSTALLED_APPS."""
-    if not apps.is_installed("redlock_django"):
+    # By its label, for every request of a locked view asks: Django would look at each app.
+    if "redlock_django" not in apps.app_configs and not apps.is_installed("redlock_django"):
         raise InvalidRedlock(
             "'redlock_django' is missing in INSTALLED_APPS, so the site has none of its system "
             "checks, commands and tables. Add it, and run 'manage.py migrate'"
@@ -266,3 +268,20 @@ def middleware_classes() -> Iterator[tuple[int, type]]:
             continue
         if isinstance(middleware, type):
             yield index, middleware
+
+
+@cache
+def changes_templates() -> bool:
+    """Return whether a middleware of the site has `process_template_response`.
+
+    Django calls it after the view, so a response that was rendered in the view ignores it.
+    """
+    return any(hasattr(found, "process_template_response") for _, found in middleware_classes())
+
+
+def _settings_changed(*, setting: str, **_: Any) -> None:
+    if setting == "MIDDLEWARE":
+        changes_templates.cache_clear()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.conf.settings")

@@ -13,17 +13,12 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
-from django.core.signals import setting_changed
 from django.http import HttpRequest
-from django.utils.module_loading import import_string
 
-from redlock_django.conf.settings import check_installed
+from redlock_django.conf.settings import changes_templates, check_installed
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.event_loops import finish_despite_cancellation
 from redlock_django.locking.transactions.open_transactions import guard_commits, open_blocks
@@ -48,7 +43,13 @@ from redlock_django.web.transactions import (
     unanswerable_error,
     view_name,
 )
-from redlock_django.web.view_kinds import bound_to, is_recording_wrapper, records_requests
+from redlock_django.web.view_kinds import (
+    bound_to,
+    is_recording_wrapper,
+    is_rest_view,
+    may_authenticate,
+    records_requests,
+)
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -87,15 +88,62 @@ class Progress:
         )
 
 
+class DecoratedView:
+    """A view inside a decorator of this package, and what is known of it before any request.
+
+    `marker` makes Django skip the transactions of a request to it, or is None.
+    """
+
+    __slots__ = ("bound_to", "is_recording", "marker", "may_authenticate", "options", "view")
+
+    def __init__(
+        self,
+        view: Callable[..., Any],
+        options: LockOptions,
+        marker: TransactionMarker | None = None,
+    ) -> None:
+        self.view, self.options, self.marker = view, options, marker
+        self.bound_to = bound_to(view)
+        self.is_recording = is_recording_wrapper(view)
+        self.may_authenticate = may_authenticate(view)
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        """Return the call of the view with these arguments.
+
+        The request is found by its type: it is the first argument of a function, and the second of
+        a method. Raises InvalidRedlock where there is none.
+        """
+        check_installed()
+        for request in args[1::-1]:
+            wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
+            if wrapped or isinstance(request, HttpRequest):
+                owner = self.bound_to if request is args[0] else args[0]
+                return Call(
+                    self,
+                    self.options,
+                    args,
+                    kwargs,
+                    request,
+                    RequestState.of(request),
+                    owner,
+                    marker_of_request(request, self.marker, owner),
+                    wrapped,
+                )
+        raise InvalidRedlock(
+            f"{view_name(self.view)} was called without a request: it must be the first argument "
+            "of a function, or the first after self of a method"
+        )
+
+
 class Call(NamedTuple):
-    """A call of a view, with the request found among its arguments.
+    """A call of a decorated view, with the request found among its arguments.
 
     `state` is what the package keeps with the request. `owner` is the instance whose method the
     view is, or None. `marker` made Django skip the transactions of the request, or is None.
     `wrapped` is whether `request` is a framework's request that wraps Django's.
     """
 
-    view: Callable[..., Any]
+    decorated: DecoratedView
     options: LockOptions
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -104,6 +152,11 @@ class Call(NamedTuple):
     owner: Any
     marker: TransactionMarker | None
     wrapped: bool
+
+    @property
+    def view(self) -> Callable[..., Any]:
+        """The view inside the decorator."""
+        return self.decorated.view
 
     @property
     def renders_later(self) -> bool:
@@ -120,7 +173,7 @@ class Call(NamedTuple):
         """
         if self.state.recording:
             return False
-        if is_recording_wrapper(self.view):
+        if self.decorated.is_recording:
             return True
         if self.owner is None:  # a function was checked when it was decorated
             return False
@@ -135,7 +188,8 @@ class Call(NamedTuple):
             self.state.deferred_lock = self.options
             return self.view(*self.args, **self.kwargs)
         recorder = self.state.take_recorder()
-        if recorder is None and not self.options.apply_to(self.request):
+        locks_it = self.options.apply_to(self.request)
+        if recorder is None and not locks_it:
             return call_in_transactions(
                 self.marker, self.request, self.view, *self.args, **self.kwargs
             )
@@ -143,19 +197,19 @@ class Call(NamedTuple):
         if progress.blocks and (recorder is not None or not self.state.has_middleware):
             raise unanswerable_error(self.view, progress.blocks[0])
         try:
-            return self._run_under_lock(progress)
+            return self._run_under_lock(progress, locks_it)
         except RedlockError as error:
             if not has_problem(error):
                 raise
             return self._answer_error(error, progress)
 
-    def _run_under_lock(self, progress: Progress) -> Any:
+    def _run_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view in its transactions, and release or keep the lock."""
-        held, transaction = self._lock(durable=not progress.blocks)
+        held, transaction = self._lock(durable=not progress.blocks) if locks_it else (None, None)
         # Acquired inside of the `try`: a signal that raises must not leave the lock.
         try:
             if held is not None:
-                self.options.enter(held, self.view)
+                self.options.enter(held, self.decorated.view)
                 if self.state.has_middleware and (progress.blocks or self.renders_later):
                     # Before the view, because the outer transaction ends first in any case.
                     self.state.keep(held)
@@ -183,8 +237,9 @@ class Call(NamedTuple):
             if recorder is not None:
                 recorder.begin(progress.aliases)
             progress.begun = True
-            response = self._finished(self.view(*self.args, **self.kwargs))
-            check_response(self.view, response, transaction)
+            response = self._finished(self.decorated.view(*self.args, **self.kwargs))
+            if transaction is not None:
+                check_response(self.view, response)
             if recorder is not None:
                 check_recordable(self.view, response)
                 recorder.finish(response)
@@ -227,15 +282,15 @@ class Call(NamedTuple):
         if recorder is None and not locks_it:
             return await self.view(*self.args, **self.kwargs)
         progress = Progress(recorder)
-        answered = self._answered(progress)
+        answered = self._answered(progress, locks_it)
         if locks_it and self.options.finishes_without_client:
             return await finish_without_client(answered, lambda: progress.begun)
         return await answered
 
-    async def _answered(self, progress: Progress) -> Any:
+    async def _answered(self, progress: Progress, locks_it: bool) -> Any:
         """Return the response of an async view, or the answer to an error."""
         try:
-            return await self._arun_under_lock(progress)
+            return await self._arun_under_lock(progress, locks_it)
         except RedlockError as error:
             if not has_problem(error):
                 raise
@@ -248,11 +303,11 @@ class Call(NamedTuple):
                 own = await aanswer(self.request, error, status=status)
             return own
 
-    async def _arun_under_lock(self, progress: Progress) -> Any:
+    async def _arun_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view and its recorder, and release or keep the lock."""
         recorder = progress.recorder
         async with AsyncExitStack() as stack:
-            held = await self._aenter(stack)
+            held = await self._aenter(stack) if locks_it else None
             if recorder is not None:
                 recorder.begun = True  # the client may leave while the record is written
                 await sync_to_async(recorder.begin)(())
@@ -272,21 +327,17 @@ class Call(NamedTuple):
         return response
 
     def _lock(self, *, durable: bool) -> tuple[Lock | None, TransactionLock | None]:
-        """Return the lock to acquire, or the transaction that will hold it; None for neither."""
+        """Return the lock to acquire, or the transaction that will hold it, and None."""
         options, request = self.options, self.request
-        if not options.apply_to(request):
-            return None, None
         self._prepare()
         names = [template.render(request, self.kwargs) for template in options.templates]
         if options.in_transaction is not None:
             return None, options.transaction_lock(names, durable=durable)
         return options.lock(request, names), None
 
-    async def _aenter(self, stack: AsyncExitStack) -> Lock | None:
+    async def _aenter(self, stack: AsyncExitStack) -> Lock:
         """Acquire the lock of an async view, and return it; `stack` releases it."""
         options, request = self.options, self.request
-        if not options.apply_to(request):
-            return None
         self._prepare()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         lock = options.lock(request, names)
@@ -296,7 +347,8 @@ class Call(NamedTuple):
 
     def _prepare(self) -> None:
         """Check that this view can be locked, and read the body before the lock is acquired."""
-        if not self.wrapped:
+        may_authenticate = self.decorated.may_authenticate or is_rest_view(self.owner)
+        if may_authenticate and not self.wrapped:
             self.options.check_order(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)
         read_body(self.request)
@@ -317,32 +369,6 @@ class Call(NamedTuple):
 def _finish(recorder: Recorder, response: Any) -> None:
     recorder.finish(response)
     recorder.committed()
-
-
-def call_of(
-    view: Callable[..., Any],
-    options: LockOptions,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    marker: TransactionMarker | None,
-) -> Call:
-    """Return the call of a view with these arguments.
-
-    The request is found by its type: it is the first argument of a function, and the second of a
-    method. Raises InvalidRedlock where there is none.
-    """
-    check_installed()
-    for request in args[1::-1]:
-        wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
-        if wrapped or isinstance(request, HttpRequest):
-            owner = bound_to(view) if request is args[0] else args[0]
-            in_force = marker_of_request(request, marker, owner)
-            state = RequestState.of(request)
-            return Call(view, options, args, kwargs, request, state, owner, in_force, wrapped)
-    raise InvalidRedlock(
-        f"{view_name(view)} was called without a request: it must be the first argument of a "
-        "function, or the first after self of a method"
-    )
 
 
 logger = logging.getLogger("redlock_django")
@@ -367,27 +393,3 @@ async def _discard(task: asyncio.Task[Any]) -> None:
     response = task.result()
     if getattr(response, "streaming", False):
         await sync_to_async(response.close)()  # releases the lock that is kept for the stream
-
-
-@cache
-def changes_templates() -> bool:
-    """Return whether a middleware of the site has `process_template_response`.
-
-    Django calls it after the view, so a response that was rendered in the view ignores it.
-    """
-    for path in settings.MIDDLEWARE:
-        try:
-            middleware = import_string(path)
-        except (ImportError, ImproperlyConfigured):
-            continue
-        if hasattr(middleware, "process_template_response"):
-            return True
-    return False
-
-
-def _settings_changed(*, setting: str, **_: Any) -> None:
-    if setting == "MIDDLEWARE":
-        changes_templates.cache_clear()
-
-
-setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.web.call")

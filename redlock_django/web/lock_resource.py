@@ -24,7 +24,7 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.web.call import call_of
+from redlock_django.web.call import DecoratedView
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, LockResourceArguments
 from redlock_django.web.transactions import (
@@ -168,10 +168,11 @@ def check_adjacent(view: Any) -> None:
 
 def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
     marker = transaction_marker(view)
+    decorated = DecoratedView(view, options, marker)
 
     @functools.wraps(view)
     def locked(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, options, args, kwargs, marker)
+        call = decorated.call(args, kwargs)
         return call.arun() if is_async_class(call.owner.__class__) else call.run()
 
     locked._non_atomic_requests = marker  # type: ignore[attr-defined]
@@ -180,9 +181,11 @@ def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
 
 def _async_view(view: Callable[..., Any], options: LockOptions) -> Any:
     # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
+    decorated = DecoratedView(view, options)
+
     @functools.wraps(view)
     async def locked(*args: Any, **kwargs: Any) -> Any:
-        return await call_of(view, options, args, kwargs, None).arun()
+        return await decorated.call(args, kwargs).arun()
 
     return locked
 

@@ -82,8 +82,12 @@ class LockOptions:
         Only a request that has to wait returns its pooled database connections and counts towards
         MAX_WAITERS. A request that may not wait is refused at once.
         """
+        wait = self.seconds_to_wait
         try:
-            self._enter(lock)
+            if wait and has_room(self.using):
+                self._enter_waiting(lock, wait)
+            else:
+                lock.__enter__()
         except MayReadOldData as error:
             raise old_data_error(view, error) from None
 
@@ -94,11 +98,7 @@ class LockOptions:
         except MayReadOldData as error:
             raise old_data_error(view, error) from None
 
-    def _enter(self, lock: Lock) -> None:
-        wait = self.seconds_to_wait
-        if not wait or not has_room(self.using):
-            lock.__enter__()
-            return
+    def _enter_waiting(self, lock: Lock, wait: float) -> None:
         lock.is_repeated = True
         with suppress(NotAcquired):
             lock.__enter__()

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import async_to_sync
@@ -220,27 +220,10 @@ class _AsyncStream:
 
 
 current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
-"""The request whose page is being made."""
+"""The request whose page is being made, for `mark_single_use`.
 
-
-class PageInProgress:
-    """Make `mark_single_use` know the request whose page is made in this block.
-
-    It is a class, because most requests need no more of this package, and a generator costs more.
-    """
-
-    __slots__ = ("_request", "_token")
-
-    def __init__(self, request: HttpRequest) -> None:
-        self._request = request
-
-    def __enter__(self) -> None:
-        self._token = current_page.set(self._request)
-
-    def __exit__(self, *exception: object) -> None:
-        outer = self._token.old_value
-        # Not reset(): a task may be closed in another context.
-        current_page.set(None if outer is Token.MISSING else outer)
+Whoever sets it sets it back afterwards, without a token: a task may be closed in another context.
+"""
 
 
 def mark_single_use() -> None:

@@ -192,10 +192,8 @@ def check_async(
         raise async_view_error(view)
 
 
-def check_response(view: Callable[..., Any], response: Any, locked: TransactionLock | None) -> None:
+def check_response(view: Callable[..., Any], response: Any) -> None:
     """Raise InvalidRedlock if a response is produced after the transaction that is its lock."""
-    if locked is None:
-        return
     if isinstance(response, StreamingHttpResponse):
         produced = "streams its response"
     elif not getattr(response, "is_rendered", True):

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockError, SignatureInvalid
 from redlock_django.web.answers import Problem, aanswer, answer, gettext_noop, register_problem
-from redlock_django.web.call import Call, call_of
+from redlock_django.web.call import Call, DecoratedView
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import view_name
@@ -80,9 +80,11 @@ def verified_by(check: Callable[..., Any], /, *, status: int = 403) -> Callable[
 
 
 def _sync_view(view: Callable[..., Any], check: Callable[..., Any], status: int) -> Any:
+    decorated = DecoratedView(view, no_lock("default"))
+
     @functools.wraps(view)
     def verified(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock("default"), args, kwargs, None)
+        call = decorated.call(args, kwargs)
         if is_async_class(call.owner.__class__):
             return _arun(call, check, status)
         try:
@@ -97,10 +99,11 @@ def _sync_view(view: Callable[..., Any], check: Callable[..., Any], status: int)
 
 
 def _async_view(view: Callable[..., Any], check: Callable[..., Any], status: int) -> Any:
+    decorated = DecoratedView(view, no_lock("default"))
+
     @functools.wraps(view)
     async def verified(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock("default"), args, kwargs, None)
-        return await _arun(call, check, status)
+        return await _arun(decorated.call(args, kwargs), check, status)
 
     return verified
 

@@ -33,6 +33,20 @@ def authenticating_framework(view: Callable[..., Any], owner: object = None) -> 
     return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
 
 
+def is_rest_view(owner: object) -> bool:
+    """Return whether an instance is a view of REST framework."""
+    return owner is not None and hasattr(type(owner), "initialize_request")
+
+
+def may_authenticate(view: Callable[..., Any]) -> bool:
+    """Return whether `authenticating_framework` may find one for a view without an owner.
+
+    Only that function knows: django-ninja adds what authenticates after a view is decorated.
+    """
+    has_class = getattr(view, "cls", None) or getattr(view, "view_class", None)
+    return has_class is not None or operation_of(view) is not None
+
+
 def is_rest_request(request: object) -> bool:
     """Return whether a request is the one of REST framework that wraps Django's."""
     return hasattr(request, "negotiator")

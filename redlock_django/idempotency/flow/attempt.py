@@ -60,14 +60,14 @@ from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.locking.counters import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
-from redlock_django.web.call import Call, call_of, finish_without_client
+from redlock_django.web.call import Call, DecoratedView, finish_without_client
 from redlock_django.web.options import (
     has_pools,
     no_lock,
     return_pooled_connections,
     waiting_thread,
 )
-from redlock_django.web.request_state import PageInProgress, forbid_caching
+from redlock_django.web.request_state import current_page, forbid_caching
 from redlock_django.web.transactions import transaction_marker
 from redlock_django.web.view_kinds import is_async_class
 
@@ -88,10 +88,11 @@ _COUNTERS: dict[type[IdempotencyRefused], str] = {
 def sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     """Return the idempotent wrapper of a sync view."""
     marker = transaction_marker(view)
+    decorated = DecoratedView(view, no_lock(options.using), marker)
 
     @functools.wraps(view)
     def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(options.using), args, kwargs, marker)
+        call = decorated.call(args, kwargs)
         check_permissions(call, options)
         if call.state.recording:  # an idempotent view calls another one within the same request
             return view(*args, **kwargs)
@@ -107,9 +108,11 @@ def async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     """Return the idempotent wrapper of an async view."""
 
     # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
+    decorated = DecoratedView(view, no_lock(options.using))
+
     @functools.wraps(view)
     async def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(options.using), args, kwargs, None)
+        call = decorated.call(args, kwargs)
         check_permissions(call, options)
         if call.state.recording:  # as in a sync view
             return await view(*args, **kwargs)
@@ -172,8 +175,12 @@ class IdempotentAttempt:
 
     def _run_without_key(self) -> Steps:
         attach(self._request, Idempotency(), self._options.using)
-        with PageInProgress(self._request):
+        outer = current_page.get()
+        current_page.set(self._request)
+        try:
             response = yield RunView(self._transaction_without_key())
+        finally:
+            current_page.set(outer)
         forbid_caching(self._call.state, response)
         return response
 
