@@ -31,12 +31,12 @@ _ALL = (
     Contender("ours", "redlock_django", "benchmarks.peers.ours:Threads", "project"),
     Contender("ours async", "redlock_django, coroutines", "benchmarks.peers.ours:Tasks",
               "project", "async"),
-    Contender("floor", "raw blocking sockets, the bytes that redlock_django sends, N sends and "
-              "then N reads", "benchmarks.floors.blocking:SameBytes", "project"),
-    Contender("floor SET", "like floor, with SET NX PX and compare-and-delete: no fence, index, "
-              "holder or trust", "benchmarks.floors.blocking:PlainSet", "project"),
-    Contender("floor async", "bare asyncio, the bytes that redlock_django sends, the writes of a "
-              "loop's turn joined", "benchmarks.floors.joined:SameBytes", "project", "async"),
+    Contender("floor", "blocking sockets, the bytes of redlock_django: N sends, then N reads",
+              "benchmarks.floors.blocking:SameBytes", "project"),
+    Contender("floor SET", "the same with SET NX PX and compare-and-delete",
+              "benchmarks.floors.blocking:PlainSet", "project"),
+    Contender("floor async", "asyncio, the same bytes, the writes of a loop's turn joined",
+              "benchmarks.floors.joined:SameBytes", "project", "async"),
     Contender("redlock-py", "Redlock, one master after the other",
               "benchmarks.peers.redlock_py:Threads", patience=True),
     Contender("pottery", "Redlock, a pool of threads made for each call",
@@ -54,8 +54,10 @@ _ALL = (
               "benchmarks.peers.python_redis_lock:Threads"),
     Contender("site called", "views, called in a loop", "benchmarks.workloads.views:Called",
               "project"),
-    Contender("site served", "views, behind gunicorn", "benchmarks.workloads.views:Served",
+    Contender("site gunicorn", "views, behind gunicorn", "benchmarks.workloads.views:Served",
               "project"),
+    Contender("site uvicorn", "async views, behind uvicorn",
+              "benchmarks.workloads.views:AsyncServed", "project"),
     Contender("payments", "views with a row in SQLite each, called in a loop",
               "benchmarks.workloads.idempotency:Payments", "project"),
 )  # fmt: skip
