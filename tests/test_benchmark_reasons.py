@@ -19,7 +19,7 @@ def test_a_crowd_that_misses_its_target_is_reported_with_what_the_floor_reaches(
         figures = {"per_s": rate, "failed_share": 0.0, "cpu_us": 200.0, "servers_us": 100.0}
         results.add(Row("crowd", "free", "20 × 8", name, 0, figures))
     page = report.page(results, WORKLOADS)
-    assert "distinct keys, pairs/s by redis-py: 0.5\n" in page
+    assert "- **20 processes with 8 threads each (pairs/s by redis-py)**: All processes" in page
     assert "reached 0.4 × redis-py in this run." in page
     assert "ours 200 + 100 µs, floor 200 + 100 µs, redis-py 200 + 100 µs." in page
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import mean
@@ -18,19 +17,19 @@ TITLE = """\
 """
 
 INTRODUCTION = """\
-A lock over five masters should cost one round trip and not five, under load and with masters
-down. `uv run python -m benchmarks` measures this, compares it with other libraries and with bare
-sockets, and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within
-a round, and the median over the rounds is shown. Every job checks that its locks exclude each
-other.
+A lock over five masters should cost one round trip, also under load and with masters down.
+`uv run python -m benchmarks` measures this, beside other libraries and bare sockets, and writes
+this page ([how it measures](../benchmarks/README.md)). A ratio is taken within a round; the median
+over the rounds is shown. Every job checks that its locks exclude each other.
 """
 
-REDSYNC = """\
-redsync (Go) is not run here. On a similar machine its fail-fast variant took 0.67 to 0.77 ×
-(pinned) and 1.04 × (rtt) the time of the plain SET floor, and
-reached 8 000 pairs/s with 32 threads.
-"""
+ELSEWHERE = """\
+## Locks in a database
 
+`python -m benchmarks database` measures another store: [the statements of a
+waiter](explanation/database-locks.md#order-of-arrival), [a pair beside `transaction_lock` and
+django-pglock, and a hand-off](explanation/database-locks.md#what-it-costs).
+"""
 
 MOST_OTHERS = 0.05
 """The share of the processors that other programs may use of a quiet machine."""
@@ -69,6 +68,7 @@ def page(results: Results, workloads: Iterable[Workload]) -> str:
         *(text for name, one in tables for text in one.page(results, name)),
         "## Contenders\n",
         *who(results),
+        ELSEWHERE,
     ]
     return "\n".join(part for part in parts if part)
 
@@ -96,65 +96,67 @@ def measured(results: Results) -> str:
 
 def machine(results: Results) -> str:
     """Return the description of the machine and the run."""
-    lines = []
+    said = []
     for name, value in results.about.items():
+        if name == "date" or name.startswith("load") or name.endswith("at the end"):
+            continue  # the date and the load are at the top of the page
         if name == "peers":
             value = ", ".join(f"{peer} {version}" for peer, version in value.items())
         if name == "left out":
             value = "; ".join(f"{peer} ({why})" for peer, why in value.items())
         if value:
-            lines.append(f"- {name}: {value}")
+            said.append(f"{name}: {value}")
     looks = sum(row.figures.get("looks", 0) for row in results.rows)
     overlaps = sum(row.figures.get("overlaps", 0) for row in results.rows)
-    lines.append(f"- checks of mutual exclusion: {written(looks)}, overlaps: {overlaps}")
-    lines += [f"- **trouble**: {trouble}" for trouble in results.troubles]
-    return "\n".join(lines) + "\n"
+    said.append(f"checks of mutual exclusion: {written(looks)}, overlaps: {overlaps}")
+    troubles = [f"- **trouble**: {trouble}" for trouble in results.troubles]
+    return "\n".join(["; ".join(said) + ".\n", *troubles, *([""] if troubles else [])])
 
 
 def who(results: Results) -> Iterator[str]:
     """Yield the description of each contender."""
     names = [name for name in CONTENDERS if any(results.find(contender=name))]
     yield "\n".join(f"- **{name}**: {CONTENDERS[name].about}" for name in names) + "\n"
-    yield REDSYNC
 
 
 def table(targets: Iterable[Target], results: Results) -> str:
     """Return the table of targets; those that were not to be measured are left out."""
     asked = [one for one in targets if one.values(results) or one.has_failed(results)]
     rows = [target.row(results) for target in asked]
-    met = sum(row[-1] == "yes" for row in rows)
-    heads = ["Work", "Figure", "Target", "Measured (rounds)", "Met"]
-    return f"{markdown(heads, rows)}\n\n{met} of {len(rows)} met.\n"
+    missed = sum(target.missed(results) for target in asked)
+    failed = sum(not target.values(results) for target in asked)
+    work = ""
+    for row in rows:  # what the row above says is not repeated
+        work, row[0] = row[0], row[0] if row[0] != work else ""
+    heads = ["Work", "Figure", "Target", "Measured (rounds)"]
+    met = len(rows) - missed - failed
+    return f"{markdown(heads, rows)}\n\n{met} of {len(rows)} met; a figure in bold is not.\n"
 
 
 def not_met(targets: Iterable[Target], results: Results) -> Iterator[str]:
-    """Yield the section about missed targets: values, profiles, and what would help."""
-    groups: dict[Reason | None, list[Target]] = {}
+    """Yield the section about missed targets: why, where the time goes, and what would help."""
+    groups: dict[Reason | None, dict[str, list[str]]] = {}
     for target in targets:
         if target.missed(results):
-            groups.setdefault(target.reason, []).append(target)
+            figures = groups.setdefault(target.reason, {}).setdefault(target.work, [])
+            figures.append(target.what)
     if groups:
         yield "## Not met\n"
     for reason, missing in groups.items():
-        for target in missing:
-            yield f"- {target.work}, {target.what}: {written(target.measured(results) or 0)}"
+        text = reason.text(results) if reason else "Why was not examined."
         name = reason.name if reason else ""
         if found := list(results.find(workload="profiles", case=name)):
-            yield f"\n  cProfile of {name}: {_profile(found[-1].figures['profile'])}"
-        yield f"\n  {reason.text(results) if reason else 'Why was not examined.'}\n"
+            text += f" {_in_kernel(found[-1].figures['profile']):.0%} of the time is in the kernel."
+        named = "; ".join(f"{work} ({', '.join(what)})" for work, what in missing.items())
+        yield f"- **{named}**: {text}"
+    if groups:
+        yield ""
 
 
 # Where the kernel is entered. cProfile does not see the send that `Link.send` unpacks from a map.
 _KERNEL = re.compile(r"poll of|of _socket.socket|wire/link/link.py:send$")
 
 
-def _profile(lines: list[tuple[float, str]]) -> str:
-    """Return the share of the kernel, then of our files, then of the rest of Python."""
-    kernel = sum(share for share, name in lines if _KERNEL.search(name))
-    files: defaultdict[str, float] = defaultdict(float)
-    for share, name in lines:
-        if not _KERNEL.search(name):
-            files[name.partition(":")[0] if ":" in name else "functions in C"] += share
-    ranked = sorted(files.items(), key=lambda item: -item[1])[:9]
-    rest = ", ".join(f"`{name}` {share:.0%}" for name, share in ranked)
-    return f"{kernel:.0%} of the time in poll, send and recv; {rest}."
+def _in_kernel(lines: list[tuple[float, str]]) -> float:
+    """Return the share of a profile that is in the kernel."""
+    return sum(share for share, name in lines if _KERNEL.search(name))

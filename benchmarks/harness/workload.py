@@ -88,13 +88,12 @@ def of_cases(heading: str, setting: str, cases: Iterable[object], figure: str) -
     return [Column(heading.format(case), setting, str(case), figure) for case in cases]
 
 
-def latency(setting: str, *, ms: bool = False) -> list[Column]:
+def latency() -> list[Column]:
     """Return the columns of the latency in the case "one"."""
-    unit, scale = ("ms", 1e-3) if ms else ("µs", 1.0)
     return [
-        Column(f"{setting}: p50 {unit}", setting, "one", "p50_us", scale=scale),
-        Column(f"p99 {unit}", setting, "one", "p99_us", scale=scale),
-        Column("× floor", setting, "one", "p50_us", by="floor"),
+        Column("pin: p50 µs", "pin", "one", "p50_us"),
+        Column("× floor", "pin", "one", "p50_us", by="floor"),
+        Column("rtt: × floor", "rtt", "one", "p50_us", by="floor"),
     ]
 
 
@@ -154,14 +153,15 @@ class Target:
 
     def row(self, results: Results) -> list[str]:
         """Return the row of the table of targets."""
-        measured, verdict = "", "**failed**"
+        measured = "**failed**"
         if spread := self.values(results):
-            between = f" ({written(min(spread))} to {written(max(spread))})"
+            between = f" ({written(min(spread))}–{written(max(spread))})"
             value = median(spread)
             measured = f"{written(value)}{self.unit}{between if len(spread) > 1 else ''}"
-            verdict = "yes" if self.met(value) else "**no**"
+            if not self.met(value):
+                measured = f"**{measured}**"
         bound = f"{'≤' if self.most else '≥'} {written(self.bound)}{self.unit}"
-        return [self.work, self.what, bound, measured, verdict]
+        return [self.work, self.what, bound, measured]
 
 
 class _Asked(Results):

@@ -18,7 +18,8 @@ class OneMaster(Contender):
 
     def __init__(self, masters: list[Any]) -> None:
         host, port = masters[0]
-        self._client = self.client(host=host, port=port)
+        # Its own limit of 100 connections would fail in 200 threads.
+        self._client = self.client(host=host, port=port, max_connections=10_000)
 
     def made(self, resource: str) -> Any:
         return self._client.lock(resource, timeout=TTL)

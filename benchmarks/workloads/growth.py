@@ -10,10 +10,10 @@ from statistics import median
 
 from benchmarks.harness.picture import Chart
 from benchmarks.harness.results import Results, Where
-from benchmarks.harness.workload import Reason, Table, Target, Workload, of_cases
+from benchmarks.harness.workload import Reason, Target, Workload
 from benchmarks.workloads.pairs import IN_C
 
-NUMBERS = (1, 3, 5, 7, 9)
+NUMBERS = (1, 5, 9)
 ASKED = ("ours", "floor", "floor SET", "ours async", "aioredlock", "redlock-py")
 COUNT = Reason("growth", "Each further master costs a send, a read and a vote.", IN_C)
 
@@ -49,9 +49,6 @@ WORKLOAD = Workload(
     job="pairs.pairs",
     how=lambda case: {"n": int(case)},
     masters=max(NUMBERS),
-    tables=[
-        Table("Masters: p50 of a pair in µs, pinned", of_cases("N = {}", "pin", NUMBERS, "p50_us"))
-    ],
     targets=[Target("N = 1 to 9, pinned", "slope by floor", 0.75, by_floor, reason=COUNT)],
     charts=[Chart("p50 of a pair in µs by masters, pinned", "pin", "p50_us", log=False)],
     growth=growth,

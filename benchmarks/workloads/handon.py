@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.harness.results import Where
-from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
+from benchmarks.harness.workload import Reason, Target, Workload
 from benchmarks.worker.bench import KEYS, Bench, name
 from benchmarks.worker.figures import Done, clock
 from benchmarks.worker.witness import LOOK_EVERY
@@ -78,24 +78,6 @@ WORKLOAD = Workload(
     cases=lambda setting: [(case, OURS) for case in STEPS],
     job="handon.rounds",
     how=lambda case: {"timed": STEPS[case]},
-    tables=[
-        Table(
-            "A lock handed on",
-            [
-                Column("acquire and release: p50 µs", "pin", "acquire and release", "p50_us"),
-                Column("hand on: p50 µs", "pin", "hand on", "p50_us"),
-                Column("resume: p50 µs", "pin", "resume", "p50_us"),
-                Column(
-                    "acquire and release, 1 ms away: p50 ms", "rtt", "acquire and release",
-                    "p50_us", scale=1e-3,
-                ),
-                Column("hand on: p50 ms", "rtt", "hand on", "p50_us", scale=1e-3),
-                Column("resume: p50 ms", "rtt", "resume", "p50_us", scale=1e-3),
-            ],
-            "A hand-on and a resume are one round trip each, as an acquire and a release are. Each "
-            "signs or checks a ticket as well.",
-        )
-    ],
     targets=[
         Target(
             "resume a lock that was handed on", "rtt: p50 by acquire and release", 0.75,

@@ -129,7 +129,6 @@ WORKLOAD = Workload(
             "Idempotent requests, p50; `slow` takes 5 ms, `replay` is its recorded answer",
             [
                 Column("µs", "free", "called", "p50_us"),
-                Column("× locked", "free", "called", "p50_us", by="locked"),
                 Column("× slow", "free", "called", "p50_us", by="slow"),
             ],
         )

@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.results import Where
-from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
+from benchmarks.harness.workload import Reason, Target, Workload
 from benchmarks.worker.bench import KEYS, Bench, name
 from benchmarks.workloads import handoff
 from redlock_django.engine.protocol.slots import slot_resource
@@ -95,28 +95,6 @@ WORKLOAD = Workload(
     settings=("pin",),
     cases=lambda setting: [(case, OURS) for case in JOBS],
     measure=measure,
-    tables=[
-        Table(
-            f"Permits with a limit of {LIMIT}, beside locks",
-            [
-                Column("lock: client CPU µs", "pin", "lock", "cpu_us"),
-                Column("masters' CPU µs", "pin", "lock", "servers_us"),
-                Column("permit: client CPU µs", "pin", "permit", "cpu_us"),
-                Column("masters' CPU µs", "pin", "permit", "servers_us"),
-                Column("last permit: client CPU µs", "pin", "last permit", "cpu_us"),
-                Column("refused lock: client CPU µs", "pin", "lock taken", "cpu_us"),
-                Column("all taken: client CPU µs", "pin", "all taken", "cpu_us"),
-                Column(
-                    "hand-off of a lock: p50 ms", "pin", "hand-off of a lock", "p50_us", scale=1e-3
-                ),
-                Column(
-                    "of a permit: p50 ms", "pin", "hand-off of a permit", "p50_us", scale=1e-3
-                ),
-            ],
-            "*last permit*: other clients hold two of three slots. *hand-off*: eight threads or "
-            "tasks take turns of 1 ms, with a lock or with the last slot of a name.",
-        )
-    ],
     targets=[
         Target(
             "acquire + release of a permit", "pin: client CPU by a lock", 1.15,

@@ -18,7 +18,7 @@ from benchmarks.worker.figures import Done, clock
 from benchmarks.workloads.pairs import IN_C
 
 ASKED = ("ours", "floor", "floor SET", "pottery", "redlock-py", "redis-py", "ours async",
-         "aioredlock", "pottery async", "node-redlock")  # fmt: skip
+         "node-redlock")  # fmt: skip
 OURS = ("ours", "ours async")
 JOBS: dict[str, dict[str, Any]] = {
     "one": {"job": "refusals.refusals"},
@@ -99,18 +99,10 @@ WORKLOAD = Workload(
         Table(
             "Refusal of a held lock",
             [
-                *latency("pin"),
+                *latency(),
                 Column("client CPU µs", "pin", "one", "cpu_us"),
-                Column("a pair: client CPU µs", "pin", "pair", "cpu_us"),
-                *latency("rtt", ms=True),
-                Column("held by the same process, pin: p50 µs", "pin", "own", "p50_us"),
-            ],
-        ),
-        Table(
-            "Refusals/s of a held lock; *storm*: 200 threads that want one lock for 1 ms each",
-            [
-                *(Column(case, "free", case, "per_s") for case in CROWDS),
-                *(Column(f"{case}: CPU µs", "free", case, "cpu_us") for case in CROWDS),
+                Column("16 threads: refusals/s", "free", "16 threads", "per_s"),
+                Column("100 tasks: refusals/s", "free", "100 tasks", "per_s"),
             ],
         ),
     ],
