@@ -28,6 +28,7 @@ from redlock_django.edit_locks.confirmations import (
     related_input,
     row_input,
 )
+from redlock_django.edit_locks.edited_lists import without_deleted
 from redlock_django.edit_locks.forms import (
     ComparedFormSet,
     SavingTransaction,
@@ -259,6 +260,10 @@ class EditLockMixin(_ModelAdmin):
         with _transaction_of(request, renew=True) as transaction:
             if request.method == "POST" and "_save" in request.POST:
                 transaction.begin(router.db_for_write(self.model))
+                request.POST, deleted = without_deleted(request.POST, self.get_queryset(request))
+                if deleted:
+                    text = _("Rows that were deleted after you opened this page: %(count)d.")
+                    self.message_user(request, text % {"count": deleted}, messages.WARNING)
             return super().changelist_view(request, extra_context)
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:

@@ -11,6 +11,7 @@ from django.middleware.csrf import get_token
 from django.template.loader import render_to_string
 from django.utils.http import urlencode
 from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.debug import sensitive_post_parameters
 
 from redlock_django.edit_locks.forms import PAGE, VERSION
 from redlock_django.edit_locks.presence import RENEWALS, Editor, Presence
@@ -109,6 +110,7 @@ def answer(request: Any, row: models.Model, *, using: str, conflict: str) -> Htt
     """Answer what a page has reported about itself."""
 
     @csrf_protect
+    @sensitive_post_parameters(TICKET)
     def reported(request: Any) -> HttpResponse:
         sent = (request.POST.get(name, "") for name in (PAGE, TICKET))
         presence = Presence(request, row, using, *sent)

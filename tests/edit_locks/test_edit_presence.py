@@ -13,6 +13,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.views.debug import ExceptionReporter
 
 from redlock_django import EditLockMixin, locks
 from redlock_django.operate.inspection import held_locks
@@ -210,6 +211,21 @@ def test_a_ticket_counts_for_its_own_row_only(anna: Client, bob: Client, article
     assert report(hers, "renew") == {"editor": "", "can_take": False}, "it is her page by its id"
     assert report(his, "renew") == {"editor": "", "can_take": False}
     assert [held.holder["editor"] for held in held_locks().locks] == ["Anna", "Bob"]
+
+
+@pytest.mark.usefixtures("warns")
+def test_a_report_of_an_error_shows_no_ticket(
+    anna: Client, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hers = opened(anna, change)
+    backend: Any = locks["default"].backend
+    monkeypatch.setattr(backend, "resume", lambda *args: 1 / 0)
+    anna.raise_request_exception = False
+    assert report(hers, "renew") == 500
+    record: Any = next(one for one in caplog.records if one.name == "django.request")
+    shown = ExceptionReporter(record.request, *record.exc_info).get_traceback_html()
+    assert "_edit_ticket" in shown
+    assert hers.ticket not in shown
 
 
 def test_a_model_and_its_parent_have_one_lock(

@@ -235,6 +235,24 @@ def test_list_editable_is_compared(anna: Client, article: Article) -> None:
     assert article.state == "draft"
 
 
+def test_a_list_is_saved_without_a_row_that_was_deleted(anna: Client, article: Article) -> None:
+    first, second = (Article.objects.create(title=title) for title in ("First", "Second"))
+    page = opened(anna, LIST, "changelist-form")  # the newest row is above
+    first.delete()
+    Article.objects.filter(pk=article.pk).update(title="Bob's")
+    states = {f"form-{number}-state": "public" for number in range(3)}
+    assert page.send(states, _save="Save").status_code == 200
+    assert "Rows that were deleted after you opened this page: 1." in page.text
+    assert "this article was changed after you opened this page" in page.text
+    assert page.fields["form-TOTAL_FORMS"] == ["2"]
+    assert page.fields["form-1-state"] == ["public"], "what was entered is still there"
+    assert page.send(_save="Save").status_code == 302
+    assert {row.pk: row.state for row in Article.objects.all()} == {
+        article.pk: "public",
+        second.pk: "public",
+    }
+
+
 def test_a_row_that_was_deleted_can_be_saved_as_a_new_one(
     anna: Client, article: Article, change: str
 ) -> None:
