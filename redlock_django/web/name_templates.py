@@ -67,8 +67,8 @@ class Template:
             self.needs_body = any(s.source in BODY_SOURCES for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
-            is_hashable = isinstance(source, Hashable)
-            own: Hashable = source if is_hashable else id(source)
+            # A bound method is another object each time; it may be that of an unhashable one.
+            own = id(getattr(source, "__self__", source)), self.text
             self.identity = getattr(source, "constant_name", own)
             self._slots = []
             self._computed = source
