@@ -257,9 +257,8 @@ class EditLockMixin(_ModelAdmin):
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Show the rows, save those of `list_editable`, or run an action."""
-        with _transaction_of(request, renew=True) as transaction:
+        with _transaction_of(request, renew=True):
             if request.method == "POST" and "_save" in request.POST:
-                transaction.begin(router.db_for_write(self.model))
                 request.POST, deleted = without_deleted(request.POST, self.get_queryset(request))
                 if deleted:
                     text = _("Rows that were deleted after you opened this page: %(count)d.")

@@ -83,6 +83,20 @@ def test_edit_anyway_takes_over_and_the_other_is_told(
 
 
 @pytest.mark.usefixtures("warns")
+def test_a_store_of_a_site_may_be_unable_to_hand_locks_on(
+    anna: Client, bob: Client, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks["default"].backend, "hands_on", False)
+    hers, his = opened(anna, change), opened(bob, change)
+    assert hers.ticket == ""
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert report(his, "take") == {"editor": "", "can_take": False}
+    assert report(hers, "renew")["editor"].startswith("Bob")
+    assert report(his, "leave") == 204
+    assert held_locks().locks == ()
+
+
+@pytest.mark.usefixtures("warns")
 def test_a_page_that_is_left_is_free(anna: Client, bob: Client, change: str) -> None:
     hers = opened(anna, change)
     his = opened(bob, change)
