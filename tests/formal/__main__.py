@@ -11,7 +11,7 @@ import sys
 from tests.formal.runs import FAILS, HOLDS
 from tests.formal.spin import Run, missing, search
 
-TIMEOUT = 600.0  # s
+TIMEOUT = 1800.0  # s
 
 
 def check(run: Run, *, story: bool) -> bool:
@@ -20,7 +20,8 @@ def check(run: Run, *, story: bool) -> bool:
     what = f"without {run.without}: " if run.without else f"{run.name}: "
     found = "an assertion fails" if result.story else "every assertion holds"
     sys.stdout.write(
-        f"{what}{result.states:,} states in {result.seconds} s, {found} ({run.macros})\n"
+        f"{what}{result.states:,} states in {result.seconds} s and {result.memory:.0f} MB, "
+        f"{found} ({run.macros})\n"
     )
     if result.story and (story or not run.without):
         sys.stdout.write(f"{result.story}\n")

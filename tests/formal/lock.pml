@@ -29,13 +29,6 @@
 #ifndef TTL
 #define TTL 2
 #endif
-#define N 3
-
-#ifdef NO_QUORUM
-#define QUORUM 1
-#else
-#define QUORUM 2       /* engine/quorum.py::quorum */
-#endif
 #ifdef NO_DRIFT
 #define VALID TTL
 #else
@@ -48,12 +41,13 @@
 #endif
 #define WALL (ticks * 16) /* the wall clock, from which fences are proposed: more than there are grants in a tick */
 
+#include "network.pml"
+
 mtype = { ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, BURY };
 mtype = { GRANTED, REFUSED, ABSENT, NOT_READY, BURIED, DONE }; /* engine/protocol/statuses.py */
 
 /* command, token, round, fence */
 chan link[CLIENTS * N] = [ATTEMPTS * (3 + EXTENSIONS)] of { mtype, byte, byte, byte };
-#define LINK(c, m) link[(c) * N + (m)]
 
 typedef Master {
   byte lock;           /* the token that has it; 0: free */
@@ -63,6 +57,7 @@ typedef Master {
   byte ready;          /* ticks until the votes of this master count; UNMARKED: it has no marker */
   byte tombs;          /* a bit for each token with a tombstone */
   bool fast;           /* its clock gains one tick in the TTL of a lock */
+  byte met             /* a bit for each client of which a message has arrived */
 }
 #define UNMARKED 255
 Master master[N];
@@ -80,20 +75,11 @@ typedef Client {
 }
 Client client[CLIENTS];
 byte last_fence;       /* that of the last grant */
-byte ticks, restarts, losses, breaks, begun, over;
+byte ticks, restarts, losses, breaks, late, over;
+bool busy;             /* a message has arrived in this tick */
 
 #define HOLDS(c) (client[c].holds && client[c].valid > 0)
-#define TO(c) (len(LINK(c, 0)) + len(LINK(c, 1)) + len(LINK(c, 2)))
-#if CLIENTS == 1
-#define HOLDERS HOLDS(0)
-#define UNDER_WAY TO(0)
-#elif CLIENTS == 2
-#define HOLDERS (HOLDS(0) + HOLDS(1))
-#define UNDER_WAY (TO(0) + TO(1))
-#else
-#define HOLDERS (HOLDS(0) + HOLDS(1) + HOLDS(2))
-#define UNDER_WAY (TO(0) + TO(1) + TO(2))
-#endif
+#define HOLDERS (HOLDS(0) OF_1(+ HOLDS(1)) OF_2(+ HOLDS(2)))
 #define LOCKED (master[0].lock || master[1].lock || master[2].lock)
 
 /* What must hold. */
@@ -235,29 +221,35 @@ inline serve() {
   :: token == client[c].token && round == client[c].round && IS_VOTE ->
        if
        :: count_vote()
+#ifdef LATE
+       :: late < LATE -> late++; printf("STORY The client does not get this reply in time.\n")
+#else
        :: printf("STORY The client does not get this reply in time.\n")
+#endif
        fi
   :: else
   fi;
-  nothing_is_left();
-  kind = 0; token = 0; round = 0; fence = 0; status = 0
+  nothing_is_left()
 }
 
-proctype Links(byte c; byte m) {
-  mtype kind, status; byte token, round, fence;
+proctype Network() {
+  byte c, m; mtype kind, status; byte token, round, fence;
 end:
   do
-  :: atomic { LINK(c, m)?kind, token, round, fence -> serve() }
+  :: atomic {
+       choose_message();
+       if
+       :: LINK(c, m)?kind, token, round, fence -> serve()
 #if BREAKS > 0
-  :: atomic { LINK(c, m)??BURY, token, round, fence -> kind = BURY; serve() } /* on another link: in any order */
+       :: LINK(c, m)??BURY, token, round, fence -> kind = BURY; serve() /* on another link: in any order */
 #endif
 #if LOSSES > 0
-  :: atomic {
-       losses < LOSSES && nempty(LINK(c, m)) -> LINK(c, m)?kind, token, round, fence; losses++;
-       printf("STORY %e of client %d to master %d is lost.\n", kind, c + 1, m + 1);
-       kind = 0; token = 0; round = 0; fence = 0
-     }
+       :: losses < LOSSES -> LINK(c, m)?kind, token, round, fence; losses++;
+            printf("STORY %e of client %d to master %d is lost.\n", kind, c + 1, m + 1)
 #endif
+       fi;
+       c = 0; m = 0; kind = 0; token = 0; round = 0; fence = 0; status = 0
+     }
   od
 }
 
@@ -276,9 +268,16 @@ inline extend_or_heal(m) {
   fi
 }
 
+/* What is released, and has left nothing to arrive or to release, needs no message: it would change nothing. */
+#if defined(NO_TOKEN) || defined(EVERY_ORDER)
+#define NOTHING_AT(m) false
+#else
+#define NOTHING_AT(m) (how == RELEASE && len(LINK(c, m)) == 0 && master[m].lock != client[c].token)
+#endif
+
 inline release_at(m) { /* not where it is sure not to be: engine/quorum.py::Account.reached */
   if
-  :: client[c].refused & (1 << m)
+  :: (client[c].refused & (1 << m)) || NOTHING_AT(m)
   :: else -> send_to(m, how)
   fi
 }
@@ -327,12 +326,10 @@ inline release_or_undo() {
 proctype Caller(byte c) {
   byte attempt, extension, forgot, fence; mtype how;
 
-idle:
+end_idle:
   atomic {             /* engine/attempt.py::Wait.begin: a new token, the clock is read, all masters are asked */
-    /* The first to begin has number 0: clients are alike. */
-    attempt < ATTEMPTS && begun >= c ->
-    if :: attempt == 0 -> begun++ :: else fi;
-    attempt++;
+    /* What arrives does not matter to a client that has not begun, so it does that at the begin of a tick. */
+    attempt > 0 || !busy -> attempt++;
     client[c].token = c * ATTEMPTS + attempt; client[c].valid = VALID;
     open_round(); send_to(0, ACQUIRE); send_to(1, ACQUIRE); send_to(2, ACQUIRE);
     printf("STORY Client %d asks all masters (token %d).\n", c + 1, client[c].token)
@@ -376,7 +373,7 @@ idle:
   od;
 again:
   if
-  :: attempt < ATTEMPTS -> goto idle
+  :: attempt < ATTEMPTS -> goto end_idle
   :: else
   fi
 }
@@ -404,7 +401,7 @@ proctype Clock() {
 end:
   do
   :: d_step {
-       ticks < TICKS -> ticks++;
+       ticks < TICKS -> ticks++; busy = false;
        printf("STORY One tick passes.\n");
        tick_master(0); tick_master(1); tick_master(2);
        tick_client(0);
@@ -439,19 +436,17 @@ end:
 
 init {
   atomic {
-#ifdef ANY_FAST
+#if TICKS > 0
     if :: master[0].fast = true :: skip fi;
-    if :: master[0].fast -> if :: master[1].fast = true :: skip fi :: else fi; /* they are alike otherwise */
-    if :: master[1].fast -> if :: master[2].fast = true :: skip fi :: else fi;
-#else
-    master[0].fast = true; master[1].fast = true;
+    if :: master[1].fast = true :: skip fi;
+    if :: master[2].fast = true :: skip fi;
 #endif
-    run Links(0, 0); run Links(0, 1); run Links(0, 2); run Caller(0);
+    run Network(); run Caller(0);
 #if CLIENTS > 1
-    run Links(1, 0); run Links(1, 1); run Links(1, 2); run Caller(1);
+    run Caller(1);
 #endif
 #if CLIENTS > 2
-    run Links(2, 0); run Links(2, 1); run Links(2, 2); run Caller(2);
+    run Caller(2);
 #endif
 #if RESTARTS > 0
     run Restart(0); run Restart(1); run Restart(2);

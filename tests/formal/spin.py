@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MODELS = Path(__file__).parent
-MEMORY = 3500  # MB
+MEMORY = 8000  # MB
 EXHAUSTIVE = ("-DCOLLAPSE", f"-DMEMLIM={MEMORY}")
 
 
@@ -46,6 +46,7 @@ class Result:
 
     states: int
     seconds: float
+    memory: float  # MB
     story: str
 
 
@@ -73,16 +74,19 @@ def search(run: Run, *, timeout: float) -> Result:
         level = "-O0" if run.daily else "-O2"
         _output(folder, timeout, "cc", level, *EXHAUSTIVE, *kind, "-o", "pan", "pan.c")
         fair = ["-a", "-f"] if run.live else []
-        output = _output(folder, timeout, "./pan", *fair, "-m1000000", "-w24")
+        output = _output(
+            folder, timeout, "./pan", *fair, "-m1000000", "-w24" if run.daily else "-w26"
+        )
         errors = re.search(r"errors: (\d+)", output)
         states = re.search(r"(\d+) states, stored", output)
         seconds = re.search(r"elapsed time ([\d.]+)", output)
-        if errors is None or states is None or seconds is None or _is_partial(output):
+        memory = re.search(r"([\d.]+)\s+total actual memory", output)
+        if not (errors and states and seconds and memory) or _is_partial(output):
             raise SpinError(f"{run.name}: the search is not complete:\n{output}")
         story = ""
         if int(errors[1]):
             story = _story(_output(folder, timeout, "spin", "-t", *run.flags, run.model))
-        return Result(int(states[1]), float(seconds[1]), story)
+        return Result(int(states[1]), float(seconds[1]), float(memory[1]), story)
 
 
 def _is_partial(output: str) -> bool:
