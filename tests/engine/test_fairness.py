@@ -169,7 +169,7 @@ def test_a_process_that_dies_before_its_next_waiter_follows_a_release(seeds: ran
 def _resume_or_die(
     client: Client, resume: Callable[[Waiter], None], threads: list[Client], waiter: Waiter
 ) -> None:
-    if client.world.seen["followed"] < 20:
+    if client.world.seen["followed"] < 12:
         resume(waiter)
         return
     for thread in threads:
