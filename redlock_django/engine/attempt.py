@@ -77,35 +77,28 @@ class Attempt(Round):
         self.left = _NONE  # the masters whose late grants `undo` has left to the links
         self.until = 0.0
 
-    def wins_plainly(self, now: float) -> bool:
-        """Return whether plain grants have decided the first round, which ended at `now`.
+    def judge(self, now: float) -> Round | None:
+        """Judge the first round, which ended at `now`.
 
-        Nearly every attempt ends here. `judge` comes to the same result, by way of the votes.
-        """
-        fences = self.tally.unanimous
-        if fences is None:
-            return False
-        self.fences = fences
-        self._end(now)
-        return True
-
-    def judge(self, now: float) -> Protocol[float]:
-        """Judge the first round, which ended at `now`; return the clock after the last round.
-
-        If no majority has stored the highest fence, another round does that.
+        If no majority has stored the highest fence, return the round that does so, which is the
+        last one; None if none is needed.
         """
         ask, tally = self.ask, self.tally
         if tally.verdict is not WON:
-            return now
-        self.fences = highest(tally.account, len(ask.resources))
-        if not stored_by_majority(tally.account, self.fences):
-            confirm = Confirm(ask.deployment, ask.resources, ask.value, self.fences)
-            self.last = Tally(tally.masters, tally.skew)
-            now = yield Round((confirm,) * tally.masters, self.last, self.patient)
-        self._end(now)
-        return now
+            return None
+        if (fences := tally.unanimous) is None:  # seldom: by way of the votes
+            fences = highest(tally.account, len(ask.resources))
+            if not stored_by_majority(tally.account, fences):
+                self.fences = fences
+                confirm = Confirm(ask.deployment, ask.resources, ask.value, fences)
+                self.last = Tally(tally.masters, tally.skew)
+                return Round((confirm,) * tally.masters, self.last, self.patient)
+        self.fences = fences
+        self.end(now)
+        return None
 
-    def _end(self, now: float) -> None:
+    def end(self, now: float) -> None:
+        """Note whether the lock is won, now that the last round has ended."""
         self.until = valid_until(self.ask.ttl, self.started)
         self.late = now >= self.until
         self.won = self.last.verdict is WON and not self.late
@@ -137,8 +130,8 @@ class Attempt(Round):
         account = self.last.account
         return account.majority(len(account.queueing)) and not account.count(Ballot.GRANTED)
 
-    def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
-        """Release the lock wherever it may be; return the clock afterwards.
+    def undo(self, queued: frozenset[int], *, leave: bool) -> Round | None:
+        """Return the round that releases the lock wherever it may be; None if it is nowhere.
 
         With `leave`, the waiter leaves the queues of the masters in `queued`, and the release calls
         the next waiter. It also calls if no quorum answered in time, because all may have granted.
@@ -151,14 +144,13 @@ class Attempt(Round):
         reached = queued | (tally.unsure if is_left else tally.reached)
         if is_left and not leave:
             self.left = tally.reached - reached
-        if reached:
-            release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
-            commands = to_masters(release, reached, tally.masters)
-            now = yield Round(commands, Tally(tally.masters), awaited=False)
-        return now
+        if not reached:
+            return None
+        release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
+        commands = to_masters(release, reached, tally.masters)
+        return Round(commands, Tally(tally.masters), awaited=False)
 
 
-@dataclass(slots=True, eq=False)
 class Wait:
     """The wait of one call: its attempts, until when they go on, and its place in the queues.
 
@@ -173,35 +165,47 @@ class Wait:
 
     The arguments are those of `rounds.acquire`; without a `waiter`, no queue is joined. The wait
     began at `asked`, and is over at `give_up`.
+
+    Attributes that most calls never set are in the class.
     """
 
-    client: Client
-    resources: tuple[str, ...]
-    ttl: float
-    holder: str
-    waiter: WaitingCaller | None
-    asked: float
-    give_up: float
-    slots: SlotChoice | None = None  # of a name that several clients may hold at once
-
     # The place in the queues.
-    name: str = ""  # by which masters call the waiter; "" if it joins no queue
+    name = ""
+    """The name by which masters call the waiter; "" if it joins no queue."""
     crowd: CrowdRefusal | None = None
-    ticket: int = 0
-    lag: int = 0  # µs by which the client's clock is known to be behind
-    queued: frozenset[int] = _NONE  # the masters that may have the waiter in a queue
+    ticket = 0
+    lag = 0  # µs by which the client's clock is known to be behind
+    queued = _NONE  # the masters that may have the waiter in a queue
 
     # The attempts.
-    lost: int = 0
-    splits: int = 0  # those of the lost ones with split votes
+    lost = 0
+    splits = 0  # those of the lost ones with split votes
     attempt: Attempt | None = None  # the last one
     begun: Attempt | None = None  # the next one, begun in the pause
-    resting: bool = False  # no master has a lock or a ticket of the call
-    paused: bool = False  # the call has waited; to ask for another slot at once is no wait
+    resting = False  # no master has a lock or a ticket of the call
+    paused = False  # the call has waited; to ask for another slot at once is no wait
 
-    def __post_init__(self) -> None:
-        if self.waiter is not None:
-            self.name, self.crowd = self.waiter.name, self.waiter.crowd_refusal
+    def __init__(
+        self,
+        client: Client,
+        resources: tuple[str, ...],
+        ttl: float,
+        holder: str,
+        waiter: WaitingCaller | None,
+        asked: float,
+        give_up: float,
+        slots: SlotChoice | None = None,  # of a name that several clients may hold at once
+    ) -> None:
+        self.client = client
+        self.resources = resources
+        self.ttl = ttl
+        self.holder = holder
+        self.waiter = waiter
+        self.asked = asked
+        self.give_up = give_up
+        self.slots = slots
+        if waiter is not None:
+            self.name, self.crowd = waiter.name, waiter.crowd_refusal
 
     @property
     def limit(self) -> float:
@@ -298,25 +302,25 @@ class Wait:
             limit=1 if self.slots is None else self.slots.limit,
         )  # fmt: skip
 
-    def undo(self, attempt: Attempt, now: float, *, again: bool) -> Protocol[float]:
-        """Release what a lost attempt may have set; leave the queues unless `again` is set."""
-        queued = _NONE if again else self.queued
-        now = yield from attempt.undo(now, queued, leave=not again)
-        self.resting = again and not self.name
-        return now
+    def undo(self, attempt: Attempt, *, again: bool) -> Round | None:
+        """Return the round that releases what a lost attempt may have set; None if that is nothing.
 
-    def undo_interrupted(self, now: float) -> Protocol[float]:
-        """Release what the attempt that was interrupted may have set, and leave the queues.
+        It also leaves the queues, unless `again` is set.
+        """
+        return attempt.undo(_NONE if again else self.queued, leave=not again)
+
+    def undo_interrupted(self) -> Round | None:
+        """Return the round that undoes the attempt that was interrupted, and leaves the queues.
 
         The release is sent again if the interrupt struck during the undo itself, perhaps before a
         byte was sent.
         """
         attempt = self.begun or self.attempt
-        if attempt is not None and not self.resting:
-            if self.name:
-                self.queued |= attempt.tally.asked
-            now = yield from attempt.undo(now, self.queued, leave=True)
-        return now
+        if attempt is None or self.resting:
+            return None
+        if self.name:
+            self.queued |= attempt.tally.asked
+        return attempt.undo(self.queued, leave=True)
 
     def refusal(self, now: float) -> NotAcquired:
         """Return the error for a call whose last attempt was lost."""
@@ -357,6 +361,7 @@ class Wait:
         If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
         clocks showed when the wait began.
         """
+        self.resting = not self.name  # what the attempt may have set has been released
         ask, started = attempt.ask, attempt.started
         if lag := clock_lag(attempt.tally.account, ask.proposal, now - started):
             self.lag += lag

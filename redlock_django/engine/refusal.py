@@ -87,7 +87,7 @@ def _locked(
     limit: int = 1,
 ) -> ResourceLocked:
     """Return the error for a lock that others hold: no votes are built before it is read."""
-    names = _at_fault(resources, tally)
+    names = resources[0] if len(resources) == 1 else _at_fault(resources, tally)
     text, retry_after = Text(partial(_held, names, tally, limit)), partial(_free_in, tally)
     kind = ResourceLocked if limit == 1 else LimitReached
     return kind(text, resource=names, tally=answers, retry_after=retry_after)
@@ -95,8 +95,6 @@ def _locked(
 
 def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:
     """Return the names of the resources at fault; the others may be free."""
-    if len(resources) == 1:
-        return resources[0]
     faults = {vote.resource for vote in tally.account.refusals}
     return ", ".join(resources[index] for index in sorted(faults))
 

@@ -34,7 +34,7 @@ def acquire(
     1. Note the time, and take a token that no other attempt has: `Wait.next_attempt`.
     2. Ask all masters at once to set the lock if it is absent: `yield attempt`.
     3. Count the votes. The lock is won if a majority has granted it, and some of its TTL is left:
-       `Attempt.wins_plainly` or, by way of the votes, `Attempt.judge`.
+       `Attempt.judge`.
     4. It is valid for its TTL less the time since step 1 and the drift of clocks: `Wait.lease`.
     5. If it was not won, release it on every master that may have granted it (`Wait.undo`), and
        pause for a random time before the next attempt (`Wait.pause`).
@@ -56,13 +56,15 @@ def acquire(
         while True:
             attempt = waiting.next_attempt(now)
             now = yield attempt
-            if not attempt.wins_plainly(now):
-                now = yield from attempt.judge(now)
+            if confirm := attempt.judge(now):
+                now = yield confirm
+                attempt.end(now)
             waiting.note(attempt)
             if attempt.won:
                 return waiting.lease(attempt, home)
             again = waiting.goes_on(attempt, now)
-            now = yield from waiting.undo(attempt, now, again=again)
+            if undo := waiting.undo(attempt, again=again):
+                now = yield undo
             if not again:
                 break
             now = yield waiting.pause(attempt, now)
@@ -71,7 +73,8 @@ def acquire(
     except GeneratorExit:
         raise
     except BaseException:
-        yield from waiting.undo_interrupted(now)
+        if undo := waiting.undo_interrupted():
+            yield undo
         raise
     raise waiting.refusal(now)
 

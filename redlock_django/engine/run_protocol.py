@@ -16,7 +16,6 @@ The shape of these loops is explained in docs/explanation/interrupts.md.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ Result = TypeVar("Result")
 
 def is_finished(protocol: Generator[Any, Any, Any]) -> bool:
     """Return whether a protocol has returned or raised, so that nothing may be thrown into it."""
-    return inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
+    return protocol.gi_frame is None  # type: ignore[attr-defined]
 
 
 def drive(protocol: Generator[Work, Answer, Result], perform: Callable[[Work], Answer]) -> Result:

@@ -25,7 +25,6 @@ from tests.engine.mutation import (
     argument,
     instead,
     never,
-    together,
     without,
 )
 from tests.wire import (
@@ -45,21 +44,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "validity from the answer", "validity: starts before the first byte is sent",
-        Attempt._end,
+        Attempt.end,
         argument(valid_until, started="now"),
         schedules.the_duration_of_a_round_shortens_the_validity,
     ),
     Mutant(
-        "elapsed time is ignored", "validity: won only if some is left", Attempt._end,
+        "elapsed time is ignored", "validity: won only if some is left", Attempt.end,
         never("now >= self.until"), schedules.a_round_longer_than_the_ttl_holds_nothing,
     ),
     Mutant(
         "elapsed time is read before the confirm round",
-        "validity: checked after the confirm round", Attempt.judge,
-        together(
-            instead("tally.account", "(heard := now) and tally.account", nth=1),
-            instead("self._end(now)", "self._end(heard)"),
-        ),
+        "validity: checked after the confirm round", rounds.acquire,
+        instead("yield confirm", "((yield confirm), now)[1]"),
         test_rounds.test_validity_is_judged_after_the_confirm_round,
     ),
     Mutant(

@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cancelled without an undo", "rounds: a cancelled round releases",
-        Wait.undo_interrupted, never("not self.resting"),
+        Wait.undo_interrupted, always("self.resting"),
         schedules.interrupted_after_the_grants_nothing_is_left,
     ),
     Mutant(
