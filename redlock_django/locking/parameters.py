@@ -67,6 +67,8 @@ class LockParameters:
 
     limit = 1
     """How many clients may hold the name at once, each one slot of it."""
+    permits: tuple[int, ...] = ()
+    """The argument that asks a store for one of several slots; none for a lock."""
     min_hold = 0.0
     """The least number of seconds from the acquisition to the end of the lock."""
     is_leader = False
@@ -114,6 +116,7 @@ class LockParameters:
             self.limit = permits(limit, "limit")
             if limit > 1:
                 self._check_limit()
+                self.permits = (limit,)
         self.holder: Mapping[str, str] = dict(holder) if holder else {}
         self.resolve()  # a bad duration is an error here, not at the first acquire()
 
@@ -176,11 +179,6 @@ class LockParameters:
         """Acquire the resources in the order given, which must be the same for all clients."""
         self.in_order = self.resources
 
-    @property
-    def permits(self) -> tuple[int, ...]:
-        """The argument that asks a store for one of several slots; none for a lock."""
-        return (self.limit,) if self.limit > 1 else ()
-
     def make_leader(self) -> None:
         """Renew the lock beyond MAX_HOLD, and show its holder as a leader."""
         self.is_leader = True
@@ -209,7 +207,7 @@ class LockParameters:
 
     def _json(self, min_hold: float, kind: str = "") -> str:
         about = (
-            f'{_process_json(self.resolve()[0].settings.release)},"at":{wall_ns() / 1e9:.3f}{kind}'
+            f'{_process_json(self._resolved[0].settings.release)},"at":{wall_ns() / 1e9:.3f}{kind}'
         )
         if min_hold:
             about += f',"min_hold":{min_hold:.3f}'

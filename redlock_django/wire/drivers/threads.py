@@ -70,7 +70,7 @@ class ThreadDriver:
             running.busy and running.is_interrupted(ThreadDriver.run.__code__, self)
         ):
             raise Interrupting
-        if not self.tender.is_started:
+        if self.tender.thread is None:
             self.start()
         running.busy = True
         try:
