@@ -24,11 +24,12 @@ over the rounds is shown. Every job checks that its locks exclude each other.
 """
 
 ELSEWHERE = """\
-## Locks in a database
+## Other stores
 
-`python -m benchmarks database` measures another store: [the statements of a
-waiter](explanation/database-locks.md#order-of-arrival), [a pair beside `transaction_lock` and
-django-pglock, and a hand-off](explanation/database-locks.md#what-it-costs).
+`python -m benchmarks stores` measures [pairs, refusals and hand-offs of each store, beside
+django-pglock and kazoo](explanation/stores.md#what-each-costs), and `python -m benchmarks database`
+[a pair beside `transaction_lock`](explanation/database-locks.md#what-it-costs). A test counts
+[the statements of a waiter](explanation/database-locks.md#order-of-arrival).
 """
 
 MOST_OTHERS = 0.05
