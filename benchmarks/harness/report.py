@@ -117,7 +117,7 @@ def machine(results: Results) -> str:
 def who(results: Results) -> Iterator[str]:
     """Yield the description of each contender."""
     names = [name for name in CONTENDERS if any(results.find(contender=name))]
-    yield "\n".join(f"- **{name}**: {CONTENDERS[name].about}" for name in names) + "\n"
+    yield "; ".join(f"**{name}**: {CONTENDERS[name].about}" for name in names) + ".\n"
 
 
 def table(targets: Iterable[Target], results: Results) -> str:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness.results import Results, Where, written
-from benchmarks.harness.workload import Column, Reason, Table, Target, Workload
+from benchmarks.harness.workload import Reason, Target, Workload
 
 if TYPE_CHECKING:
     from benchmarks.harness.plan import Plan
@@ -86,19 +86,6 @@ WORKLOAD = Workload(
     settings=("free",),
     cases=lambda setting: [(case, asked) for case, (_, _, asked) in CROWDS.items()],
     measure=measure,
-    tables=[
-        Table(
-            "Crowd: 20 processes with 8 threads or 30 tasks each, distinct keys",
-            [
-                Column(f"{crowd}: {label}", "free", case, figure)
-                for crowd, case in (("8 threads", "20 × 8"), ("30 tasks", "20 × 30"))
-                for label, figure in (
-                    ("pairs/s", "per_s"),
-                    ("client CPU µs a pair", "cpu_us"),
-                )
-            ],
-        )
-    ],
     targets=[
         Target(THREADS, "failed, of all", 0.001, OURS.own("failed_share"), unit=""),
         Target(THREADS, BY_REDIS, 0.8, OURS.by("redis-py", "per_s"), most=False, reason=SHARED),

@@ -202,7 +202,7 @@ OWED = Reason(
 SLOWEST = Reason(
     "phases",
     "With two of five masters down, a round waits for the slowest of three, and not for the "
-    "third of five: a pair takes 2.8 polls instead of 2.0. The worst of six phases counts.",
+    "third of five: a pair takes 2.8 polls instead of 2.0.",
     "nothing in the client, which sends and reads less then, on the same path",
     scatter,
 )

@@ -22,12 +22,11 @@ async def pairs(bench: Bench, **timing: Any) -> dict[str, Any]:
     return await bench.measured(partial(bench.pairs, names), **timing)
 
 
-IN_C = "one call into C that sends to all masters, polls and reads their answers"
+IN_C = "one call into C that sends, polls and reads"
 PYTHON = Reason(
     "pairs",
-    "A pair is ten sends, ten reads and at least two polls; the rest is Python code, of which "
-    "no part is large: `python -m benchmarks pair_parts` prints what each step costs, and "
-    "benchmarks/README.md has its table.",
+    "A pair is ten sends, ten reads and two polls. Of the Python code around them no part is "
+    "large (`python -m benchmarks pair_parts`).",
     IN_C,
 )
 LOOP = Reason(
