@@ -25,6 +25,7 @@ from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.links import dialer
@@ -478,7 +479,7 @@ class Lines:
         self.struck = False
         self._last = ""
         self._frame: FrameType | None = None
-        self._offset = 0
+        self._offset = self._line = 0
 
     def run(self, work: Callable[[], object], wanted: tuple[Place, int] | None = None) -> None:
         """Call `work`; interrupt it when it comes to the `wanted` line for the nth time."""
@@ -505,7 +506,7 @@ class Lines:
                 if self.wanted == (place, self.seen[place]):
                     self.struck = True
                     raise KeyboardInterrupt
-            self._frame, self._offset = frame, frame.f_lasti
+            self._frame, self._offset, self._line = frame, frame.f_lasti, frame.f_lineno
         # A generator is called from C, which handles signals when the generator yields.
         generator = event == "return" and frame.f_code.co_flags & inspect.CO_GENERATOR
         self._last = "yield" if generator else event
@@ -523,13 +524,19 @@ class Lines:
             return True
         if self._last != "line" or frame is not self._frame:
             return False
+        # Calls that a jump forward leaves out are not made: only those of the line before count.
         first, last = self._offset, frame.f_lasti
-        return last <= first or any(first <= place < last for place in _calls_in(frame.f_code))
+        calls = _calls_in(frame.f_code, self._line)
+        return last <= first or any(first <= place < last for place in calls)
 
 
 @cache
-def _calls_in(code: CodeType) -> list[int]:
-    return [i.offset for i in dis.get_instructions(code) if i.opname.startswith("CALL")]
+def _calls_in(code: CodeType, line: int) -> list[int]:
+    return [
+        i.offset
+        for i in dis.get_instructions(code)
+        if i.opname.startswith("CALL") and i.positions and i.positions.lineno == line
+    ]
 
 
 @pytest.mark.slow
@@ -618,6 +625,28 @@ def one_after_the_other(
             except KeyboardInterrupt:
                 assert lines.struck
     assert not queues._queues
+
+
+def test_a_thread_interrupted_when_its_round_is_decided_leaves_the_reading_to_others(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linked()
+
+    def interrupted(combiner: Combiner) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Combiner, "leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            lock(R).acquire()
+    done = threading.Event()
+
+    def other_thread() -> None:
+        with lock("order:2"):
+            done.set()
+
+    threading.Thread(target=other_thread, daemon=True).start()
+    assert done.wait(60)
 
 
 # Processes, interrupted by SIGINT.

@@ -218,7 +218,10 @@ class Combiner:
             exchange.abandon()
             raise
         finally:
-            self.leave(exchange)
+            # Not in `leave`: an interrupt may come when it is called, and no thread would read.
+            if self.reader is exchange:
+                self.reader = None
+            self.leave()
 
     def carry_all(self, batch: Batch, exchanges: Sequence[Exchange]) -> None:
         """Send the rounds of a batch together, and wait until all of them are decided."""
@@ -235,7 +238,7 @@ class Combiner:
                 exchange.abandon()
             raise
         finally:
-            self.leave(batch)
+            self.leave()
 
     def sleep(self, waiter: Waiter) -> None:
         """Sleep until a waiter is called or answered; read for all threads if none does."""
@@ -246,7 +249,7 @@ class Combiner:
                     break
                 self.wait(waiter, self.sleeping, left)
         finally:
-            self.leave(waiter)
+            self.leave()
 
     def wait(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
         """Read for all threads if none does; else sleep until woken, as one of the `sleepers`."""
@@ -266,10 +269,8 @@ class Combiner:
             if self.reader is sleeper:
                 self.reader = None  # its caller wakes the next one: see `leave`
 
-    def leave(self, sleeper: Sleeper) -> None:
-        """Stop waiting, and wake another thread to read if none does."""
-        if self.reader is sleeper:
-            self.reader = None
+    def leave(self) -> None:
+        """Wake another thread to read if none does."""
         # A thread that is about to sleep is among these, or sees that no thread reads.
         if self.reader is None and (self.waiting or self.sleeping):
             # One step each, because other threads come and go meanwhile. A thread that is woken and
