@@ -126,8 +126,7 @@ def load(alias: str) -> AliasSettings:
 @cache
 def check_installed() -> None:
     """Raise InvalidRedlock if the app is missing in INSTALLED_APPS."""
-    # By its label, for every request of a locked view asks: Django would look at each app.
-    if "redlock_django" not in apps.app_configs and not apps.is_installed("redlock_django"):
+    if not apps.is_installed("redlock_django"):
         raise InvalidRedlock(
             "'redlock_django' is missing in INSTALLED_APPS, so the site has none of its system "
             "checks, commands and tables. Add it, and run 'manage.py migrate'"
