@@ -1087,6 +1087,12 @@ def test_bad_settings_are_refused(
     assert SECRET not in str(refused.value)
 
 
+def test_options_of_tls_that_are_none_are_no_options(settings: Settings) -> None:
+    options = {"use_ssl": False, "ca": None, "certfile": None, "keyfile": None}
+    settings.REDLOCK = {"default": {"BACKEND": ZOOKEEPER, "HOSTS": ["zk1"], "OPTIONS": options}}
+    assert locks["default"].settings.alias == "default"
+
+
 def test_deploy_warns_of_open_nodes_and_of_few_servers(settings: Settings) -> None:
     section: dict[str, Any] = {"BACKEND": ZOOKEEPER, "HOSTS": ["zk1", "zk2"]}
     settings.REDLOCK = {"default": section}

@@ -118,8 +118,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     for key, check in {"sasl_options": _check_sasl, "default_acl": _check_acl}.items():
         if given.get(key) is not None:
             check(given[key])
-    for key in given if not given.get("use_ssl") else ():
-        if key in _OF_TLS:
+    for key in _OF_TLS if not given.get("use_ssl") else ():
+        if given.get(key) is not None:
             raise ValueError(
                 f"OPTIONS: {key} has no effect without use_ssl: set use_ssl to True, or remove "
                 f"{key}"
