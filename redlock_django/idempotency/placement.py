@@ -116,8 +116,9 @@ def check_lock_of_operation(view: Callable[..., Any]) -> None:
     if opens_transaction(getattr(operation_of(view), "view_func", None)):
         raise InvalidRedlock(
             f"{view_name(view)}: @idempotent in @decorate_view begins a transaction before the "
-            "lock of the function is acquired. Put @idempotent on the function, directly above or "
-            "below @lock_resource, and not in @decorate_view; return an HttpResponse there"
+            "lock of the function is acquired, or records the answer to a lock that is held, for "
+            "all retries. Put @idempotent on the function, directly above or below "
+            "@lock_resource, and not in @decorate_view; return an HttpResponse there"
         )
 
 

@@ -105,10 +105,15 @@ def test_a_lock_around_an_operation_that_has_one_is_refused_at_import(kind: str)
         operation(locked_twice)
 
 
-def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import() -> None:
+@pytest.mark.parametrize("function", [pay, apay])
+def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import(
+    function: Callable[..., Any],
+) -> None:
+    """An async operation has no transaction, but the answer to a held lock would be recorded."""
     once = decorate_view(idempotent(anonymous_scope=lambda request, **_: "all"))
+    operation = ninja.NinjaAPI(urls_namespace=f"recorded-{function.__name__}").post("/{pk}/")
     with pytest.raises(InvalidRedlock, match=r"pay: @idempotent in @decorate_view begins a trans"):
-        ninja.NinjaAPI(urls_namespace="recorded").post("/{pk}/")(once(pay))
+        operation(once(function))
 
 
 async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_client_leaves(
