@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
 
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.protocol.statuses import GRANTED
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Pause, Round
+from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.link.link import wake_none
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.waiters import Waiter
-from tests.wire.manual_links import ManualLinks
+from redlock_django.wire.servers.address import Address
+from tests.engine.masters import Masters
+from tests.wire.manual_links import Ends, ManualLinks, never_dial
 from tests.wire.scripted import NAMES, push, resp
 from tests.wire.test_plain_rounds import timed_links
 
@@ -58,6 +66,36 @@ def test_the_round_of_a_called_waiter_leaves_before_other_calls_are_read() -> No
             ends.say(call)
         links.read(*links.masters[:2])
         assert [_heard(links, index) for index in range(3)] == [[ASKING]] * 3
+
+
+async def _called_by_a_master_that_is_silent_then() -> None:
+    """Return once the round of a task that sleeps is decided."""
+    masters, ends = Masters(1), Ends()
+    with patch.object(Dialer, "_dial", never_dial):
+        driver = LoopDriver(
+            partial(
+                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                master_timeout=0.1, connect_timeout=1.0,
+            )
+        )  # fmt: skip
+        driver.links.dialer.arrived(0, ends.joined("run"))
+        waiters = driver.links.waiters
+        waiter, attempt = waiters.new(), next(masters.acquire())
+        assert isinstance(attempt, Round)
+        asked = Round(attempt.commands, Tally(1))
+        pause = Pause(600.0, begin=lambda now: (asked,))
+        sleeping = asyncio.create_task(driver._sleep(waiter, pause))
+        await asyncio.sleep(0)
+        ends.say(push(b"message", waiters.channel.encode(), waiter.name.encode()))
+        await asyncio.wait_for(sleeping, 60)
+        assert waiter.takes_verdict(asked)
+        assert asked.tally.account.unreachable
+        driver.abandon()
+    ends.close()
+
+
+def test_a_round_that_a_call_has_sent_in_a_loop_ends_if_no_master_answers() -> None:
+    asyncio.run(_called_by_a_master_that_is_silent_then())
 
 
 def test_what_precedes_the_round_of_a_waiter_is_sent_before_it() -> None:

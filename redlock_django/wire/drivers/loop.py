@@ -194,7 +194,8 @@ class LoopDriver:
 
     def _readable(self, master: Master) -> None:
         self.links.inbox.read_all((master,))
-        if self._dirty or master.unfinished:
+        # A call that was read may have sent a round, whose answers no tick judges yet.
+        if self._dirty or master.unfinished or not self._ticking:
             self._flush()
 
     def _writable(self, master: Master) -> None:
