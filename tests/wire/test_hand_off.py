@@ -173,3 +173,16 @@ def test_a_release_calls_if_the_next_waiter_must_ask_by_itself() -> None:
         _release(links, "r")
         assert _heard(links, 0) == [CALLING]
         assert woken
+
+
+def test_a_link_that_is_lost_as_a_called_waiter_asks_keeps_the_release_of_another_call() -> None:
+    with timed_links(True) as (links, _):
+        waiter = _asleep(links)
+        waiter._callers.add(0)
+        links.masters[2].late = "owes a reply"  # so it is read before the release is sent
+        links.ends[2].say(push(b"message", links.waiters.channel.encode(), waiter.name.encode()))
+        links.ends[0].hang_up()
+        _release(links, "s")
+        assert waiter.sent is not None
+        assert list(links.masters[0].pending_releases) == [links.release().token]
+        assert _heard(links, 1) == [ASKING, CALLING]
