@@ -159,9 +159,13 @@ class ComparedForm(_ModelForm):
 
     def full_clean(self) -> None:
         """Validate the form, and refuse it if the row has changed."""
-        if self.is_bound and not self.instance._state.adding and self._is_saved():
+        is_saved = self.is_bound and not self.instance._state.adding and self._is_saved()
+        before = self._keys()
+        if is_saved:
             self._compare()
         super().full_clean()
+        if is_saved and not self.edit_refused:
+            self._compare_keys(before)
         if self.edit_refused:
             self.add_error(None, ValidationError(self._message(), code="edit_conflict"))
 
@@ -213,6 +217,19 @@ class ComparedForm(_ModelForm):
             self.edit_refused = "missing"
         elif not same:
             self.edit_refused = "changed"
+
+    def _keys(self) -> dict[type[models.Model], Any]:
+        """Return the primary key of the row in its own table and in those of its parents."""
+        every = (type(self.instance), *self.instance._meta.get_parent_list())
+        return {one: getattr(self.instance, one._meta.pk.attname) for one in every}
+
+    def _compare_keys(self, before: dict[type[models.Model], Any]) -> None:
+        """Refuse a new primary key that another row has: Django would overwrite that row."""
+        using = router.db_for_write(type(self.instance), instance=self.instance)
+        for model, pk in self._keys().items():
+            if pk != before[model] and locked_rows(model, [pk], using):
+                unique = (model._meta.pk.name,)
+                self.add_error(None, self.instance.unique_error_message(model, unique))
 
     def _message(self) -> Any:
         if self.edit_refused == "read only":

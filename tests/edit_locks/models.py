@@ -89,6 +89,17 @@ class Versioned(Row):
         return self.title
 
 
+class Country(Row):
+    code = models.CharField(max_length=2, primary_key=True)
+    name = models.CharField(max_length=40)
+
+    class Meta:
+        app_label = "edited"
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class FencedArticle(FencedModel):
     title = models.CharField(max_length=40)
 
@@ -96,4 +107,4 @@ class FencedArticle(FencedModel):
         app_label = "edited"
 
 
-MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, FencedArticle]
+MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, FencedArticle]
