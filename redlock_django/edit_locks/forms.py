@@ -285,7 +285,7 @@ class ComparedFormSet(_ModelFormSet):
         super().full_clean()
         for form in self.initial_forms if self.is_bound else ():
             # Django does not look at the errors of a row that is to be deleted.
-            if self._is_deleted(form) and form.edit_refused == "changed":
+            if self._is_deleted(form) and form.edit_refused not in ("", "deleted"):
                 self._non_form_errors += form.non_field_errors()  # type: ignore[attr-defined]
 
     def _note_deleted(self) -> None:

@@ -11,10 +11,11 @@ from django.test import Client
 
 from redlock_django import EditLockMixin
 from tests.edit_locks.conftest import opened
-from tests.edit_locks.models import Country
+from tests.edit_locks.models import Article, Country, Paragraph
 
 pytestmark = pytest.mark.django_db
 Base: Any = admin.ModelAdmin
+INLINES = [type("Paragraphs", (admin.TabularInline,), {"model": Paragraph, "extra": 1})]
 
 
 def test_a_new_primary_key_overwrites_no_other_row(
@@ -30,3 +31,19 @@ def test_a_new_primary_key_overwrites_no_other_row(
     assert Country.objects.get(code="au").name == "Australia"
     assert hers.send(code="xy").status_code == 302
     assert Country.objects.count() == 3, "as in Django: a new row"
+
+
+def test_a_row_without_its_version_is_not_deleted(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    """As from a page that was open before the site had edit locks, or of another template."""
+    register(type("ArticleAdmin", (EditLockMixin, Base), {"inlines": INLINES}))
+    article.paragraphs.create(text="1")
+    hers = opened(anna, change)
+    article.paragraphs.update(text="Bob's")
+    deletion = {"paragraphs-0-DELETE": "on"}
+    assert hers.send(deletion, **{"paragraphs-0-_edit_version": None}).status_code == 200
+    assert "this paragraph was changed" in hers.text
+    assert article.paragraphs.count() == 1
+    assert hers.send(deletion).status_code == 302
+    assert article.paragraphs.count() == 0
