@@ -116,11 +116,11 @@ class ComparedForm(_ModelForm):
         return bound
 
     def _carrier(self) -> str:
-        """Return the field beside which the version is rendered."""
+        """Return the field beside which the version is rendered, "" for a form without fields."""
         if self.edit_is_row:
             return str(self.instance._meta.pk.name)
         visible = (name for name, field in self.fields.items() if not field.widget.is_hidden)
-        return next(visible, "")
+        return next(visible, next(iter(self.fields), ""))
 
     def edit_names(self) -> list[str]:
         """Return the columns that are compared."""
@@ -201,6 +201,8 @@ class ComparedForm(_ModelForm):
                     setattr(row, column.attname, getattr(stored, column.attname))
 
     def _compare_with(self, stored: models.Model) -> None:
+        if not self.fields:
+            return  # it saves the row as it is stored
         shown = self._sent()
         self._changed: frozenset[str] | None = None
         if self.edit_is_row:

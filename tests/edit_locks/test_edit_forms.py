@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django import forms
 from django.contrib import admin
 from django.test import Client
 
@@ -47,3 +48,38 @@ def test_a_row_without_its_version_is_not_deleted(
     assert article.paragraphs.count() == 1
     assert hers.send(deletion).status_code == 302
     assert article.paragraphs.count() == 0
+
+
+def test_a_form_without_fields_saves_its_inlines(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    fields = ("title", "body")
+    attributes = {"inlines": INLINES, "fields": fields, "readonly_fields": fields}
+    register(type("ArticleAdmin", (EditLockMixin, Base), attributes))
+    article.paragraphs.create(text="1")
+    hers = opened(anna, change)
+    Article.objects.update(title="Bob's")
+    assert hers.send({"paragraphs-0-text": "Anna's"}).status_code == 302
+    hers = opened(anna, change)
+    article.paragraphs.update(text="Bob's")
+    assert hers.send({"paragraphs-0-text": "typed"}).status_code == 200
+    assert "this paragraph was changed" in hers.text
+    article.refresh_from_db()
+    assert (article.title, article.paragraphs.get().text) == ("Bob's", "Bob's")
+
+
+def test_a_form_of_hidden_fields_is_compared(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    def hidden(self: Any, field: Any, request: Any, **kwargs: Any) -> Any:
+        return Base.formfield_for_dbfield(self, field, request, widget=forms.HiddenInput())
+
+    attributes = {"fields": ("title", "body"), "formfield_for_dbfield": hidden}
+    register(type("ArticleAdmin", (EditLockMixin, Base), attributes))
+    hers = opened(anna, change)
+    assert hers.send(title="Anna's").status_code == 302
+    hers = opened(anna, change)
+    Article.objects.update(title="Bob's")
+    assert hers.send(title="Anna's second").status_code == 200
+    article.refresh_from_db()
+    assert article.title == "Bob's"
