@@ -144,7 +144,7 @@ class ComparedForm(_ModelForm):
             sets = {name: keys(self.initial.get(name) or ()) for name in self.edit_sets()}
             (row,) = self.edit_transaction.reverted or [self.instance]
             return DELETED if row is None else self._version_of(row, sets)
-        if self.edit_refused and self.edit_stored is not None:
+        if self.edit_refused and self._shown:
             return self._shown  # the page shows both, so the editor may now choose
         return self._sent()
 

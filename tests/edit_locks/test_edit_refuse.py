@@ -100,3 +100,13 @@ def test_deletions_actions_and_lists_are_refused(bob: Client, article: Article) 
     assert page.send({"form-0-state": "public"}, _save="Save").status_code == 200
     assert "Not saved. Anna has had this open since" in page.text
     assert Article.objects.get().state == "draft"
+
+
+def test_a_list_can_be_saved_when_the_other_has_left(
+    his: OpenPage, bob: Client, anna: Client, change: str
+) -> None:
+    page = opened(bob, LIST, "changelist-form")
+    assert page.send({"form-0-state": "public"}, _save="Save").status_code == 200
+    assert report(opened(anna, change), "leave") == 204
+    assert page.send(_save="Save").status_code == 302
+    assert Article.objects.get().state == "public"
