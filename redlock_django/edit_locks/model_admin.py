@@ -9,6 +9,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.exceptions import DisallowedModelAdminToField
 from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import unquote
 from django.core.checks import CheckMessage
@@ -133,10 +134,17 @@ class EditLockMixin(_ModelAdmin):
             return super().changeform_view(request, object_id, form_url, extra_context)
 
     def _answer(self, request: Any, object_id: str) -> HttpResponse:
-        obj = self.get_object(request, unquote(object_id))
+        obj = self._named_row(request, object_id)
         if obj is None or not self.has_change_permission(request, obj):
             raise PermissionDenied
         return answer(request, obj, using=self.edit_using, conflict=self.edit_conflict)
+
+    def _named_row(self, request: Any, object_id: str) -> Any:
+        """Return the row that a path names: a pop-up may name it by another unique field."""
+        field = request.POST.get(TO_FIELD_VAR, request.GET.get(TO_FIELD_VAR))
+        if field and not self.to_field_allowed(request, field):
+            raise DisallowedModelAdminToField(f"The field {field} cannot be referenced.")
+        return self.get_object(request, unquote(object_id), field)
 
     def get_object(self, request: Any, object_id: Any, from_field: Any = None) -> Any:
         """Return a row, and note who has it open where its change form is about to be shown."""
@@ -271,8 +279,7 @@ class EditLockMixin(_ModelAdmin):
             if request.method != "POST":
                 return super().delete_view(request, object_id, extra_context)
             try:
-                to_field = request.POST.get(TO_FIELD_VAR, request.GET.get(TO_FIELD_VAR))
-                obj = self.get_object(request, unquote(object_id), to_field)
+                obj = self._named_row(request, object_id)
                 if obj is not None and self.has_delete_permission(request, obj):
                     self._compare_rows(request, transaction, [obj])
                 return super().delete_view(request, object_id, extra_context)

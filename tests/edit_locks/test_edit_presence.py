@@ -126,6 +126,23 @@ def test_another_tab_of_the_same_user(anna: Client, change: str) -> None:
     assert report(second, "renew")["editor"] == ""
 
 
+def test_a_pop_up_may_name_a_row_by_another_field(
+    register: Callable[..., None], anna: Client, article: Article
+) -> None:
+    other = Article.objects.create(title=str(article.pk))
+    register(type("ArticleAdmin", (EditLockMixin, Base), {}))
+    path = f"/admin/edited/article/{other.title}/change/?_to_field=title"
+    assert anna.post(path, {"_edit_lock": "renew"}).status_code == 400, "nothing refers to it"
+    assert anna.post(path.replace("change", "delete"), {"post": "yes"}).status_code == 400
+    allow = {"to_field_allowed": lambda self, request, field: True}
+    register(type("ArticleAdmin", (EditLockMixin, Base), allow))
+    hers = opened(anna, path)
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert [held.resource for held in held_locks().locks] == [f"edit:edited.article:{other.pk}"]
+    assert report(hers, "leave") == 204
+    assert held_locks().locks == ()
+
+
 @pytest.mark.usefixtures("warns")
 def test_a_page_to_read(anna: Client, bob: Client, change: str) -> None:
     opened(anna, change)
