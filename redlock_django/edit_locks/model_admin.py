@@ -382,6 +382,8 @@ def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
             rows = list(queryset)
             if rows:
                 model_admin._compare_rows(request, _transaction_of(request), rows)
+            # Read again, as locked, without others that the filters of the list match by now.
+            queryset = queryset.filter(pk__in=[row.pk for row in rows])
             response = action(model_admin, request, queryset)
         except NotAsShown as changed:
             model_admin.message_user(request, str(changed), messages.ERROR)

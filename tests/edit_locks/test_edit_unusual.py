@@ -1,4 +1,4 @@
-"""Forms of unusual fields: a primary key to edit, no field at all, a row without a version."""
+"""Unusual forms and lists: a primary key to edit, no field, no version, a filter in motion."""
 
 from __future__ import annotations
 
@@ -83,3 +83,22 @@ def test_a_form_of_hidden_fields_is_compared(
     assert hers.send(title="Anna's second").status_code == 200
     article.refresh_from_db()
     assert article.title == "Bob's"
+
+
+def test_an_action_changes_no_row_that_its_filter_matches_later(
+    register: Callable[..., None], anna: Client, article: Article
+) -> None:
+    other = Article.objects.create(title="Other")
+
+    def note(self: Any, request: Any, queryset: Any) -> None:
+        Article.objects.filter(pk=other.pk).update(state="draft")  # as another editor just did
+        queryset.update(body="noted")
+
+    attributes = {"list_filter": ("state",), "actions": ("note",), "note": note}
+    register(type("ArticleAdmin", (EditLockMixin, Base), attributes))
+    page = opened(anna, "/admin/edited/article/?state__exact=draft", "changelist-form")
+    Article.objects.filter(pk=other.pk).update(state="public")
+    chosen = [str(article.pk), str(other.pk)]
+    assert page.send(action="note", index="0", _selected_action=chosen).status_code == 302
+    noted = {row.title: row.body for row in Article.objects.all()}
+    assert noted == {"Old": "noted", "Other": ""}
