@@ -293,7 +293,9 @@ inline hold_lock() {
   fence = client[c].best; client[c].grants = 0; client[c].best = 0; client[c].agreeing = 0
 }
 
-/* engine/rounds.py::release, engine/attempt.py::Attempt.undo. Then a next attempt may begin. */
+/* engine/rounds.py::release, engine/attempt.py::Attempt.undo. Then a next attempt may begin. A release that is sent
+ * only after a late grant, or before the next attempt (engine/undo.py::leaves_late_grants), is one that arrives late.
+ */
 inline release_or_undo() {
 #ifdef NO_UNDO
   if
