@@ -167,19 +167,40 @@ def check_permissions(call: Call, options: IdempotentOptions) -> None:
 
     A function was checked when it was decorated.
     """
-    if options.replay_check is not None:
+    owner = _class_inside(call)
+    if options.replay_check is not None or owner is None:
         return
-    check = None
-    owner: type | None = getattr(call.view, "view_class", None)
-    if call.owner is not None and getattr(call.view, "__name__", "") == "dispatch":
-        owner = type(call.owner)
-        check = inner_permission_check(call.view, owner)
-    if owner is None:
-        return
+    check = None if call.owner is None else inner_permission_check(call.view, owner)
     if check is None and call.request.method in options.settings().methods:
         check = handler_permission_check(owner, [call.request.method])
     if check is not None:
         raise replay_skips_check_error(owner, check)
+
+
+def check_lock_of_handler(call: Call) -> None:
+    """Raise InvalidRedlock if the answer to a held lock of a handler would be recorded.
+
+    Under ATOMIC_REQUESTS the lock raises its error instead, which rolls back the transaction.
+    """
+    name = str(call.request.method).lower()
+    owner = _class_inside(call)
+    lock = getattr(getattr(owner, name, None), "lock_options", None)
+    is_atomic = call.marker is not None and call.marker.atomic_aliases()
+    if owner is not None and lock is not None and lock.apply_to(call.request) and not is_atomic:
+        raise InvalidRedlock(
+            f"{view_name(owner)}.{name}: its lock is inside of @idempotent, which would record the "
+            "answer to a lock that is held, for all retries. Put @idempotent on the handler, "
+            "directly above or below @lock_resource, or put both on the class: list "
+            "IdempotentMixin and LockResourceMixin"
+        )
+
+
+def _class_inside(call: Call) -> type | None:
+    """Return the class whose handlers are inside of @idempotent, or None for a function."""
+    if call.owner is None:
+        view_class: type | None = getattr(call.view, "view_class", None)
+        return view_class
+    return type(call.owner) if getattr(call.view, "__name__", "") == "dispatch" else None
 
 
 def replay_skips_check_error(view: Callable[..., Any], check: str) -> InvalidRedlock:

@@ -542,3 +542,43 @@ def test_arguments_that_cannot_work_are_refused_at_import(
 ) -> None:
     with pytest.raises(InvalidRedlock, match=message):
         idempotent(**arguments)
+
+
+class LockedHandler(View):
+    @locked
+    def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        return make_order(request)
+
+
+class AsyncLockedHandler(View):
+    @locked
+    async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse(status=201)
+
+
+def created(*bases: type[View]) -> Any:
+    """Return a new class, because method_decorator() changes the one that it gets."""
+    return type("Own", bases, {})
+
+
+AROUND_THE_HANDLER: dict[str, Callable[[Any], Any]] = {
+    "as_view": lambda view: idempotent(view.as_view()),
+    "dispatch": lambda view: method_decorator(idempotent, name="dispatch")(view).as_view(),
+    "mixin": lambda view: created(IdempotentMixin, view).as_view(),
+}
+
+
+@pytest.mark.parametrize("place", AROUND_THE_HANDLER)
+@pytest.mark.parametrize(
+    ("view", "store"),
+    [(LockedHandler, "cache"), (AsyncLockedHandler, "cache"), (AsyncLockedHandler, "database")],
+)
+def test_a_handler_whose_refused_lock_would_be_recorded_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch, view: type[View], store: str, place: str
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(AROUND_THE_HANDLER[place](created(view)), configured={"STORE": store})
+    site.client.raise_request_exception = True
+    with pytest.raises(InvalidRedlock, match=r"\.post: its lock is inside of @idempotent, which"):
+        site.post()
+    assert orders() == 0

@@ -51,7 +51,7 @@ from redlock_django.idempotency.flow.runner import (
     Steps,
 )
 from redlock_django.idempotency.key import Claim, lock_name
-from redlock_django.idempotency.placement import check_permissions
+from redlock_django.idempotency.placement import check_lock_of_handler, check_permissions
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store
@@ -272,6 +272,7 @@ class IdempotentAttempt:
         policy = ResponsePolicy(self._call, self._options, self._settings)
         if isinstance(self._store, DatabaseStore) and not self._is_async:
             return TransactionRecorder(self._store, claim, policy.outcome_of, instead_of)
+        check_lock_of_handler(self._call)
         return SeparateRecorder(self._store, claim, policy.outcome_of, instead_of)
 
     def _run_first(self, recorder: AnyRecorder) -> Steps:
