@@ -31,9 +31,10 @@ class EditLockViewMixin(_UpdateView):
     """An UpdateView that refuses to save a row that has changed since it was shown.
 
     List it before UpdateView. A row that has changed is an error of the form, which shows both
-    versions. The template must render the first visible field of the form, beside which the version
-    is. The options are those of EditLockMixin. Raises InvalidRedlock when the class is created with
-    a wrong value, or where its row could not be compared.
+    versions. The template must render the first visible field of the form (the first field if all
+    are hidden): the version is beside it. The options are those of EditLockMixin. Raises
+    InvalidRedlock when the class is created with a wrong value, or where its row could not be
+    compared.
     """
 
     edit_conflict: str = "warn"
