@@ -15,7 +15,7 @@ from django.contrib.admin.utils import unquote
 from django.core.checks import CheckMessage
 from django.core.exceptions import PermissionDenied
 from django.db import models, router
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -135,8 +135,10 @@ class EditLockMixin(_ModelAdmin):
 
     def _answer(self, request: Any, object_id: str) -> HttpResponse:
         obj = self._named_row(request, object_id)
-        if obj is None or not self.has_change_permission(request, obj):
+        if not self.has_change_permission(request, obj):
             raise PermissionDenied
+        if obj is None:
+            raise Http404
         return answer(request, obj, using=self.edit_using, conflict=self.edit_conflict)
 
     def _named_row(self, request: Any, object_id: str) -> Any:

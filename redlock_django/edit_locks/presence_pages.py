@@ -13,6 +13,7 @@ from django.utils.http import urlencode
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
+from redlock_django.edit_locks.differences import deleted_message
 from redlock_django.edit_locks.forms import PAGE, VERSION
 from redlock_django.edit_locks.presence import RENEWALS, Editor, Presence
 
@@ -35,6 +36,7 @@ class PresencePage:
     def __init__(self, request: Any, row: models.Model, *, using: str, conflict: str) -> None:
         self._request, self._is_refusing = request, conflict == "refuse"
         self._presence = Presence(request, row, using)
+        self._deleted = deleted_message(row)
         self.editor: Editor | None
         is_reading = request.method == "GET" and request.GET.get(MODE) == "read"
         if is_reading or request.method == "HEAD":  # it opens no page
@@ -75,6 +77,7 @@ class PresencePage:
             "ticket": self._presence.ticket,
             "every": f"{self._presence.ttl / RENEWALS:.3f}",
             "editor": str(self.editor or ""),
+            "deleted": self._deleted,
             "is_read_only": self.is_read_only,
             "is_refusing": self._is_refusing,
             "edit_path": self._path(),

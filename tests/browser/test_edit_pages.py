@@ -114,6 +114,18 @@ def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
     expect(said(hers)).to_have_text(_since("bob"))
 
 
+def test_a_row_that_was_deleted(visitor: Visitor) -> None:
+    hers = visitor.open(change(7), user="anna")
+    hers.fill("[name=number]", "typed")
+    his = visitor.open("/admin/shop/order/7/delete/", user="bob")
+    his.click("#content [type=submit]")
+    his.wait_for_url("**/shop/order/")
+    becomes_visible(hers)
+    expect(said(hers)).to_contain_text("this order was deleted after you opened this page.")
+    expect(hers.locator("[name=number]")).to_have_value("typed")
+    visitor.complaints.clear()  # the browser may log the answer
+
+
 def test_a_session_that_has_ended(visitor: Visitor) -> None:
     hers = visitor.open(change(3), user="anna")
     hers.fill("[name=total]", "1500")

@@ -126,6 +126,18 @@ def test_another_tab_of_the_same_user(anna: Client, change: str) -> None:
     assert report(second, "renew")["editor"] == ""
 
 
+@pytest.mark.usefixtures("warns")
+def test_a_row_that_was_deleted_is_not_a_withdrawn_right(
+    anna: Client, article: Article, change: str
+) -> None:
+    hers = opened(anna, change)
+    article.delete()
+    assert report(hers, "renew") == 404
+    hers.client = Client()
+    hers.client.force_login(User.objects.create_user("clerk", is_staff=True))
+    assert report(hers, "renew") == 403
+
+
 def test_a_pop_up_may_name_a_row_by_another_field(
     register: Callable[..., None], anna: Client, article: Article
 ) -> None:

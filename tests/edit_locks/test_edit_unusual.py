@@ -34,6 +34,18 @@ def test_a_new_primary_key_overwrites_no_other_row(
     assert Country.objects.count() == 3, "as in Django: a new row"
 
 
+def test_a_deleted_row_of_a_user_who_may_not_add_one(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    may_not = {"has_add_permission": lambda self, request: False}
+    register(type("ArticleAdmin", (EditLockMixin, Base), may_not))
+    hers = opened(anna, change)
+    article.delete()
+    answer = hers.send(title="typed")
+    assert (answer.status_code, answer.url) == (302, "/admin/")
+    assert not Article.objects.exists()
+
+
 def test_a_row_without_its_version_is_not_deleted(
     register: Callable[..., None], anna: Client, article: Article, change: str
 ) -> None:

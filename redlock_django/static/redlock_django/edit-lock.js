@@ -53,6 +53,7 @@
       let answer = await report(action);
       if (refused(answer) && await takeToken()) answer = await report(action);
       if (refused(answer)) return show(page.dataset.loggedOut, false);
+      if (answer.status === 404) return show(page.dataset.deleted, false);
       if (!answer.ok) throw new Error(String(answer.status));
       const { editor, can_take: canTake, ticket } = await answer.json();
       page.dataset.ticket = ticket;
