@@ -3,7 +3,8 @@
 It is a hint for people: what is saved is decided by the versions of rows alone. The lock is handed
 on to the page, as a ticket, so any process can renew it: it resumes the lock and hands it on again.
 A page whose ticket does not count any more, because an answer did not arrive, proves with its
-random id that the lock is its own. A page of the same user takes over without a question.
+random id, and with its user, that the lock is its own. A page of the same user takes over without a
+question.
 """
 
 from __future__ import annotations
@@ -177,7 +178,9 @@ class Presence:
         return next(iter(self._backend.look([self._name]).locks), None)
 
     def _is_own(self, held: Holding) -> bool:
-        return held.holder.get("page") == self.page
+        # A reader of the store or of held_locks() knows the id: it proves nothing for another user.
+        holder = held.holder
+        return holder.get("page") == self.page and holder.get("user") == self._user
 
     def _is_of_user(self, held: Holding) -> bool:
         return bool(self._user) and held.holder.get("user") == self._user

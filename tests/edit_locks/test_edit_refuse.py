@@ -78,6 +78,17 @@ def test_the_editor_who_has_it_open_saves(anna: Client, bob: Client, change: str
     assert hers.send(title="Anna's").status_code == 302
 
 
+def test_the_id_of_a_page_counts_for_its_user_only(
+    his: OpenPage, anna: Client, change: str
+) -> None:
+    hers = opened(anna, change)
+    his.page_id = hers.page_id
+    assert report(his, "leave") == 204
+    assert report(his, "renew")["editor"].startswith("Anna")
+    assert his.send(title="Bob's", _edit_page=hers.page_id).status_code == 200
+    assert "Not saved. Anna has had this open since" in his.text
+
+
 def test_another_tab_of_the_same_user_saves(anna: Client, change: str) -> None:
     first, _ = opened(anna, change), opened(anna, change)
     assert first.send(title="Anna's").status_code == 302
