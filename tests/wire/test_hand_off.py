@@ -58,16 +58,6 @@ def test_a_release_calls_no_waiter_if_the_next_one_follows_it() -> None:
         assert waiter.sent is not None
 
 
-def test_the_round_of_a_called_waiter_leaves_before_other_calls_are_read() -> None:
-    with timed_links(True) as (links, _):
-        waiter = _asleep(links)
-        call = push(b"message", links.waiters.channel.encode(), waiter.name.encode())
-        for ends in links.ends:
-            ends.say(call)
-        links.read(*links.masters[:2])
-        assert [_heard(links, index) for index in range(3)] == [[ASKING]] * 3
-
-
 async def _called_by_a_master_that_is_silent_then() -> None:
     """Return once the round of a task that sleeps is decided."""
     masters, ends = Masters(1), Ends()

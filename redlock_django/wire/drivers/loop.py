@@ -194,8 +194,7 @@ class LoopDriver:
 
     def _readable(self, master: Master) -> None:
         self.links.inbox.read_all((master,))
-        # A call that was read may have sent a round, whose answers no tick judges yet.
-        if self._dirty or master.unfinished or not self._ticking:
+        if self._dirty or master.unfinished:
             self._flush()
 
     def _writable(self, master: Master) -> None:

@@ -112,7 +112,6 @@ class Links:
 
     def _resume(self, waiter: Waiter) -> None:
         self.outbox.resume(waiter)
-        self.outbox.flush()  # before other calls are read: the lock is free meanwhile
 
     # What a driver asks for.
 

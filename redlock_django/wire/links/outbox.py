@@ -315,18 +315,18 @@ class Outbox:
 
     def _fit_for(self, exchange: Exchange, now: float) -> list[tuple[Master, Command]]:
         """Return the masters that may be asked, with their commands; count the others' votes."""
-        masters = self._masters
-        # First: late masters may have answered, and a call that is read may send, and lose a link.
-        for master in [m for m in masters if m.late]:
-            self._read(master)
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
-        patient = exchange.asked.waits_on(now) and self._planner.usable() < quorum(len(masters))
+        patient = exchange.asked.waits_on(now) and self._planner.usable() < quorum(
+            len(self._masters)
+        )
         behind = self._lateness.behind(now) if exchange.asked.spares else ()
         asked: list[tuple[Master, Command]] = []
-        for master, command in zip(masters, exchange.asked.commands, strict=True):
+        for master, command in zip(self._masters, exchange.asked.commands, strict=True):
             if command is None:
                 exchange.cast(master.index, NOT_ASKED)
                 continue
+            if master.late:
+                self._read(master)  # it may have answered by now
             fault = ""
             if command.trusted or master.link is None:
                 fault = master.fault(now, late=not patient, early=command.early)

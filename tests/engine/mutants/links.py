@@ -17,7 +17,6 @@ from tests.engine.mutation import (
 )
 from tests.wire import (
     link_schedules,
-    test_hand_off,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -25,11 +24,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "closed links leave a grant", "link: what may be granted is released before the end",
         Links.shut, without("self.outbox.undo_late(...)"),
         link_schedules.links_that_close_after_the_refusal_send_the_release,
-    ),
-    Mutant(
-        "a called waiter's round is not sent at once", "queue: before other calls are read",
-        Links._resume, without("self.outbox.flush()"),
-        test_hand_off.test_the_round_of_a_called_waiter_leaves_before_other_calls_are_read,
     ),
     Mutant(
         "a cancelled round of a loop is sent again", "link: a cancelled round is abandoned",
