@@ -22,6 +22,7 @@ from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.admin_checks import check_admin, check_class
 from redlock_django.edit_locks.confirmations import (
+    RELATED,
     NotAsShown,
     add_inputs,
     compare_related,
@@ -300,7 +301,7 @@ class EditLockMixin(_ModelAdmin):
         found = super().get_deleted_objects(objs, request)
         listing = hashlib.sha256(repr(found[0]).encode()).hexdigest()
         request._redlock_related = listing
-        if request.POST.get("post"):
+        if request.POST.get("post") or request.POST.get(RELATED):
             compare_related(request, listing)
         return found
 
