@@ -203,14 +203,7 @@ def test_interrupted_at_every_line_of_sharded(what: str, several: bool) -> None:
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
         taken = lock(*[of_group(0), of_group(1)][: 1 + several])
-        if what != "acquire":
-            taken.acquire()
-        try:
-            lines.run(getattr(taken, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "extend" or not lines.struck:
-            taken.release()
+        lines.strike(taken, what, wanted)
 
     strike()
     visits.update(lines.seen)

@@ -19,14 +19,7 @@ def after_each_interrupt(
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
         order = lock("order:1", "order:2") if limit == 1 else lock("order:1", limit=limit)
-        if what == "release":
-            order.acquire()
-        try:
-            lines.run(getattr(order, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "acquire" and not lines.struck:
-            order.release()
+        lines.strike(order, what, wanted)
 
     strike()
     places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]

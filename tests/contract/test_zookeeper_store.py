@@ -571,15 +571,7 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
     lines = Lines()
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
-        order = lock("order:1", "order:2")
-        if what != "acquire":
-            order.acquire()
-        try:
-            lines.run(getattr(order, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "extend" or not lines.struck:
-            order.release()
+        lines.strike(lock("order:1", "order:2"), what, wanted)
 
     strike()
     places = [(place, n) for place, last in lines.seen.items() for n in sorted({1, last})]

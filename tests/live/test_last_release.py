@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.live, pytest.mark.postgres, pytes
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests/live/last_release_site.py"
 BEFORE_THE_FIRST = "bab826e"
-"""What stands for the last release until one is tagged.
+"""The commit that is taken for the last release until one is tagged.
 
 It has the same tables, and no permits yet. On PostgreSQL it does not understand whom the tree
 calls, nor the other way round, so there a waiter for the other's lock looks by itself.

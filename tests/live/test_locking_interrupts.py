@@ -492,6 +492,17 @@ class Lines:
         finally:
             sys.settrace(before)
 
+    def strike(self, held: Lock, what: str, wanted: tuple[Place, int] | None) -> None:
+        """Call the method `what` of a lock like `run`; release what it holds afterwards."""
+        if what != "acquire":
+            held.acquire()
+        try:
+            self.run(getattr(held, what), wanted)
+        except KeyboardInterrupt:
+            assert self.struck
+        if what == "extend" or not self.struck:
+            held.release()
+
     def _calls(self, frame: FrameType, event: str, argument: object) -> Any:
         if "/redlock_django/" not in frame.f_code.co_filename:
             return None
@@ -564,15 +575,7 @@ def interrupt_at_every_line(what: str, masters: list[LocalMaster]) -> None:
         if what in ("wait", "hand over"):
             one_after_the_other(lines, wanted, interrupts_waiter=what == "wait")
             return
-        held = lock(R)
-        if what != "acquire":
-            held.acquire()
-        try:
-            lines.run(getattr(held, what), wanted)
-        except KeyboardInterrupt:
-            assert lines.struck
-        if what == "extend" or not lines.struck:
-            held.release()
+        lines.strike(lock(R), what, wanted)
 
     visits: Counter[Place] = Counter()
     for _ in range(5):
