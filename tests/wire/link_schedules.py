@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from functools import partial
 from struct import pack
 from typing import Any
 from unittest.mock import patch
@@ -36,8 +35,6 @@ from redlock_django.wire.links import dialer
 from redlock_django.wire.links.dialer import IDLE, Dialer
 from redlock_django.wire.links.dialing import Pace
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.links import Links
-from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit, check
 from redlock_django.wire.servers.info import run_of
 from tests.engine.masters import Masters
@@ -51,7 +48,7 @@ from tests.wire.manual_links import (
     ManualLinks,
     Time,
     manual_links,
-    never_dial,
+    one_link,
 )  # fmt: skip
 from tests.wire.scripted import MARKER, NAMES, resp, short
 from tests.wire.variants import make_backend
@@ -538,15 +535,7 @@ def a_round_that_was_cancelled_in_a_loop_is_not_sent_again() -> None:
 
 
 async def _sent_by_a_cancelled_round() -> list[bytes]:
-    with patch.object(Dialer, "_dial", never_dial):
-        masters, ends = Masters(1), Ends()
-        driver = LoopDriver(
-            partial(
-                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
-                master_timeout=60.0, connect_timeout=1.0,
-            )
-        )  # fmt: skip
-        driver.links.dialer.arrived(0, ends.joined("run"))
+    with one_link(LoopDriver) as (driver, masters, ends):
         task = asyncio.create_task(driver.run(masters.acquire()))
         said = await _until_heard(ends, 1)
         task.cancel()
@@ -554,8 +543,6 @@ async def _sent_by_a_cancelled_round() -> list[bytes]:
         said += await _until_heard(ends, 1)
         ends.say(b"-NOSCRIPT No matching script.\r\n")
         said += await _until_heard(ends, 1)
-        driver.abandon()
-        ends.close()
         return [verb for verb, *_ in said]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TypeVar
 from unittest.mock import patch
 
 import hiredis
@@ -18,13 +20,18 @@ from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Exchange, Link
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Joined, Trust, Unfit
+from tests.engine.masters import Masters
 from tests.wire.scripted import MARKER, NAMES, resp, short
+
+AnyDriver = TypeVar("AnyDriver", LoopDriver, ThreadDriver)
 
 TIMEOUT = 0.25
 TOKEN = "a" * 32
@@ -138,6 +145,27 @@ DIAL = Dialer._dial  # as it is outside of `manual_links`
 def never_dial(dialer: Dialer, master: Master, reason: str, delay: float) -> None:
     """Do not connect to a master; in place of `Dialer._dial`."""
     master.reason = reason
+
+
+@contextmanager
+def one_link(
+    kind: type[AnyDriver], master_timeout: float = 60.0
+) -> Iterator[tuple[AnyDriver, Masters, Ends]]:
+    """Return a driver that has a link to one master, and dials no other; and the master's end."""
+    masters, ends = Masters(1), Ends()
+    with patch.object(Dialer, "_dial", never_dial):
+        driver = kind(
+            partial(
+                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                master_timeout=master_timeout, connect_timeout=1.0,
+            )
+        )  # fmt: skip
+        try:
+            driver.links.dialer.arrived(0, ends.joined("run"))
+            yield driver, masters, ends
+        finally:
+            driver.abandon()
+            ends.close()
 
 
 class ManualLinks(Links):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
-from unittest.mock import patch
 
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.protocol.statuses import GRANTED
@@ -13,12 +11,8 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.waiters import Waiter
-from redlock_django.wire.servers.address import Address
-from tests.engine.masters import Masters
-from tests.wire.manual_links import Ends, ManualLinks, never_dial
+from tests.wire.manual_links import ManualLinks, one_link
 from tests.wire.scripted import NAMES, push, resp
 from tests.wire.test_plain_rounds import timed_links
 
@@ -60,15 +54,7 @@ def test_a_release_calls_no_waiter_if_the_next_one_follows_it() -> None:
 
 async def _called_by_a_master_that_is_silent_then() -> None:
     """Return once the round of a task that sleeps is decided."""
-    masters, ends = Masters(1), Ends()
-    with patch.object(Dialer, "_dial", never_dial):
-        driver = LoopDriver(
-            partial(
-                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
-                master_timeout=0.1, connect_timeout=1.0,
-            )
-        )  # fmt: skip
-        driver.links.dialer.arrived(0, ends.joined("run"))
+    with one_link(LoopDriver, master_timeout=0.1) as (driver, masters, ends):
         waiters = driver.links.waiters
         waiter, attempt = waiters.new(), next(masters.acquire())
         assert isinstance(attempt, Round)
@@ -80,8 +66,6 @@ async def _called_by_a_master_that_is_silent_then() -> None:
         await asyncio.wait_for(sleeping, 60)
         assert waiter.takes_verdict(asked)
         assert asked.tally.account.unreachable
-        driver.abandon()
-    ends.close()
 
 
 def test_a_round_that_a_call_has_sent_in_a_loop_ends_if_no_master_answers() -> None:

@@ -16,13 +16,9 @@ from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Batch, Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.links import Links
-from redlock_django.wire.servers.address import Address
-from tests.engine.masters import Masters
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
-from tests.wire.manual_links import Ends, never_dial
+from tests.wire.manual_links import one_link
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.test_link import scripted
 from tests.wire.variants import make_backend
@@ -110,35 +106,25 @@ def test_a_thread_that_leaves_wakes_another_thread_if_no_thread_reads() -> None:
 
 
 def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
-    masters, ends = Masters(1), Ends()
-    with patch.object(Dialer, "_dial", never_dial):
-        driver = ThreadDriver(
-            partial(
-                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
-                master_timeout=FOREVER, connect_timeout=1.0,
-            )
-        )  # fmt: skip
+    with one_link(ThreadDriver, FOREVER) as (driver, masters, ends):
         links = driver.links
-        links.dialer.arrived(0, ends.joined("run"))
-    link = links.masters[0].link
-    assert link is not None
-    for number in range(1, 201):
-        asked = next(masters.acquire())
-        assert isinstance(asked, Round)
-        links.outbox.begin(links.outbox.exchange(asked, wake_none))
-        ends.say(resp([number, 1, 0, 7]))
-    links.outbox.flush()
-    link.expired = len(link.owed)
-    turns: list[int] = []
+        link = links.masters[0].link
+        assert link is not None
+        for number in range(1, 201):
+            asked = next(masters.acquire())
+            assert isinstance(asked, Round)
+            links.outbox.begin(links.outbox.exchange(asked, wake_none))
+            ends.say(resp([number, 1, 0, 7]))
+        links.outbox.flush()
+        link.expired = len(link.owed)
+        turns: list[int] = []
 
-    def turn(seconds: float) -> None:
-        assert not driver.combiner.inside()
-        turns.append(len(link.owed))
+        def turn(seconds: float) -> None:
+            assert not driver.combiner.inside()
+            turns.append(len(link.owed))
 
-    with patch("redlock_django.wire.drivers.threads.time.sleep", turn):
-        driver.tender.read_backlogs()
-    assert len(turns) > 2
-    assert turns == sorted({*turns}, reverse=True)
-    assert turns[-1] == 0
-    driver.abandon()
-    ends.close()
+        with patch("redlock_django.wire.drivers.threads.time.sleep", turn):
+            driver.tender.read_backlogs()
+        assert len(turns) > 2
+        assert turns == sorted({*turns}, reverse=True)
+        assert turns[-1] == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from threading import Event, get_ident
 from typing import Any
 from unittest.mock import patch
@@ -16,45 +15,32 @@ from redlock_django.wire.drivers.combiner import Batch
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Exchange
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.links import Links
-from redlock_django.wire.servers.address import Address
-from tests.engine.masters import Masters
 from tests.waiting import until
-from tests.wire.manual_links import Ends, never_dial
+from tests.wire.manual_links import one_link
 from tests.wire.scripted import ScriptedMaster
 from tests.wire.test_link import scripted
 
 
 async def _heard(tasks: int) -> list[int]:
     """Return how many rounds the master has heard before each begins, and at last."""
-    masters, ends, heard = Masters(1), Ends(), [0]
-    with patch.object(Dialer, "_dial", never_dial):
-        driver = LoopDriver(
-            partial(
-                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
-                master_timeout=60.0, connect_timeout=1.0,
-            )
-        )  # fmt: skip
-        driver.links.dialer.arrived(0, ends.joined("run"))
+    heard = [0]
+    with one_link(LoopDriver) as (driver, masters, ends):
         await driver.start()
-    begin, before = driver._begin, []
+        begin, before = driver._begin, []
 
-    def noted(exchange: Exchange) -> None:
+        def noted(exchange: Exchange) -> None:
+            heard[0] += len(ends.heard())
+            before.append(heard[0])
+            begin(exchange)
+
+        with patch.object(driver, "_begin", noted):
+            running = [asyncio.create_task(driver.run(masters.acquire())) for _ in range(tasks)]
+            for _ in range(2):  # the tasks begin, and what they have begun is sent
+                await asyncio.sleep(0)
+        for task in running:
+            task.cancel()
         heard[0] += len(ends.heard())
-        before.append(heard[0])
-        begin(exchange)
-
-    with patch.object(driver, "_begin", noted):
-        running = [asyncio.create_task(driver.run(masters.acquire())) for _ in range(tasks)]
-        for _ in range(2):  # the tasks begin, and what they have begun is sent
-            await asyncio.sleep(0)
-    for task in running:
-        task.cancel()
-    heard[0] += len(ends.heard())
-    await asyncio.wait(running)
-    driver.abandon()
-    ends.close()
+        await asyncio.wait(running)
     return [*before, heard[0]]
 
 
