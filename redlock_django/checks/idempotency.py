@@ -18,8 +18,14 @@ from django.db import router
 from django.utils.module_loading import import_string
 
 from redlock_django.checks.aliases import valid_aliases
+from redlock_django.checks.handlers import (
+    atomic_aliases,
+    handlers_of,
+    records_around,
+    transactions_around,
+)
 from redlock_django.checks.lock_order import module_of
-from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
+from redlock_django.checks.views import errors_of_views
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
     OUTSIDE,
@@ -27,6 +33,7 @@ from redlock_django.idempotency.placement import (
     handler_permission_check,
     inner_permission_check,
     lacks_mixin,
+    lock_inside_error,
     mixin_error,
     replay_skips_check_error,
 )
@@ -37,6 +44,7 @@ from redlock_django.idempotency.settings import (
     settings_of,
 )
 from redlock_django.models import IdempotencyRecord
+from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Route, routes
 from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
@@ -52,7 +60,8 @@ from redlock_django.web.view_kinds import (
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return the messages about IDEMPOTENCY, its stores and its views.
 
-    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W052 to W054: webhooks.
+    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W052 to W054: webhooks. E056: a
+    lock inside of what is recorded.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
@@ -72,13 +81,14 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
     yield from _before_authentication(view)
     yield from _options_of_view(view)
     yield from _unverified(view)
+    yield from _recorded_refusals(view)
     if not atomic_aliases(view):
         return
-    for name, handler in handlers_of(view):
-        if records_requests(handler):
+    for handler in handlers_of(view):
+        if records_requests(handler.function):
             yield checks.Error(
-                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it cannot "
-                "know whether the transaction was committed.",
+                f"{handler.name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it "
+                "cannot know whether the transaction was committed.",
                 hint=OUTSIDE,
                 id="redlock_django.E009",
             )
@@ -87,7 +97,7 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
 def _before_authentication(view: Any) -> Iterator[CheckMessage]:
     """Yield E010 for handlers and operations that a framework must not run in this way."""
     in_rest_framework = authenticating_framework(view) is Framework.REST_FRAMEWORK
-    for name, handler in handlers_of(view):
+    for name, handler, _ in handlers_of(view):
         if not records_requests(handler):
             continue
         framework = authenticating_framework(handler)
@@ -100,10 +110,27 @@ def _before_authentication(view: Any) -> Iterator[CheckMessage]:
 
 def _idempotent_views(view: Any) -> Iterator[tuple[str, IdempotentOptions]]:
     """Yield the name and the options of a view, and of its handlers, that are `@idempotent`."""
-    for name, handler in ((view_name(view), view), *handlers_of(view)):
+    handlers = [(handler.name, handler.function) for handler in handlers_of(view)]
+    for name, handler in ((view_name(view), view), *handlers):
         options = getattr(handler, "idempotent_options", None)
         if isinstance(options, IdempotentOptions):
             yield name, options
+
+
+def _recorded_refusals(view: Any) -> Iterator[CheckMessage]:
+    """Yield E056 for a handler whose lock would be refused inside of what @idempotent records.
+
+    Inside of a transaction a refusal undoes the record, and nothing is recorded.
+    """
+    if getattr(view, "view_class", None) is None or not records_requests(view):
+        return
+    for handler in handlers_of(view):
+        options: LockOptions | None = getattr(handler.function, "lock_options", None)
+        records = None if options is None else records_around(view, handler)
+        if options is None or records is None or transactions_around(view, handler):
+            continue
+        if options.methods is None or options.methods & handler.methods & records.methods:
+            yield checks.Error(str(lock_inside_error(handler.name)), id="redlock_django.E056")
 
 
 def _options_of_view(view: Any) -> Iterator[CheckMessage]:

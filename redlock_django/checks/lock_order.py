@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from django.core import checks
 from django.core.checks import CheckMessage
 
+from redlock_django.checks.handlers import ViewHandler
 from redlock_django.web.options import LockOptions
-from redlock_django.web.transactions import TransactionMarker, view_name
+from redlock_django.web.transactions import TransactionMarker, place_of_lock, view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
@@ -31,17 +32,17 @@ _HINT = (
 
 
 def login_inside_lock(
-    view: Any, handlers: Iterable[tuple[str, Callable[..., Any]]], *, rule: Any
+    view: Any, handlers: Iterable[ViewHandler], *, rule: Any
 ) -> Iterator[CheckMessage]:
     """Yield W014 if a view checks the user or a signature only after its lock is acquired.
 
-    `handlers` are those of its class, or the functions of its path, with their names. `rule` is the
-    view locked by a rule, around everything, or None.
+    `handlers` are those of its class, or the functions of its path. `rule` is the view locked by a
+    rule, around everything, or None.
     """
     inside = [(view_name(view), _login_check(view, by_rule=rule is not None))]
     if inside[0][1] is None:
         around = getattr(view if rule is None else rule, "lock_options", None)
-        inside = [(name, _check_of_handler(name, handler, around)) for name, handler in handlers]
+        inside = [(handler.name, _check_of_handler(handler, around)) for handler in handlers]
     for name, check in inside:
         if check is not None:
             yield checks.Warning(
@@ -49,6 +50,31 @@ def login_inside_lock(
                 "the lock.",
                 hint=_HINT,
                 id="redlock_django.W014",
+            )
+
+
+def locked_twice(view: Any, handler: ViewHandler) -> Iterator[CheckMessage]:
+    """Yield E055 for a handler that locks a name that the lock around it holds.
+
+    `view` is what the URL runs, with the lock of a rule.
+    """
+    around: LockOptions | None = getattr(view, "lock_options", None)
+    inside: LockOptions | None = getattr(handler.function, "lock_options", None)
+    if around is None or inside is None or around.using != inside.using:
+        return
+    if around.in_transaction or inside.in_transaction:
+        return  # E018 reports it, and a transaction locks a name again.
+    both = [options.methods for options in (around, inside) if options.methods is not None]
+    if not handler.methods.intersection(*both):
+        return
+    names = {template.identity for template in around.templates}
+    for template in inside.templates:
+        if template.identity in names:
+            yield checks.Error(
+                f"{handler.name} locks {template.text!r}, which {place_of_lock(view)} has locked "
+                "already when it is called, so every request fails.",
+                hint="Lock one name in one place: remove it from one of them.",
+                id="redlock_django.E055",
             )
 
 
@@ -122,18 +148,17 @@ def _inside_dispatch(owner: type) -> tuple[Any, tuple[type, ...]]:
     return inside, bases[bases.index(locking[-1]) + 1 :]
 
 
-def _check_of_handler(name: str, handler: Any, around: LockOptions | None) -> str | None:
+def _check_of_handler(handler: ViewHandler, around: LockOptions | None) -> str | None:
     """Return the decorator that checks the user inside of the lock of a handler, or None.
 
     `around` are the options of a lock around its whole view, or None.
     """
     if around is not None:
-        method = name.rpartition(".")[2].upper()
-        is_locked = around.methods is None or method in around.methods
-        return _checking_decorator(handler) if is_locked else None
-    if not hasattr(handler, "lock_options"):
+        is_locked = around.methods is None or handler.methods & around.methods
+        return _checking_decorator(handler.function) if is_locked else None
+    if not hasattr(handler.function, "lock_options"):
         return None
-    return _checking_decorator(getattr(_locked(handler), "__wrapped__", None))
+    return _checking_decorator(getattr(_locked(handler.function), "__wrapped__", None))
 
 
 def _checking_decorator(view: Any) -> str | None:

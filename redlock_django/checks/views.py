@@ -14,7 +14,12 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
+from redlock_django.checks.handlers import handlers_of, transactions_around
+from redlock_django.checks.lock_order import (
+    decorators_outside_transaction,
+    locked_twice,
+    login_inside_lock,
+)
 from redlock_django.checks.middleware import revision_databases
 from redlock_django.conf.settings import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
@@ -24,7 +29,6 @@ from redlock_django.web.name_templates import Template
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
-from redlock_django.web.view_kinds import api_view_function, ninja_operations
 
 
 def check_views(**_: Any) -> list[CheckMessage]:
@@ -36,6 +40,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
     locked in the store and in a transaction. W049: a template that is locked with two limits.
+    E055: a handler that locks what a lock around it holds.
     """
     errors = partial(_route_errors, planned=_planned())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
@@ -53,7 +58,8 @@ def check_isolation(databases: Collection[str] | None = None, **_: Any) -> list[
 
 def _old_data(databases: Collection[str] = ()) -> list[CheckMessage]:
     """Return E006 and W017; `databases` are asked for their isolation levels."""
-    views = errors_of_views(partial(_old_data_in_views, databases=databases))
+    check = partial(_old_data_in_views, planned=_planned(), databases=databases)
+    views = errors_of_views(check)
     return [*_transaction_middleware(databases), *views]
 
 
@@ -117,7 +123,8 @@ def _locked_templates() -> Iterator[tuple[str, Template, LockOptions]]:
     for route in routes():
         view: Any = route.pattern.callback
         locked = planned.get(route.pattern, view)
-        for name, function in [(view_name(view), locked), *handlers_of(view)]:
+        handlers = [(handler.name, handler.function) for handler in handlers_of(view)]
+        for name, function in [(view_name(view), locked), *handlers]:
             options: LockOptions | None = getattr(function, "lock_options", None)
             if options is None or (name, id(options)) in seen:
                 continue
@@ -136,16 +143,6 @@ def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[Ch
         for route in routes():
             errors += [error for error in check(route) if error not in errors]
     return errors
-
-
-def atomic_aliases(view: Any) -> list[str]:
-    """Return the database aliases for which Django opens the transaction of a view."""
-    return [
-        alias
-        for alias in connections
-        if connections[alias].settings_dict["ATOMIC_REQUESTS"]
-        and alias not in getattr(view, "_non_atomic_requests", ())
-    ]
 
 
 def sees_commits(connection: BaseDatabaseWrapper, databases: Collection[str] = ()) -> bool:
@@ -186,20 +183,21 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     yield from login_inside_lock(view, handlers_of(view), rule=planned.get(route.pattern))
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
-    for function in (view, *(handler for _, handler in handlers_of(view))):
+    for function in (view, *(handler.function for handler in handlers_of(view))):
         if options := getattr(function, "lock_options", None):
             try:
                 options.check_order(function)
             except InvalidRedlock as error:
                 yield Error(str(error), id="redlock_django.E012")
-    atomic = atomic_aliases(view)
-    for name, handler in handlers_of(view):
-        yield from _option_errors(name, handler, route)
-        if not (hasattr(handler, "lock_options") and atomic):
+    around = planned.get(route.pattern, view)
+    for handler in handlers_of(view):
+        yield from _option_errors(handler.name, handler.function, route)
+        yield from locked_twice(around, handler)
+        if not hasattr(handler.function, "lock_options") or lock_middlewares():
             continue
-        if not lock_middlewares():
+        for opener in dict.fromkeys(transactions_around(around, handler).values()):
             yield Error(
-                f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS, and only "
+                f"{handler.name} acquires its lock inside the transaction of {opener}, and only "
                 "LockMiddleware can answer a lock error after rollback.",
                 hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE. Or better: "
                 + OUTSIDE,
@@ -207,17 +205,22 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
             )
 
 
-def _old_data_in_views(route: Route, databases: Collection[str]) -> Iterator[CheckMessage]:
+def _old_data_in_views(
+    route: Route, planned: Locked, databases: Collection[str]
+) -> Iterator[CheckMessage]:
     """Yield E006 for a lock inside a transaction that may read data from before it."""
     view: Any = route.pattern.callback
-    for name, handler in handlers_of(view):
-        options: LockOptions | None = getattr(handler, "lock_options", None)
-        for alias in atomic_aliases(view) if options is not None else ():
+    for handler in handlers_of(view):
+        options: LockOptions | None = getattr(handler.function, "lock_options", None)
+        if options is None:
+            continue
+        around = transactions_around(planned.get(route.pattern, view), handler)
+        for alias, opener in around.items():
             # On SQLite the transaction that is already open is the lock.
-            taken = (options.in_transaction if options else None, connections[alias].vendor)
+            taken = (options.in_transaction, connections[alias].vendor)
             if taken != (alias, "sqlite") and not sees_commits(connections[alias], databases):
                 yield Error(
-                    f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS. On the "
+                    f"{handler.name} acquires its lock inside the transaction of {opener}. On the "
                     f"database {alias!r} that transaction may read data from before the lock.",
                     hint=OUTSIDE,
                     id="redlock_django.E006",
@@ -268,26 +271,3 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
 def invalid_aliases() -> set[str]:
     """Return the aliases of REDLOCK whose settings are invalid; "default" if it is empty."""
     return set(list(locks) or ["default"]) - {options.alias for options in valid_aliases()}
-
-
-def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the handler methods of a view class, each with its name for messages."""
-    yield from _operations_of(view)
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if owner is None:
-        return
-    # Django REST framework's view sets map HTTP methods to actions.
-    actions = getattr(view, "actions", None) or {}
-    for name in {*getattr(owner, "http_method_names", ()), *actions.values()}:
-        if handler := getattr(owner, name, None):
-            yield f"{view_name(owner)}.{name}", api_view_function(handler)
-
-
-def _operations_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the functions of a django-ninja path."""
-    for operation in ninja_operations(view):
-        function = getattr(operation, "view_func", None)
-        # @decorate_view decorates the operation's method `run`.
-        for handler in (function, vars(operation).get("run")):
-            if callable(function) and callable(handler):
-                yield view_name(function), handler

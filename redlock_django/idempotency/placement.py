@@ -187,12 +187,16 @@ def check_lock_of_handler(call: Call) -> None:
     lock = getattr(getattr(owner, name, None), "lock_options", None)
     is_atomic = call.marker is not None and call.marker.atomic_aliases()
     if owner is not None and lock is not None and lock.apply_to(call.request) and not is_atomic:
-        raise InvalidRedlock(
-            f"{view_name(owner)}.{name}: its lock is inside of @idempotent, which would record the "
-            "answer to a lock that is held, for all retries. Put @idempotent on the handler, "
-            "directly above or below @lock_resource, or put both on the class: list "
-            "IdempotentMixin and LockResourceMixin"
-        )
+        raise lock_inside_error(f"{view_name(owner)}.{name}")
+
+
+def lock_inside_error(name: str) -> InvalidRedlock:
+    """Return the error for a handler whose lock would be refused inside of what is recorded."""
+    return InvalidRedlock(
+        f"{name}: its lock is inside of @idempotent, which would record the answer to a lock that "
+        "is held, for all retries. Put @idempotent on the handler, directly above or below "
+        "@lock_resource, or put both on the class: list IdempotentMixin and LockResourceMixin"
+    )
 
 
 def _class_inside(call: Call) -> type | None:

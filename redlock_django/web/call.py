@@ -19,7 +19,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from redlock_django.conf.settings import changes_templates, check_installed
-from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.event_loops import finish_despite_cancellation
 from redlock_django.locking.transactions.open_transactions import guard_commits, open_blocks
 from redlock_django.web.answers import (
@@ -37,6 +37,7 @@ from redlock_django.web.transactions import (
     check_async,
     check_recordable,
     check_response,
+    locked_twice_error,
     marker_of_request,
     not_adjacent_error,
     transactions_of,
@@ -199,6 +200,8 @@ class Call(NamedTuple):
         try:
             return self._run_under_lock(progress, locks_it)
         except RedlockError as error:
+            if isinstance(error, AlreadyHeld) and not progress.begun:
+                raise locked_twice_error(self.view, self.request, error) from None
             if not has_problem(error):
                 raise
             return self._answer_error(error, progress)
@@ -292,6 +295,8 @@ class Call(NamedTuple):
         try:
             return await self._arun_under_lock(progress, locks_it)
         except RedlockError as error:
+            if isinstance(error, AlreadyHeld) and not progress.begun:
+                raise locked_twice_error(self.view, self.request, error) from None
             if not has_problem(error):
                 raise
             judge_effects(error, self.request, undone=progress.is_undone(error, self.request))

@@ -51,6 +51,7 @@ def plan(urlconf: Any = None) -> Locked:
                         raise InvalidRedlock(
                             "another rule locks the same view; put all keys in one"
                         )
+                    view.lock_rule = f"rule {number} of RULES in REDLOCK[{alias!r}]"
                     planned[pattern] = view
             except InvalidRedlock as error:
                 named = rule.get("view") or rule.get("path")
@@ -60,9 +61,7 @@ def plan(urlconf: Any = None) -> Locked:
     return planned
 
 
-def _locked(
-    alias: str, rule: Mapping[str, Any], urlconf: Any
-) -> Iterator[tuple[URLPattern, Callable[..., Any]]]:
+def _locked(alias: str, rule: Mapping[str, Any], urlconf: Any) -> Iterator[tuple[URLPattern, Any]]:
     for key in rule:
         if key not in KEYS:
             raise InvalidRedlock(f"unknown key {key!r}{hint_for_unknown(key, KEYS)}{_ONLY_LOCKS}")

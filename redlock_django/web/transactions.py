@@ -18,7 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import InvalidRedlock, RedlockError
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import MayReadOldData
 from redlock_django.locking.transactions.transaction_lock import TransactionLock
 from redlock_django.web.answers import judge_effects
@@ -90,6 +90,31 @@ def not_adjacent_error(view: Callable[..., Any]) -> InvalidRedlock:
         "below @lock_resource, or above it; in a class, list LockResourceMixin directly before "
         "IdempotentMixin, or decorate dispatch or the handler with both: "
         "@method_decorator([lock_resource(...), idempotent])"
+    )
+
+
+def place_of_lock(view: Callable[..., Any]) -> str:
+    """Return where the lock around a view is written, for messages: a rule, or the view."""
+    return getattr(view, "lock_rule", None) or view_name(view)
+
+
+def locked_twice_error(view: Callable[..., Any], request: Any, error: AlreadyHeld) -> AlreadyHeld:
+    """Return the error for a view that locks a name that code around it has locked."""
+    around: Any = getattr(request.resolver_match, "func", None)
+    function = around
+    while function is not None and function is not view:
+        function = getattr(function, "__wrapped__", None)
+    # Of the lock around a class, the view is its `dispatch`.
+    is_around = function is None and getattr(view, "__name__", "") != "dispatch"
+    if is_around and hasattr(around, "lock_options"):
+        place = place_of_lock(around)
+    else:
+        place = "code around it, such as a middleware or a view that calls this one,"
+    return AlreadyHeld(
+        f"{view_name(view)} locks {error.resource!r}, which {place} has locked already in this "
+        "request. Lock one name in one place: remove it from one of them. In code, "
+        "lock(..., reentrant=True) nests in the lock of its caller",
+        resource=error.resource,
     )
 
 

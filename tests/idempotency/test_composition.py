@@ -24,6 +24,7 @@ from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.transactions import TransactionMarker, transactions_of
+from tests.app.checking import found
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 
@@ -578,7 +579,37 @@ def test_a_handler_whose_refused_lock_would_be_recorded_is_refused(
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(AROUND_THE_HANDLER[place](created(view)), configured={"STORE": store})
+    assert ".post: its lock is inside of @idempotent, which would record" in found()["E056"]
     site.client.raise_request_exception = True
     with pytest.raises(InvalidRedlock, match=r"\.post: its lock is inside of @idempotent, which"):
         site.post()
     assert orders() == 0
+
+
+@pytest.mark.parametrize("place", AROUND_THE_HANDLER)
+def test_the_lock_of_a_handler_in_the_transaction_of_the_record_must_see_commits(
+    site: Site, monkeypatch: pytest.MonkeyPatch, settings: Settings, place: str
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(AROUND_THE_HANDLER[place](created(LockedHandler)))
+    assert ".post acquires its lock inside the transaction of @idempotent" in found()["E006"]
+    site.client.raise_request_exception = True
+    with pytest.raises(InvalidRedlock, match="may read data from before the lock"):
+        site.post()
+    settings.MIDDLEWARE = []
+    assert ".post acquires its lock inside the transaction of @idempotent" in found()["E005"]
+
+
+@pytest.mark.parametrize("place", AROUND_THE_HANDLER)
+def test_the_lock_of_a_handler_of_another_method_is_in_order(
+    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    class Get(View):
+        @locked
+        def get(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return HttpResponse()
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(AROUND_THE_HANDLER[place](Get), configured={"STORE": "cache"})
+    assert not {"E005", "E006", "E056"} & found().keys()
+    assert site.client.get("/", headers={"Idempotency-Key": KEY}).status_code == 200

@@ -1,0 +1,106 @@
+"""The handlers of a view: what runs inside of `dispatch`, or of a path of django-ninja."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from asgiref.sync import iscoroutinefunction
+from django.db import connections
+
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
+from redlock_django.web.options import LockOptions
+from redlock_django.web.transactions import TransactionMarker, view_name
+from redlock_django.web.view_kinds import (
+    api_view_function,
+    is_async_class,
+    ninja_operations,
+    opens_transaction,
+    records_requests,
+)
+
+
+class ViewHandler(NamedTuple):
+    """A handler of a view: its name for messages, and the HTTP methods for which it is called."""
+
+    name: str
+    function: Callable[..., Any]
+    methods: frozenset[str]
+
+
+def handlers_of(view: Any) -> Iterator[ViewHandler]:
+    """Yield the handler methods of a view class, or the functions of a django-ninja path."""
+    yield from _operations_of(view)
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if owner is None:
+        return
+    called: dict[str, set[str]] = {name: {name} for name in getattr(owner, "http_method_names", ())}
+    # Django REST framework's view sets map HTTP methods to actions.
+    for method, action in (getattr(view, "actions", None) or {}).items():
+        called.setdefault(action, set()).add(method)
+    for name, methods in called.items():
+        if handler := getattr(owner, name, None):
+            yield ViewHandler(
+                f"{view_name(owner)}.{name}",
+                api_view_function(handler),
+                frozenset(map(str.upper, methods)),
+            )
+
+
+def _operations_of(view: Any) -> Iterator[ViewHandler]:
+    """Yield the functions of a django-ninja path."""
+    for operation in ninja_operations(view):
+        function = getattr(operation, "view_func", None)
+        # @decorate_view decorates the operation's method `run`.
+        for handler in (function, vars(operation).get("run")):
+            if callable(function) and callable(handler):
+                yield ViewHandler(view_name(function), handler, frozenset(operation.methods))
+
+
+def atomic_aliases(view: Any) -> list[str]:
+    """Return the database aliases for which Django opens the transaction of a view."""
+    return [
+        alias
+        for alias in connections
+        if connections[alias].settings_dict["ATOMIC_REQUESTS"]
+        and alias not in getattr(view, "_non_atomic_requests", ())
+    ]
+
+
+def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
+    """Return the aliases of the transactions that are open around a handler, and what opens them.
+
+    `view` is what the URL runs, with the lock of a rule.
+    """
+    marker = getattr(view, "_non_atomic_requests", None)
+    if not isinstance(marker, TransactionMarker):
+        return dict.fromkeys(atomic_aliases(view), "ATOMIC_REQUESTS")
+    around: dict[str, str] = {}
+    # LockAPIMixin has the marker, too, and leaves the transactions to the handlers.
+    if opens_transaction(view) or records_requests(view):
+        around = dict.fromkeys(marker.atomic_aliases(), "ATOMIC_REQUESTS")
+    options: LockOptions | None = getattr(view, "lock_options", None)
+    if options is not None and options.in_transaction is not None:
+        around[options.in_transaction] = "the lock around it"
+    records = records_around(view, handler)
+    if records is not None and records.store == "database" and not is_async_view(view):
+        around.setdefault(records.database, "@idempotent")
+    return around
+
+
+def records_around(view: Any, handler: ViewHandler) -> IdempotencySettings | None:
+    """Return the settings of the `@idempotent` around a handler, None if it records nothing."""
+    options = getattr(view, "idempotent_options", None)
+    if not isinstance(options, IdempotentOptions):
+        return None
+    try:
+        settings = options.settings()
+    except InvalidRedlock:
+        return None  # E001 reports it.
+    return settings if handler.methods & settings.methods else None
+
+
+def is_async_view(view: Any) -> bool:
+    """Return whether a view, or the class whose `as_view()` made it, is async."""
+    return iscoroutinefunction(view) or is_async_class(getattr(view, "view_class", None))
