@@ -4,6 +4,7 @@ A line is an event of a thread or task: "worker", "what", "at", "resource", "fen
 are seconds of one clock of the machine. A request ("acquire", "release") is written before it is
 sent, an answer ("granted", "renewed", "lost") after it has come; `until` is when the lease ends.
 Found are: two leases of one resource at a time, and a fence that is not higher than those before.
+The exit status is 1 if one was found, or if the history has no grant.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ def broken(leases: Leases) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: check_history.py HISTORY.jsonl")
     with open(sys.argv[1], encoding="utf-8") as history:
         every = leases_of(history)
     wrong = list(broken(every))
     grants = sum(map(len, every.values()))
     sys.stdout.write("\n".join([*wrong, f"{grants} grants, {len(wrong)} of them broken", ""]))
-    sys.exit(bool(wrong))
+    sys.exit(bool(wrong) or not grants)

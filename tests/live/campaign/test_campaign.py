@@ -96,6 +96,13 @@ def test_a_history_is_checked_without_the_package(
     assert done.returncode == (0 if "0 of them" in shown else 1)
 
 
+def test_a_history_without_grants_proves_nothing(tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    history.touch()
+    done = subprocess.run([sys.executable, "-I", CHECKER, history], check=False)
+    assert done.returncode == 1
+
+
 def test_the_checker_of_histories_stands_alone() -> None:
     source = CHECKER.read_text()
     assert "redlock_django" not in source
