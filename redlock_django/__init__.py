@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redlock_django.edit_locks.model_admin import EditLockMixin
+    from redlock_django.edit_locks.model_admin.mixin import EditLockMixin
     from redlock_django.edit_locks.update_view import EditLockViewMixin
     from redlock_django.exceptions import (
         AlreadyHeld,
@@ -73,7 +73,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EditLockMixin": "edit_locks.model_admin",
+    "EditLockMixin": "edit_locks.model_admin.mixin",
     "EditLockViewMixin": "edit_locks.update_view",
     "IdempotentFormMixin": "idempotency.forms",
     "IdempotentMixin": "idempotency.decorators",

@@ -9,17 +9,17 @@ has to know of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from django.core.exceptions import ValidationError
-from django.db import connections, models, router, transaction
+from django.db import models, router
 from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.differences import conflict_message, deleted_message, open_message
+from redlock_django.edit_locks.saving_transaction import SavingTransaction
 from redlock_django.edit_locks.versions import (
     changed_since,
     columns,
@@ -50,46 +50,6 @@ DELETED = "deleted"
 
 READ = "read"
 """The version on a page that is read only: browsers do not send what its disabled inputs show."""
-
-
-class SavingTransaction(ExitStack):
-    """The transactions in which one request compares rows and saves them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compared: list[object] = []
-        self.is_form = False
-        """True while a form with a row is saved."""
-        self.shows_form = False
-        """True until the row of a change form has been read."""
-        self.is_deleted = False
-        """True if that row has been deleted."""
-        self.reverted: list[models.Model | None] = []
-        """The row that a form with the values of an old version replaces, None if it is deleted."""
-        self.page = ""
-        """The id of the page that shows the form."""
-        self.editor_of: Callable[[models.Model], object | None] = lambda row: None
-        """Return the other editor who keeps a row from being saved."""
-        self._views = 0  # a view may run inside another one
-
-    def __enter__(self) -> Self:
-        self._views += 1
-        return self
-
-    def __exit__(self, *error: object) -> bool:
-        self._views -= 1
-        close: Callable[..., Any] = super().__exit__
-        return bool(close(*error)) if not self._views else False
-
-    @property
-    def is_active(self) -> bool:
-        """True while a view runs."""
-        return self._views > 0
-
-    def begin(self, using: str) -> None:
-        """Begin a transaction of a database, unless one is open that outlasts the save."""
-        if self.is_active and not connections[using].in_atomic_block:
-            self.enter_context(transaction.atomic(using=using))
 
 
 class ComparedForm(_ModelForm):
@@ -179,7 +139,8 @@ class ComparedForm(_ModelForm):
             self.edit_refused = "read only"
             return
         row = self.instance
-        self.edit_editor = self.edit_transaction.editor_of(row)
+        if not self.edit_is_row:
+            self.note_editors(self.edit_transaction.editors_of([row]))
         if self.edit_editor is not None:
             self.edit_refused = "open"
             return
@@ -199,6 +160,11 @@ class ComparedForm(_ModelForm):
             for column in columns(type(row)):
                 if not column.primary_key and column.name not in old:
                     setattr(row, column.attname, getattr(stored, column.attname))
+
+    def note_editors(self, editors: Sequence[tuple[models.Model, object]]) -> None:
+        """Note the other editor who has the row open, if that refuses the save."""
+        own = (editor for row, editor in editors if row is self.instance)
+        self.edit_editor = next(own, None)
 
     def _compare_with(self, stored: models.Model) -> None:
         if not self.fields:
@@ -302,10 +268,13 @@ class ComparedFormSet(_ModelFormSet):
         edited = [form for form in every if form.has_changed()]
         if not edited:
             return
-        using = router.db_for_write(self.model, instance=edited[0].instance)
+        every = [form.instance for form in edited]
+        editors = self.edit_transaction.editors_of(every)
+        using = router.db_for_write(self.model, instance=every[0])
         self.edit_transaction.begin(using)
-        rows = locked_rows(self.model, [form.instance.pk for form in edited], using)
+        rows = locked_rows(self.model, [row.pk for row in every], using)
         for form in edited:
+            form.note_editors(editors)
             form.edit_stored = rows.get(form.instance.pk)
 
     def _is_deleted(self, form: Any) -> bool:

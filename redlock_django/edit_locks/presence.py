@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -67,68 +67,64 @@ class Editor:
         return _("%(editor)s has had this open since %(time)s") % about
 
 
-class Presence:
-    """One page on which one user edits one row.
+@dataclass(frozen=True, kw_only=True)
+class Viewer:
+    """The user and the page of a request, by which the lock of a page is known as its own."""
 
-    `ticket` is that of its lock, which the page sends with its next report; "" if it has none.
-    """
+    user: str
+    name: str
+    page: str
 
-    def __init__(
-        self, request: Any, row: models.Model, using: str, page: str = "", ticket: str = ""
-    ) -> None:
-        is_page = _PAGE.fullmatch(page)
-        # Since when it is open, and randomness.
-        self.page = page if is_page else f"{round(time.time()):08x}{uuid4().hex[:24]}"
-        self.ticket = ticket
+    @classmethod
+    def of(cls, request: Any, page: str) -> Viewer:
+        """Return the viewer of a request; its page is a new one unless `page` is the id of one."""
         user = getattr(request, "user", None)  # a site may have no users
-        self._user = str(getattr(user, "pk", None) or "")
-        name = str(getattr(user, "get_full_name", str)() or user) if self._user else ""
-        self._holder = {"user": self._user, "editor": name, "page": self.page}
-        self._name = name_of_row(row)
-        self._using = using
+        pk = str(getattr(user, "pk", None) or "")
+        name = str(getattr(user, "get_full_name", str)() or user) if pk else ""
+        # Since when it is open, and randomness.
+        new = f"{round(time.time()):08x}{uuid4().hex[:24]}"
+        return cls(user=pk, name=name, page=page if _PAGE.fullmatch(page) else new)
 
     @property
-    def ttl(self) -> float:
-        """The seconds for which the page counts as open after this."""
-        return min(TTL, self._backend.settings.max_ttl)
+    def holder(self) -> dict[str, str]:
+        """The values about it that the lock of the page has."""
+        return {"user": self.user, "editor": self.name, "page": self.page}
+
+    def owns(self, held: Holding) -> bool:
+        """Return whether a lock is that of the page."""
+        # A reader of the store or of held_locks() knows the id: it proves nothing for another user.
+        return held.holder.get("page") == self.page and held.holder.get("user") == self.user
+
+    def is_user_of(self, held: Holding) -> bool:
+        """Return whether a lock is that of a page of the same user."""
+        return bool(self.user) and held.holder.get("user") == self.user
+
+    def editor_of(self, held: Holding) -> Editor:
+        """Return the editor whose page holds a lock."""
+        return Editor(
+            name=str(held.holder.get("editor") or _("Another editor")),
+            since=_since(held.holder, time.time()),
+            is_same_user=self.is_user_of(held),
+        )
+
+
+class PageLock:
+    """The lock with one name of one page. `ticket` is what its next report must have."""
+
+    def __init__(self, name: str, viewer: Viewer, using: str, ticket: str) -> None:
+        self._name, self._viewer, self._using = name, viewer, using
+        self.ticket = ticket
 
     @property
     def _backend(self) -> BaseBackend:
         return locks[self._using].backend
 
-    def open(self, *, take: bool = False, take_own: bool = False) -> Editor | None:
-        """Note that the page is open; return the editor who has the row open on another page.
+    @property
+    def _ttl(self) -> float:
+        return ttl_of_page(self._using)
 
-        With `take`, take over from that editor; with `take_own`, from another page of this user.
-        Returns None if it is not known, because the store cannot be reached: then nothing keeps the
-        page from being edited.
-        """
-        try:
-            return self._open(take, take_own)
-        except RedlockError as error:
-            logger.info("redlock %s: it is not known who edits it: %s", self._name, error)
-            return None
-
-    def other(self) -> Editor | None:
-        """Return the editor who has the row open on another page, and note nothing."""
-        with contextlib.suppress(RedlockError):
-            held = self._held()
-            if held is not None and not self._is_own(held):
-                return self._editor(held)
-        return None
-
-    def leave(self) -> None:
-        """Note that the page is closed."""
-        with contextlib.suppress(RedlockError):
-            lease = self._resumed()
-            if lease is not None:
-                self._backend.release(lease)
-                return
-            held = self._held()
-            if held is not None and self._is_own(held):
-                self._backend.free(self._name, held.fingerprint)
-
-    def _open(self, take: bool, take_own: bool) -> Editor | None:
+    def open(self, take: bool, take_own: bool) -> Editor | None:
+        """Hold the lock, and return None, or the editor who holds it and is not replaced."""
         lease = self._resumed()
         if lease is not None:
             self._hand_on(lease)
@@ -139,22 +135,32 @@ class Presence:
         except ResourceLocked:
             held = self._held()
         if held is not None:
-            may_take = take or (take_own and self._is_of_user(held))
-            if not (may_take or self._is_own(held)):
-                return self._editor(held)
+            may_take = take or (take_own and self._viewer.is_user_of(held))
+            if not (may_take or self._viewer.owns(held)):
+                return self._viewer.editor_of(held)
             self._backend.free(self._name, held.fingerprint)
         with contextlib.suppress(ResourceLocked):  # another page was faster: the next renewal tells
             self._acquire()
         return None
 
+    def leave(self) -> None:
+        """Release the lock if it is that of the page."""
+        lease = self._resumed()
+        if lease is not None:
+            self._backend.release(lease)
+            return
+        held = self._held()
+        if held is not None and self._viewer.owns(held):
+            self._backend.free(self._name, held.fingerprint)
+
     def _acquire(self) -> None:
-        self._hand_on(self._backend.acquire((self._name,), self.ttl, 0.0, self._holder_json()))
+        self._hand_on(self._backend.acquire((self._name,), self._ttl, 0.0, self._holder_json()))
 
     def _hand_on(self, lease: Lease) -> None:
         """Hand a lease on to the page, for which it gets a ticket if the store can do that."""
         if self._backend.hands_on:
             passage = tickets.Passage()
-            handed = self._backend.hand_on(lease, passage.token, self.ttl, lease.holder)
+            handed = self._backend.hand_on(lease, passage.token, self._ttl, lease.holder)
             self.ticket = passage.ticket(locks[self._using], handed)
 
     def _resumed(self) -> Lease | None:
@@ -165,36 +171,99 @@ class Presence:
         holder = self._holder_json()
         handed = replace(ticket.lease, holder=holder)  # as it is again if the store fails
         try:
-            lease = self._backend.resume(handed, self.ttl, holder)
+            lease = self._backend.resume(handed, self._ttl, holder)
         except (LockLost, TicketUsed):
             lease = None
         self.ticket = ""
         return lease
 
     def _holder_json(self) -> str:
-        return LockParameters(self._name, using=self._using, holder=self._holder).holder_json()
+        about = self._viewer.holder
+        return LockParameters(self._name, using=self._using, holder=about).holder_json()
 
     def _held(self) -> Holding | None:
         return next(iter(self._backend.look([self._name]).locks), None)
 
-    def _is_own(self, held: Holding) -> bool:
-        # A reader of the store or of held_locks() knows the id: it proves nothing for another user.
-        holder = held.holder
-        return holder.get("page") == self.page and holder.get("user") == self._user
 
-    def _is_of_user(self, held: Holding) -> bool:
-        return bool(self._user) and held.holder.get("user") == self._user
+class Presence:
+    """One page on which one user edits one row: its locks, one for each name of the row."""
 
-    def _editor(self, held: Holding) -> Editor:
-        return Editor(
-            name=str(held.holder.get("editor") or _("Another editor")),
-            since=_since(held.holder, time.time()),
-            is_same_user=self._is_of_user(held),
-        )
+    def __init__(
+        self, request: Any, row: models.Model, using: str, page: str = "", ticket: str = ""
+    ) -> None:
+        self._row, self._using = row, using
+        self.viewer = Viewer.of(request, page)
+        sent = iter(ticket.split(" "))
+        self._locks = [
+            PageLock(name, self.viewer, using, next(sent, "")) for name in names_of_row(row)
+        ]
+
+    @property
+    def page(self) -> str:
+        """The random id of the page."""
+        return self.viewer.page
+
+    @property
+    def ticket(self) -> str:
+        """The tickets of its locks, which the page sends with its next report."""
+        return " ".join(lock.ticket for lock in self._locks)
+
+    def open(self, *, take: bool = False, take_own: bool = False) -> Editor | None:
+        """Note that the page is open; return the editor who has the row open on another page.
+
+        With `take`, take over from that editor; with `take_own`, from another page of this user.
+        Returns None if it is not known, because the store cannot be reached: then nothing keeps the
+        page from being edited.
+        """
+        try:
+            for lock in self._locks:
+                editor = lock.open(take, take_own)
+                if editor is not None:
+                    for other in {*self._locks} - {lock}:
+                        other.leave()
+                    return editor
+        except RedlockError as error:
+            names = ", ".join(names_of_row(self._row))
+            logger.info("redlock %s: it is not known who edits it: %s", names, error)
+        return None
+
+    def other(self) -> Editor | None:
+        """Return the editor who has the row open on another page, and note nothing."""
+        every = editors_of(self.viewer, [self._row], self._using)
+        return next((editor for _, editor in every), None)
+
+    def leave(self) -> None:
+        """Note that the page is closed."""
+        with contextlib.suppress(RedlockError):
+            for lock in self._locks:
+                lock.leave()
 
 
-def name_of_row(row: models.Model) -> str:
-    """Return the name of the lock of a row.
+def ttl_of_page(using: str) -> float:
+    """Return the seconds for which a page counts as open after a report."""
+    return min(TTL, locks[using].backend.settings.max_ttl)
+
+
+def editors_of(
+    viewer: Viewer, rows: Sequence[models.Model], using: str
+) -> list[tuple[models.Model, Editor]]:
+    """Return the rows that are open on other pages, each with an editor.
+
+    The store is asked once for all of them; if it cannot be reached, no row counts as open.
+    """
+    names = [(name, row) for row in rows for name in names_of_row(row)]
+    try:
+        found = locks[using].backend.look([name for name, _ in names]) if names else None
+    except RedlockError as error:
+        logger.info("redlock: it is not known who edits %d rows: %s", len(rows), error)
+        return []
+    held = {one.resource: one for one in (found.locks if found else ())}
+    others = [(row, held[name]) for name, row in names if name in held]
+    return [(row, viewer.editor_of(one)) for row, one in others if not viewer.owns(one)]
+
+
+def names_of_row(row: models.Model) -> list[str]:
+    """Return the names of the locks of a row.
 
     A proxy has the rows of its model. A row of a model with a parent is a row of the parent, too:
     both have the name of the topmost one, the first if there are several.
@@ -204,7 +273,7 @@ def name_of_row(row: models.Model) -> str:
     while links := [link for link in model._meta.parents.values() if link is not None]:
         pk = getattr(row, links[0].attname)
         model = links[0].remote_field.model._meta.concrete_model
-    return resource("edit:<label>:<pk>", label=model._meta.label_lower, pk=str(pk))
+    return [resource("edit:<label>:<pk>", label=model._meta.label_lower, pk=str(pk))]
 
 
 def _since(holder: Mapping[str, Any], now: float) -> float:

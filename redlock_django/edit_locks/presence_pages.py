@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import models
@@ -15,7 +16,14 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from redlock_django.edit_locks.differences import deleted_message
 from redlock_django.edit_locks.forms import PAGE, VERSION
-from redlock_django.edit_locks.presence import RENEWALS, Editor, Presence
+from redlock_django.edit_locks.presence import (
+    RENEWALS,
+    Editor,
+    Presence,
+    Viewer,
+    editors_of,
+    ttl_of_page,
+)
 
 ACTION = "_edit_lock"
 """The name of the field with what a page reports: "renew", "take" or "leave"."""
@@ -34,7 +42,7 @@ class PresencePage:
     """One page on which a row is shown to be edited, or to be read while another edits it."""
 
     def __init__(self, request: Any, row: models.Model, *, using: str, conflict: str) -> None:
-        self._request, self._is_refusing = request, conflict == "refuse"
+        self._request, self._using, self._is_refusing = request, using, conflict == "refuse"
         self._presence = Presence(request, row, using)
         self._deleted = deleted_message(row)
         self.editor: Editor | None
@@ -75,7 +83,7 @@ class PresencePage:
         context = {
             "page": self.page,
             "ticket": self._presence.ticket,
-            "every": f"{self._presence.ttl / RENEWALS:.3f}",
+            "every": f"{ttl_of_page(self._using) / RENEWALS:.3f}",
             "editor": str(self.editor or ""),
             "deleted": self._deleted,
             "is_read_only": self.is_read_only,
@@ -88,10 +96,13 @@ class PresencePage:
         return render_to_string("redlock_django/edit_presence.html", context)
 
 
-def other_editor(request: Any, row: models.Model, *, using: str) -> Editor | None:
-    """Return the other user who has a row open, None if it is the page that was sent."""
-    editor = Presence(request, row, using, request.POST.get(PAGE, "")).other()
-    return None if editor is None or editor.is_same_user else editor
+def other_editors(
+    request: Any, rows: Sequence[models.Model], *, using: str
+) -> list[tuple[models.Model, Editor]]:
+    """Return the rows that other users have open, with these; the page that was sent is not one."""
+    viewer = Viewer.of(request, request.POST.get(PAGE, ""))
+    every = editors_of(viewer, rows, using)
+    return [(row, editor) for row, editor in every if not editor.is_same_user]
 
 
 def _form_in(content: bytes, form_id: str) -> int:

@@ -11,14 +11,15 @@ from django.http import HttpResponseRedirect
 from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
-from redlock_django.edit_locks.forms import SavingTransaction, compared_form
+from redlock_django.edit_locks.forms import compared_form
 from redlock_django.edit_locks.options import check_alias, check_options, check_values, overrides
 from redlock_django.edit_locks.presence_pages import (
     ACTION,
     PresencePage,
     answer,
-    other_editor,
+    other_editors,
 )
+from redlock_django.edit_locks.saving_transaction import SavingTransaction
 from redlock_django.exceptions import InvalidRedlock
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class EditLockViewMixin(_UpdateView):
         transaction = SavingTransaction()
         if self.edit_conflict == "refuse":
             using = self.edit_using
-            transaction.editor_of = partial(other_editor, self.request, using=using)
+            transaction.editors_of = partial(other_editors, self.request, using=using)
         return transaction
 
     def get_form(self, form_class: Any = None) -> Any:

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from redlock_django.edit_locks.presence import Presence
+from redlock_django.edit_locks.presence import Presence, editors_of
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests.contract.stores import Store, ZooKeeper
 from tests.waiting import until
 
-ROW = Order(pk=7)
+ROW, OTHER = Order(pk=7), Order(pk=8)
 
 
-def page(user: str, page_id: str = "", ticket: str = "") -> Presence:
+def page(user: str, page_id: str = "", ticket: str = "", row: Order = ROW) -> Presence:
     known: Any = SimpleNamespace(pk=user, get_full_name=lambda: user)
-    return Presence(SimpleNamespace(user=known), ROW, "default", page_id, ticket)
+    return Presence(SimpleNamespace(user=known), row, "default", page_id, ticket)
 
 
 def reporting(shown: Presence, ticket: str | None = None) -> Presence:
     """Return the page as a process sees it that gets its report."""
-    user = shown._user
+    user = shown.viewer.user
     return page(user, shown.page, shown.ticket if ticket is None else ticket)
 
 
@@ -50,6 +50,13 @@ def test_a_page_is_renewed_taken_over_and_left(store: Store) -> None:
     reporting(his).leave()
     assert page("carl").other() is None
     assert hers.open() is None
+
+
+def test_rows_that_others_have_open_are_found_with_one_question(store: Store) -> None:
+    hers, his = page("anna"), page("bob", row=OTHER)
+    assert (hers.open(), his.open()) == (None, None)
+    found = editors_of(his.viewer, [ROW, OTHER, Order(pk=9)], "default")
+    assert [(row.pk, editor.name) for row, editor in found] == [(7, "anna")]
 
 
 def test_a_page_that_is_not_renewed_ends_with_its_ttl(

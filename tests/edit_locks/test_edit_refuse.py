@@ -9,7 +9,7 @@ import pytest
 from django.contrib import admin
 from django.test import Client
 
-from redlock_django import EditLockMixin
+from redlock_django import EditLockMixin, locks
 from tests.edit_locks.conftest import opened, report, said
 from tests.edit_locks.models import Article, Paragraph
 from tests.edit_locks.pages import OpenPage
@@ -121,3 +121,27 @@ def test_a_list_can_be_saved_when_the_other_has_left(
     assert report(opened(anna, change), "leave") == 204
     assert page.send(_save="Save").status_code == 302
     assert Article.objects.get().state == "public"
+
+
+@pytest.mark.usefixtures("his")
+def test_the_store_is_asked_once_for_all_rows(
+    bob: Client, article: Article, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Article.objects.create(title="Other")
+    backend: Any = locks["default"].backend
+    look, asked = backend.look, []
+
+    def noted(names: Any) -> Any:
+        asked.append(len(names))
+        return look(names)
+
+    monkeypatch.setattr(backend, "look", noted)
+    page = opened(bob, LIST, "changelist-form")
+    states = {"form-0-state": "public", "form-1-state": "public"}
+    assert page.send(states, _save="Save").status_code == 200
+    assert page.text.count("Not saved. Anna has had this open since") == 1, "not of the other row"
+    page = opened(bob, LIST, "changelist-form")
+    chosen = [str(article.pk), str(other.pk)]
+    page.send(index="0", _selected_action=chosen, action="publish")
+    assert asked == [2, 2]
+    assert not Article.objects.filter(state="public").exists()

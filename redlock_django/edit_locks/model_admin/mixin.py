@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
-from functools import partial, wraps
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
@@ -14,33 +12,32 @@ from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import unquote
 from django.core.checks import CheckMessage
 from django.core.exceptions import PermissionDenied
-from django.db import models, router
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.db import models
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from redlock_django.edit_locks.admin_checks import check_admin, check_class
-from redlock_django.edit_locks.confirmations import (
-    RELATED,
-    NotAsShown,
-    add_inputs,
-    compare_related,
-    posted_versions,
-    related_input,
-    row_input,
-)
-from redlock_django.edit_locks.edited_lists import without_deleted
 from redlock_django.edit_locks.forms import (
     ComparedFormSet,
-    SavingTransaction,
     compared_form,
     compared_formset,
     form_of_deleted_row,
 )
-from redlock_django.edit_locks.plugins import is_recovered, lock_history
-from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editor
-from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
+from redlock_django.edit_locks.model_admin import plugins
+from redlock_django.edit_locks.model_admin.actions import compared_action
+from redlock_django.edit_locks.model_admin.admin_checks import check_admin, check_class
+from redlock_django.edit_locks.model_admin.confirmations import (
+    NotAsShown,
+    add_inputs,
+    compare_deletion,
+    compare_rows,
+    related_input,
+    row_input,
+)
+from redlock_django.edit_locks.model_admin.edited_lists import without_deleted
+from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editors
+from redlock_django.edit_locks.saving_transaction import SavingTransaction, transaction_of
 from redlock_django.exceptions import InvalidRedlock
 
 if TYPE_CHECKING:
@@ -84,7 +81,7 @@ class EditLockMixin(_ModelAdmin):
         form = super().get_form(request, obj, change=change, **kwargs)
         if obj is not None:
             return compared_form(form, **self._attributes(request))
-        return form_of_deleted_row(form) if _transaction_of(request).is_deleted else form
+        return form_of_deleted_row(form) if transaction_of(request).is_deleted else form
 
     def get_formsets_with_inlines(self, request: Any, obj: Any = None) -> Iterator[Any]:
         """Yield the formsets of the inlines, which compare their rows."""
@@ -101,10 +98,8 @@ class EditLockMixin(_ModelAdmin):
         return compared_formset(formset, **self._attributes(request))
 
     def _attributes(self, request: Any) -> dict[str, Any]:
-        transaction = _transaction_of(request)
-        transaction.editor_of = partial(self._editor_of, request)
         return {
-            "edit_transaction": transaction,
+            "edit_transaction": transaction_of(request),
             "edit_ignore": frozenset(self.edit_ignore),
         }
 
@@ -113,7 +108,7 @@ class EditLockMixin(_ModelAdmin):
     ) -> Any:
         """Return the message about a saved form; raise InvalidRedlock if it was not compared."""
         forms_of_rows = all(isinstance(one, ComparedFormSet) for one in formsets or ())
-        if not add and not (forms_of_rows and form in _transaction_of(request).compared):
+        if not add and not (forms_of_rows and form in transaction_of(request).compared):
             raise InvalidRedlock(
                 f"{type(self).__qualname__} has saved a form that was not compared with its row. "
                 "Call super() in get_form(), get_formsets_with_inlines() and "
@@ -123,11 +118,18 @@ class EditLockMixin(_ModelAdmin):
 
     # Views.
 
+    def _saving(self, request: Any) -> SavingTransaction:
+        """Return the transactions of a view that begins."""
+        transaction = transaction_of(request, renew=True)
+        if self.edit_conflict == "refuse":
+            transaction.editors_of = partial(self._editors_of, request)
+        return transaction
+
     def changeform_view(
         self, request: Any, object_id: Any = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         """Show or save one row, in the transaction in which it is compared."""
-        with _transaction_of(request, renew=True) as transaction:
+        with self._saving(request) as transaction:
             if request.method == "POST" and object_id is not None and ACTION in request.POST:
                 return self._answer(request, object_id)
             transaction.is_form = request.method == "POST"
@@ -152,7 +154,7 @@ class EditLockMixin(_ModelAdmin):
     def get_object(self, request: Any, object_id: Any, from_field: Any = None) -> Any:
         """Return a row, and note who has it open where its change form is about to be shown."""
         obj = super().get_object(request, object_id, from_field)
-        transaction = _transaction_of(request)
+        transaction = transaction_of(request)
         if transaction.shows_form and obj is not None and request.method == "GET":
             transaction.shows_form = False
             if self.has_change_permission(request, obj):
@@ -161,12 +163,12 @@ class EditLockMixin(_ModelAdmin):
 
     def _show_presence(self, request: Any, obj: Any) -> None:
         page = PresencePage(request, obj, using=self.edit_using, conflict=self.edit_conflict)
-        request._redlock_presence, _transaction_of(request).page = page, page.page
+        request._redlock_presence, transaction_of(request).page = page, page.page
 
-    def _editor_of(self, request: Any, row: models.Model) -> Any:
-        """Return the other editor who keeps a row from being changed; not that of an inline."""
-        is_refusing = self.edit_conflict == "refuse" and isinstance(row, self.model)
-        return other_editor(request, row, using=self.edit_using) if is_refusing else None
+    def _editors_of(self, request: Any, rows: Sequence[models.Model]) -> Any:
+        """Return the rows that others keep from being changed; those of inlines are not asked."""
+        own = [row for row in rows if isinstance(row, self.model)]
+        return other_editors(request, own, using=self.edit_using)
 
     def has_change_permission(self, request: Any, obj: Any = None) -> bool:
         """Return whether the user may change the row; not on a page that is read only."""
@@ -182,14 +184,14 @@ class EditLockMixin(_ModelAdmin):
         if obj is not None and request.method == "POST":  # the form was refused
             self._show_presence(request, obj)
         if obj is not None and context.get("action_form"):  # since Django 6.1
-            add_inputs(response, [self._row_input(obj)])
+            add_inputs(response, [row_input(obj, self.edit_ignore)])
         if page := getattr(request, "_redlock_presence", None):
             page.add_to(response, f"{self.opts.model_name}_form")
         return response
 
     def _get_obj_does_not_exist_redirect(self, request: Any, opts: Any, object_id: str) -> Any:
         """Answer a form whose row has been deleted: keep what was entered, for a new row."""
-        transaction = _transaction_of(request)
+        transaction = transaction_of(request)
         if not transaction.is_form or not self.has_add_permission(request):
             return super()._get_obj_does_not_exist_redirect(request, opts, object_id)  # type: ignore[misc]
         transaction.is_form, transaction.is_deleted = False, True
@@ -203,72 +205,36 @@ class EditLockMixin(_ModelAdmin):
             request, None, reverse(name, current_app=self.admin_site.name), shown
         )
 
+    # Views of plug-ins, see plugins.py.
+
     def revision_view(
         self, request: Any, object_id: str, version_id: str, extra_context: Any = None
     ) -> Any:
-        """Show or save a form of django-reversion, for which it first reverts the row.
-
-        So the row is compared before that, together with the rows of the inlines.
-        """
-        with _transaction_of(request, renew=True) as transaction:
-            obj = self.get_object(request, unquote(object_id))
-            if obj is not None:
-                request._redlock_related = self._digest_of_inlines(request, obj)
-                inputs = [self._row_input(obj), related_input(request)]
-            try:
-                if obj is not None and request.method == "POST":
-                    self._compare_rows(request, transaction, [obj])
-                    compare_related(request, self._digest_of_inlines(request, obj))
-            except NotAsShown as changed:
-                self.message_user(request, str(changed), messages.ERROR)
-                return HttpResponseRedirect(request.get_full_path())
-            view: Any = super()
-            response = view.revision_view(request, object_id, version_id, extra_context)
-            if obj is not None:
-                add_inputs(response, inputs)
-            return response
+        """Show or save a form of django-reversion, for which it first reverts the row."""
+        view: Any = super()
+        show = partial(view.revision_view, request, object_id, version_id, extra_context)
+        with self._saving(request):
+            return plugins.revert(self, request, self.get_object(request, unquote(object_id)), show)
 
     def recover_view(self, request: Any, version_id: str, extra_context: Any = None) -> Any:
-        """Show or save a form of django-reversion that makes a deleted row again.
-
-        That would overwrite a row that exists again, for example since another editor has done so.
-        """
-        with _transaction_of(request, renew=True) as transaction:
-            may_add = self.has_add_permission(request)
-            if may_add and is_recovered(self.model, version_id, transaction):
-                text = _("Nothing was recovered: this %(name)s exists again.")
-                about = {"name": self.opts.verbose_name}
-                self.message_user(request, text % about, messages.ERROR)
-                name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
-                return HttpResponseRedirect(reverse(name, current_app=self.admin_site.name))
-            view: Any = super()
-            return view.recover_view(request, version_id, extra_context)
+        """Show or save a form of django-reversion that makes a deleted row again."""
+        view: Any = super()
+        show = partial(view.recover_view, request, version_id, extra_context)
+        with self._saving(request):
+            return plugins.recover(self, request, version_id, show)
 
     def history_form_view(
         self, request: Any, object_id: str, version_id: str, extra_context: Any = None
     ) -> Any:
-        """Show or save a form of django-simple-history, which has the values of an old version.
-
-        So the version that the page carries is that of the row as it is then.
-        """
-        with _transaction_of(request, renew=True) as transaction:
-            if request.method == "POST":
-                lock_history(self.model, unquote(object_id), transaction)
-            transaction.reverted = [self.get_object(request, unquote(object_id))]
-            view: Any = super()
-            return view.history_form_view(request, object_id, version_id, extra_context)
-
-    def _digest_of_inlines(self, request: Any, obj: Any) -> str:
-        versions = [
-            row_version(row)
-            for formset, inline in list(self.get_formsets_with_inlines(request, obj))
-            for row in formset(instance=obj, queryset=inline.get_queryset(request)).get_queryset()
-        ]
-        return hashlib.sha256(repr(versions).encode()).hexdigest()
+        """Show or save a form of django-simple-history, which has the values of an old version."""
+        view: Any = super()
+        show = partial(view.history_form_view, request, object_id, version_id, extra_context)
+        with self._saving(request):
+            return plugins.show_old_version(self, request, unquote(object_id), show)
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Show the rows, save those of `list_editable`, or run an action."""
-        with _transaction_of(request, renew=True):
+        with self._saving(request):
             if request.method == "POST" and "_save" in request.POST:
                 request.POST, deleted = without_deleted(request.POST, self.get_queryset(request))
                 if deleted:
@@ -278,13 +244,13 @@ class EditLockMixin(_ModelAdmin):
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
         """Ask before a row is deleted, and delete it unless it has changed since."""
-        with _transaction_of(request, renew=True) as transaction:
+        with self._saving(request):
             if request.method != "POST":
                 return super().delete_view(request, object_id, extra_context)
             try:
                 obj = self._named_row(request, object_id)
                 if obj is not None and self.has_delete_permission(request, obj):
-                    self._compare_rows(request, transaction, [obj])
+                    compare_rows(request, self.model, [obj], self.edit_ignore)
                 return super().delete_view(request, object_id, extra_context)
             except NotAsShown as changed:
                 self.message_user(request, str(changed), messages.ERROR)
@@ -293,23 +259,22 @@ class EditLockMixin(_ModelAdmin):
     def render_delete_form(self, request: Any, context: Any) -> Any:
         """Return the page that asks before a row is deleted; it carries the row's version."""
         response = super().render_delete_form(request, context)
-        add_inputs(response, [self._row_input(context["object"]), related_input(request)])
+        add_inputs(
+            response, [row_input(context["object"], self.edit_ignore), related_input(request)]
+        )
         return response
 
     def get_deleted_objects(self, objs: Any, request: Any) -> Any:
         """Return what would be deleted with these rows; it must be what was shown."""
         found = super().get_deleted_objects(objs, request)
-        listing = hashlib.sha256(repr(found[0]).encode()).hexdigest()
-        request._redlock_related = listing
-        if request.POST.get("post") or request.POST.get(RELATED):
-            compare_related(request, listing)
+        compare_deletion(request, found[0])
         return found
 
     # Actions.
 
     def action_checkbox(self, obj: Any) -> Any:
         """Return the checkbox of a row in the list, with its version."""
-        return format_html("{}{}", super().action_checkbox(obj), self._row_input(obj))
+        return format_html("{}{}", super().action_checkbox(obj), row_input(obj, self.edit_ignore))
 
     def get_actions(self, request: Any, action_location: Any = None) -> Any:
         """Return the actions, which refuse rows that have changed since they were shown.
@@ -319,81 +284,6 @@ class EditLockMixin(_ModelAdmin):
         where = {} if action_location is None else {"action_location": action_location}
         actions: dict[str, Any] = super().get_actions(request, **where)
         return {
-            name: action if name in self.edit_reading_actions else _with_comparison(action)
+            name: action if name in self.edit_reading_actions else compared_action(action)
             for name, action in actions.items()
         }
-
-    def _row_input(self, row: models.Model) -> Any:
-        return row_input(row, row_version(row, self.edit_ignore))
-
-    def _compare_rows(
-        self, request: HttpRequest, transaction: SavingTransaction, rows: list[Any]
-    ) -> None:
-        """Lock the rows; raise NotAsShown if one is not as it was shown, or another has it open."""
-        for row in rows:
-            if editor := self._editor_of(request, row):
-                about = {"editor": editor, "row": row}
-                raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
-        shown = posted_versions(request)
-        using = router.db_for_write(self.model, instance=rows[0])
-        transaction.begin(using)
-        stored = locked_rows(self.model, [row.pk for row in rows], using)
-        changed = [
-            row
-            for row in rows
-            if row.pk not in stored
-            or not is_row(stored[row.pk], shown.get(str(row.pk), ""), self.edit_ignore)
-        ]
-        if changed:
-            raise NotAsShown(
-                _(
-                    "Nothing was done, because this has changed since the page was opened: %s. "
-                    "Look at it again."
-                )
-                % ", ".join(map(str, changed))
-            )
-
-
-def _transaction_of(request: Any, *, renew: bool = False) -> SavingTransaction:
-    """Return the transactions of a request; `renew` for the view that is about to begin."""
-    found: SavingTransaction | None = getattr(request, "_redlock_saving", None)
-    if found is None or (renew and not found.is_active):
-        found = request._redlock_saving = SavingTransaction()
-    return found
-
-
-def _with_comparison(action: Any) -> Any:
-    if isinstance(action, tuple):
-        function, *about = action
-        return (_compared(function), *about)
-    return replace(action, func=_compared(action.func))  # since Django 6.1
-
-
-def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an action that refuses rows that have changed since they were shown."""
-
-    @wraps(action)
-    def run(model_admin: EditLockMixin, request: HttpRequest, queryset: Any) -> Any:
-        try:
-            if request.POST.get("select_across", "0") != "0":
-                raise NotAsShown(
-                    _(
-                        "Nothing was done: rows of other pages were selected, which this page does "
-                        "not show. Select rows on one page, or show more rows on a page."
-                    )
-                )
-            rows = list(queryset)
-            if rows:
-                model_admin._compare_rows(request, _transaction_of(request), rows)
-            # Read again, as locked, without others that the filters of the list match by now.
-            queryset = queryset.filter(pk__in=[row.pk for row in rows])
-            response = action(model_admin, request, queryset)
-        except NotAsShown as changed:
-            model_admin.message_user(request, str(changed), messages.ERROR)
-            return None
-        if isinstance(response, HttpResponse):  # it asks for a confirmation
-            inputs = [model_admin._row_input(row) for row in rows]
-            add_inputs(response, [*inputs, related_input(request)])
-        return response
-
-    return run

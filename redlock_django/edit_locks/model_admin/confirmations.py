@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
-from django.db import models
+from django.db import models, router
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+
+from redlock_django.edit_locks.saving_transaction import transaction_of
+from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
 
 ROW = "_edit_row"
 """The name of the inputs with a primary key, a space, and the version of its row."""
@@ -26,8 +30,9 @@ class NotAsShown(Exception):
 _TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
 
 
-def row_input(row: models.Model, version: str) -> SafeString:
-    """Return the input that carries the version of a row."""
+def row_input(row: models.Model, ignored: Iterable[str]) -> SafeString:
+    """Return the input that carries the version of a row, without the columns `ignored`."""
+    version = row_version(row, ignored)
     return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, row.pk, version)
 
 
@@ -45,7 +50,48 @@ def compare_related(request: Any, listing: str) -> None:
         )
 
 
-def posted_versions(request: HttpRequest) -> Mapping[str, str]:
+def compare_deletion(request: Any, deleted: Any) -> None:
+    """Note what would be deleted; raise NotAsShown if a page was sent that has not shown this."""
+    request._redlock_related = listing_of(deleted)
+    if request.POST.get("post") or request.POST.get(RELATED):
+        compare_related(request, request._redlock_related)
+
+
+def listing_of(shown: Any) -> str:
+    """Return the digest of what would be changed together with rows."""
+    return sha256(repr(shown).encode()).hexdigest()
+
+
+def compare_rows(
+    request: Any, model: type[models.Model], rows: Sequence[Any], ignored: Iterable[str]
+) -> None:
+    """Lock the rows; raise NotAsShown if one is not as it was shown, or another has it open."""
+    if not rows:
+        return
+    transaction = transaction_of(request)
+    for row, editor in transaction.editors_of(rows):
+        about = {"editor": editor, "row": row}
+        raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
+    shown = _posted_versions(request)
+    using = router.db_for_write(model, instance=rows[0])
+    transaction.begin(using)
+    stored = locked_rows(model, [row.pk for row in rows], using)
+    changed = [
+        row
+        for row in rows
+        if row.pk not in stored or not is_row(stored[row.pk], shown.get(str(row.pk), ""), ignored)
+    ]
+    if changed:
+        raise NotAsShown(
+            _(
+                "Nothing was done, because this has changed since the page was opened: %s. "
+                "Look at it again."
+            )
+            % ", ".join(map(str, changed))
+        )
+
+
+def _posted_versions(request: HttpRequest) -> Mapping[str, str]:
     """Return the versions that a page has sent, by primary key."""
     pairs = (value.partition(" ") for value in request.POST.getlist(ROW))
     return {pk: version for pk, _, version in pairs}

@@ -1,0 +1,1 @@
+"""`EditLockMixin` for a ModelAdmin: `mixin` has the class, each other module one kind of page."""
