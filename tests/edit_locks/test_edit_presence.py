@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.views.debug import ExceptionReporter
 
 from redlock_django import EditLockMixin, locks
+from redlock_django.edit_locks.presence import Presence
 from redlock_django.operate.inspection import held_locks
 from tests.edit_locks.conftest import MEMORY, editor, opened, report, said
 from tests.edit_locks.models import Article, LongArticle
@@ -281,6 +283,21 @@ def test_a_model_and_its_parent_have_one_lock(
     register(admin_class, Article)
     his = opened(bob, f"/admin/edited/article/{row.pk}/change/")
     assert said(his).startswith("Anna has had this open")
+
+
+@pytest.mark.usefixtures("urls")
+def test_users_with_long_primary_keys_are_not_taken_for_each_other() -> None:
+    """A holder has the first 200 characters of a value."""
+
+    def page(pk: str) -> Presence:
+        user: Any = SimpleNamespace(pk=pk, get_full_name=lambda: f"{len(pk)} characters")
+        return Presence(SimpleNamespace(user=user), Article(pk=7), "default")
+
+    long = "x" * 200
+    assert page(long).open() is None
+    for other in (f"{long}y", str(held_locks().locks[0].holder["user"])):
+        assert str(page(other).open(take_own=True)).startswith("200 characters has had this")
+    assert page(long).open(take_own=True) is None, "a page of the same user"
 
 
 def test_a_row_that_was_only_looked_at_is_not_locked(
