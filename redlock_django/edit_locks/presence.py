@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -267,17 +267,23 @@ def editors_of(
 
 
 def names_of_row(row: models.Model) -> list[str]:
-    """Return the names of the locks of a row.
+    """Return the names of the locks of a row: one, or one for each topmost parent.
 
     A proxy has the rows of its model. A row of a model with a parent is a row of the parent, too:
-    both have the name of the topmost one, the first if there are several.
+    both have the name of the topmost one.
     """
-    model: Any = row._meta.concrete_model
-    pk = row.pk
-    while links := [link for link in model._meta.parents.values() if link is not None]:
-        pk = getattr(row, links[0].attname)
-        model = links[0].remote_field.model._meta.concrete_model
-    return [resource("edit:<label>:<pk>", label=model._meta.label_lower, pk=str(pk))]
+    found = {*_topmost(row._meta.concrete_model, row, row.pk)}
+    return sorted(resource("edit:<label>:<pk>", label=label, pk=pk) for label, pk in found)
+
+
+def _topmost(model: Any, row: models.Model, pk: Any) -> Iterator[tuple[str, str]]:
+    """Yield the label and the primary key of the row in each parent that has no parent."""
+    links = [link for link in model._meta.parents.values() if link is not None]
+    if not links:
+        yield model._meta.label_lower, str(pk)
+    for link in links:
+        parent = link.remote_field.model._meta.concrete_model
+        yield from _topmost(parent, row, getattr(row, link.attname))
 
 
 def _since(holder: Mapping[str, Any], now: float) -> float:

@@ -1,4 +1,4 @@
-"""Models whose rows are edited by two editors: plain, with an own version, fenced, inherited."""
+"""Models whose rows are edited by two editors: plain, with an own version, inherited, fenced."""
 
 from __future__ import annotations
 
@@ -100,6 +100,13 @@ class Country(Row):
         return self.name
 
 
+class Territory(Versioned, Country):
+    """Its row is in three tables."""
+
+    class Meta:
+        app_label = "edited"
+
+
 class FencedArticle(FencedModel):
     title = models.CharField(max_length=40)
 
@@ -107,4 +114,4 @@ class FencedArticle(FencedModel):
         app_label = "edited"
 
 
-MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, FencedArticle]
+MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, FencedArticle]

@@ -20,7 +20,7 @@ from redlock_django import EditLockMixin, locks
 from redlock_django.edit_locks.presence import Presence
 from redlock_django.operate.inspection import held_locks
 from tests.edit_locks.conftest import MEMORY, editor, opened, report, said
-from tests.edit_locks.models import Article, LongArticle
+from tests.edit_locks.models import Article, Country, LongArticle, Territory, Versioned
 from tests.edit_locks.pages import OpenPage
 
 if TYPE_CHECKING:
@@ -283,6 +283,34 @@ def test_a_model_and_its_parent_have_one_lock(
     register(admin_class, Article)
     his = opened(bob, f"/admin/edited/article/{row.pk}/change/")
     assert said(his).startswith("Anna has had this open")
+
+
+def test_a_model_with_several_parents_has_the_locks_of_all(
+    register: Callable[..., None], anna: Client, bob: Client
+) -> None:
+    row = Territory.objects.create(title="T", code="at", name="Austria")
+    admin_class = type("RowAdmin", (EditLockMixin, Base), {})
+
+    def page(client: Client, model: type[Any], pk: Any) -> OpenPage:
+        register(admin_class, model)
+        name = model._meta.model_name
+        return opened(client, f"/admin/edited/{name}/{pk}/change/", f"{name}_form")
+
+    hers = page(anna, Territory, row.pk)
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    for model, pk in ((Versioned, row.pk), (Country, "at")):
+        assert said(page(bob, model, pk)).startswith("Anna has had this open")
+    taken = page(bob, Country, "at")
+    assert report(taken, "take") == {"editor": "", "can_take": False}
+    register(admin_class, Territory)
+    assert report(hers, "renew")["editor"].startswith("Bob has had this open")
+    assert [held.holder["editor"] for held in held_locks().locks] == ["Bob"], "hers ended as one"
+    register(admin_class, Country)
+    assert report(taken, "leave") == 204
+    register(admin_class, Territory)
+    assert report(hers, "renew") == {"editor": "", "can_take": False}
+    assert report(hers, "leave") == 204
+    assert held_locks().locks == ()
 
 
 @pytest.mark.usefixtures("urls")
