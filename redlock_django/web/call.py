@@ -46,10 +46,9 @@ from redlock_django.web.transactions import (
 )
 from redlock_django.web.view_kinds import (
     bound_to,
-    is_recording_wrapper,
     is_rest_view,
-    may_authenticate,
     records_requests,
+    view_facts,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class DecoratedView:
     `marker` makes Django skip the transactions of a request to it, or is None.
     """
 
-    __slots__ = ("bound_to", "is_recording", "marker", "may_authenticate", "options", "view")
+    __slots__ = ("bound_to", "facts", "marker", "options", "view")
 
     def __init__(
         self,
@@ -105,8 +104,7 @@ class DecoratedView:
     ) -> None:
         self.view, self.options, self.marker = view, options, marker
         self.bound_to = bound_to(view)
-        self.is_recording = is_recording_wrapper(view)
-        self.may_authenticate = may_authenticate(view)
+        self.facts = view_facts(view)
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         """Return the call of the view with these arguments.
@@ -174,12 +172,12 @@ class Call(NamedTuple):
         """
         if self.state.recording:
             return False
-        if self.decorated.is_recording:
+        if self.decorated.facts.is_recording:
             return True
         if self.owner is None:  # a function was checked when it was decorated
             return False
         handler = getattr(self.owner, str(self.request.method).lower(), None)
-        if records_requests(self.view) or records_requests(handler):
+        if self.decorated.facts.records_requests or records_requests(handler):
             raise not_adjacent_error(self.view)
         return False
 
@@ -352,7 +350,7 @@ class Call(NamedTuple):
 
     def _prepare(self) -> None:
         """Check that this view can be locked, and read the body before the lock is acquired."""
-        may_authenticate = self.decorated.may_authenticate or is_rest_view(self.owner)
+        may_authenticate = self.decorated.facts.may_authenticate or is_rest_view(self.owner)
         if may_authenticate and not self.wrapped:
             self.options.check_order(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)

@@ -10,7 +10,6 @@ from functools import partial
 from types import FrameType
 from typing import Any, TypeVar, Unpack, cast
 
-from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
 from redlock_django.backends.values import (
@@ -34,10 +33,7 @@ from redlock_django.web.transactions import (
     two_locks_error,
 )
 from redlock_django.web.view_kinds import (
-    has_lock,
     is_async_class,
-    is_recording_wrapper,
-    records_requests,
     resolve_annotations,
 )
 
@@ -122,13 +118,16 @@ def lock_resource(
                 '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
                 "decorate the result of its as_view()"
             )
-        if has_lock(view):
+        decorated = DecoratedView(view, options)
+        facts = decorated.facts
+        if facts.has_lock:
             raise two_locks_error(view)
-        check_adjacent(view)
-        if options.in_transaction is not None and iscoroutinefunction(view):
+        if facts.records_requests and not facts.is_recording:
+            raise not_adjacent_error(view)
+        if options.in_transaction is not None and facts.is_async:
             raise async_view_error(view)
-        wrap = _async_view if iscoroutinefunction(view) else _sync_view
-        locked = wrap(view, options)
+        wrap = _async_view if facts.is_async else _sync_view
+        locked = wrap(decorated)
         check_installed_if_ready()
         resolve_annotations(locked, view)
         locked.lock_options = options  # the system checks read it
@@ -155,22 +154,10 @@ def _is_being_decorated(function: Any) -> bool:
     return bool(code.co_firstlineno <= frame.f_lineno <= last)
 
 
-def check_adjacent(view: Any) -> None:
-    """Raise InvalidRedlock for a view to lock that has @idempotent further in."""
-    if is_recording_wrapper(view):
-        return
-    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    methods = _METHODS if view_class is not None else ()
-    handlers = [getattr(view_class, method.lower(), None) for method in methods]
-    if any(map(records_requests, [view, *handlers])):
-        raise not_adjacent_error(view)
+def _sync_view(decorated: DecoratedView) -> Any:
+    decorated.marker = marker = transaction_marker(decorated.view)
 
-
-def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
-    marker = transaction_marker(view)
-    decorated = DecoratedView(view, options, marker)
-
-    @functools.wraps(view)
+    @functools.wraps(decorated.view)
     def locked(*args: Any, **kwargs: Any) -> Any:
         call = decorated.call(args, kwargs)
         return call.arun() if is_async_class(call.owner.__class__) else call.run()
@@ -179,11 +166,9 @@ def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
     return locked
 
 
-def _async_view(view: Callable[..., Any], options: LockOptions) -> Any:
+def _async_view(decorated: DecoratedView) -> Any:
     # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
-    decorated = DecoratedView(view, options)
-
-    @functools.wraps(view)
+    @functools.wraps(decorated.view)
     async def locked(*args: Any, **kwargs: Any) -> Any:
         return await decorated.call(args, kwargs).arun()
 

@@ -10,8 +10,11 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any
+from types import FunctionType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
 
@@ -20,6 +23,60 @@ class Framework(Enum):
 
     REST_FRAMEWORK = "REST framework"
     NINJA = "django-ninja"
+
+
+class ViewFacts(NamedTuple):
+    """The facts that are known of a view when it is decorated, before any request.
+
+    `records_requests` is also true if a handler of its class records them, and `is_recording` only
+    if the view is itself the wrapper that does so, with nothing around it.
+    """
+
+    is_async: bool
+    has_lock: bool
+    records_requests: bool
+    is_recording: bool
+    may_authenticate: bool
+
+
+_facts_of_methods: WeakKeyDictionary[FunctionType, ViewFacts] = WeakKeyDictionary()
+
+
+def view_facts(view: Callable[..., Any]) -> ViewFacts:
+    """Return what is known of a view.
+
+    `method_decorator` decorates the method of an instance at each request. What is known of it is
+    that of its function, and is found out once.
+    """
+    method = _bound_by_django(view)
+    if method is None:
+        return _facts(view)
+    facts = _facts_of_methods.get(method)
+    if facts is None:
+        facts = _facts_of_methods[method] = _facts(view)
+    return facts
+
+
+def _bound_by_django(view: Any) -> FunctionType | None:
+    """Return the function whose method `method_decorator` has bound, with nothing around it."""
+    if view.__class__ is not partial or view.args or view.keywords:
+        return None
+    method = getattr(view, "__wrapped__", None)
+    is_bound = method is not None and getattr(view.func, "__func__", None) is method
+    return method if is_bound and method.__class__ is FunctionType else None
+
+
+def _facts(view: Callable[..., Any]) -> ViewFacts:
+    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    names = getattr(view_class, "http_method_names", ())
+    handlers = [getattr(view_class, name, None) for name in names]
+    return ViewFacts(
+        is_async=iscoroutinefunction(view),
+        has_lock=has_lock(view),
+        records_requests=any(map(records_requests, [view, *handlers])),
+        is_recording=is_recording_wrapper(view),
+        may_authenticate=may_authenticate(view),
+    )
 
 
 def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:

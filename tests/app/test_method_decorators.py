@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +31,7 @@ from rest_framework.views import APIView
 from redlock_django import idempotent, lock_resource, verified_by
 from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.web import view_kinds
 
 Urls = Callable[..., None]
 locked = lock_resource("order:7")
@@ -130,3 +134,56 @@ def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
     assert seen == [False]
     with held_elsewhere("order:7"):
         assert Client().post("/")["Content-Type"] == "application/problem+json"
+
+
+def test_what_is_known_of_a_method_is_found_out_once_and_forgotten_with_it(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def has_lock(view: Any) -> bool:
+        asked.append(view)
+        return False
+
+    def serve() -> weakref.ref[Any]:
+        class Pay(View):
+            @method_decorator(locked)
+            def post(self, request: HttpRequest) -> HttpResponse:
+                return HttpResponse()
+
+        urls(path("", Pay.as_view()))
+        monkeypatch.setattr(view_kinds, "has_lock", has_lock)  # Django decorates a function before
+        assert [Client().post("/").status_code for _ in range(2)] == [200, 200]
+        assert len(asked) == 1
+        return weakref.ref(inspect.unwrap(vars(Pay)["post"]))
+
+    method = serve()
+    asked.clear()
+    urls()
+    view_kinds.is_async_class.cache_clear()  # keeps a thousand classes
+    gc.collect()
+    assert method() is None
+
+
+def test_classes_that_inherit_one_dispatch_keep_their_own_decorators(
+    urls: Urls, held_elsewhere: Callable[[str], Any]
+) -> None:
+    class Free(View):
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse(request.headers.get("Idempotency-Key"))
+
+    def decorated(*decorators: Any) -> Any:
+        return method_decorator([*decorators, csrf_exempt], name="dispatch")(type("", (Free,), {}))
+
+    urls(
+        path("locked/", decorated(locked).as_view()),
+        path("both/", decorated(locked, by_anyone).as_view()),
+        path("once/", decorated(by_anyone).as_view()),
+    )
+    for _ in range(2):
+        with held_elsewhere("order:7"):
+            answers = [Client().post(f"/{name}/", headers=KEY) for name in ("locked", "once")]
+        assert [answer.status_code for answer in answers] == [423, 200]
+        assert "Idempotent-Replayed" not in answers[0]
+    assert answers[1]["Idempotent-Replayed"] == "true"
+    assert Client().post("/both/", headers=KEY).status_code == 422  # the key of another path
