@@ -7,6 +7,7 @@ Slot 0 is the name itself, so `limit=1` is an ordinary lock. Slot 2 of `export` 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 MOST_SLOTS = 1000
 """The largest limit of a name."""
@@ -32,6 +33,7 @@ def slot_of(resource: str) -> int:
     return _parts(resource)[1]
 
 
+@lru_cache(maxsize=1024)
 def _parts(resource: str) -> tuple[str, int]:
     # Nearly every resource is slot 0.
     if resource.endswith("]") and (found := _SLOT.fullmatch(resource)):
