@@ -169,7 +169,7 @@ def test_the_number_of_kept_releases_is_limited(monkeypatch: pytest.MonkeyPatch)
         assert [*master.pending_releases] == [*master.unanswered] == tokens[7:]
         ends, heard = links.join(2), 0
         while heard < most:
-            links.outbox.dirty.add(2)  # as a driver does once the socket takes more
+            links.outbox.dirty.add(links.masters[2])  # as a driver does once the socket takes more
             links.outbox.flush()
             names = ends.names()
             assert {*names} == {"release"}

@@ -337,7 +337,7 @@ class Combiner:
         self.last_look = now = clock()
         with self.mutex:
             if writable:
-                self._dirty.update(master.index for master in writable)
+                self._dirty.update(writable)
             self.send_all(readable)
             self._lateness.waited(asked, now - began, now)
             if self._dirty:

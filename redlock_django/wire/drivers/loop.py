@@ -198,7 +198,7 @@ class LoopDriver:
             self._flush()
 
     def _writable(self, master: Master) -> None:
-        self._dirty.add(master.index)
+        self._dirty.add(master)
         self._flush()
 
     def changed(self) -> None:

@@ -333,7 +333,7 @@ class Tender:
     def _serve(self, master: Master) -> None:
         self._links.read(master)
         if master.link is not None and master.link.blocked:
-            self._links.outbox.dirty.add(master.index)  # no thread polls: try again
+            self._links.outbox.dirty.add(master)  # no thread polls: try again
 
 
 def _outcome(

@@ -37,7 +37,7 @@ class Plan:
     __slots__ = ("asked", "left_out", "links", "until")
 
     def __init__(self) -> None:
-        self.asked: tuple[int, ...] = ()
+        self.asked: tuple[Master, ...] = ()
         self.links: tuple[Link, ...] = ()
         self.left_out: dict[int, Vote] = {}
         self.until = 0.0

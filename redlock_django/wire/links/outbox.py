@@ -120,12 +120,12 @@ class Planner:
 
         All others must be late, behind or without a link, and nothing be left to do for them.
         """
-        links: dict[int, Link] = {}
+        links: dict[Master, Link] = {}
         left_out: dict[int, Vote] = {}
         behind = self._lateness.behind(now)
         for master in self._masters:
             if (link := master.link) and self._is_sound(master, now) and master not in behind:
-                links[master.index] = link
+                links[master] = link
             elif (master.late or master in behind or not link) and not master.unfinished:
                 why = master.fault(now) or BEHIND
                 left_out[master.index] = failed(why, sent=False, stale=why == BEHIND)
@@ -133,10 +133,10 @@ class Planner:
                 return False
         if len(links) < self._quorum:
             return False
-        plan, masters = self.plan, self._masters
+        plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
         # Masters that are behind may answer at any time.
-        plan.until = now + SHORTEST if behind else min(masters[i].sound_until for i in links)
+        plan.until = now + SHORTEST if behind else min(m.sound_until for m in links)
         return True
 
     def _is_sound(self, master: Master, now: float) -> bool:
@@ -195,7 +195,7 @@ class Outbox:
         lose: Callable[..., None],
         watch: Callable[[Master], None],
     ) -> None:
-        self.dirty: set[int] = set()  # the masters for which bytes are queued
+        self.dirty: set[Master] = set()  # those for which bytes are queued
         self._masters = masters
         self._deployment = deployment
         self._membership = membership
@@ -262,7 +262,7 @@ class Outbox:
         if not planner.ensure_plan(now):
             return False
         plan, commands = self._plan, exchange.asked.commands
-        command = commands[plan.asked[0]]
+        command = commands[plan.asked[0].index]
         if command is None or not command.votes:
             return False
         is_whole = not plan.left_out and commands.count(command) == len(commands)
@@ -355,7 +355,7 @@ class Outbox:
             data += link.tail if trust is None else pack_parts(trust.marker, 0)
         owed.ran = self._lateness.running.passed
         link.write(owed, data)
-        self.dirty.add(master.index)
+        self.dirty.add(master)
 
     def write_release(self, master: Master, release: Release) -> None:
         """Queue a release that belongs to no round."""
@@ -385,9 +385,9 @@ class Outbox:
 
     def flush(self) -> None:
         """Send the queued bytes, in one send for each master."""
-        masters, dirty = self._masters, self.dirty
+        dirty = self.dirty
         while dirty:
-            master = masters[dirty.pop()]
+            master = dirty.pop()
             if (link := master.link) is None:
                 continue
             try:
