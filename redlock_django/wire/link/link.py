@@ -25,7 +25,6 @@ from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.resp import PlainReplies
 
 CHUNK = 65536
 BACKLOG = 2048
@@ -58,12 +57,13 @@ class Owed:
     `number` is that of the round, 0 if there is none. `command` is set for `Kind.COMMAND` alone,
     `mode` ("join" or "distrust") for `Kind.CHECK`.
     `sent` is when the command was written, and `ran` how long the driver had been running then.
-    `plain` is how its plain replies begin: see `plain_replies`. It is None unless several masters
-    were sent the same command together.
+    `grant` and `refusal` are its plain replies: see `plain_replies`. There are none unless several
+    masters were sent the same command together.
     """
 
     __slots__ = ("_exchange", "command", "kind", "mode", "number", "ran", "sent")
-    plain: PlainReplies | None = None
+    grant: bytes | None = None
+    refusal = b""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Exchange(Owed):
     together.
     """
 
-    __slots__ = ("asked", "decided", "plain", "tally", "wake")
+    __slots__ = ("asked", "decided", "grant", "refusal", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     kind = Kind.COMMAND
     mode = ""
@@ -119,7 +119,7 @@ class Exchange(Owed):
         self.tally = asked.tally
         self.number = number
         self.wake = wake
-        self.plain = None
+        self.grant = None
         self.decided = False
 
     @property

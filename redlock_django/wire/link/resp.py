@@ -149,16 +149,17 @@ read_grant = _GRANT.unpack_from
 read_refusal = _REFUSAL.unpack_from
 """Return the head, the master's clock in µs, the PTTL in ms, the fence and the rival."""
 
-PlainReplies = tuple[bytes, bytes]
-"""The whole reply that grants a release and b"", or the heads of a grant and of a refusal."""
 
+def plain_replies(command: Command, number: int) -> tuple[bytes | None, bytes]:
+    """Return the plain replies to a command: that grants, and that refuses.
 
-def plain_replies(command: Command, number: int) -> PlainReplies | None:
-    """Return how the plain replies to a command begin; None if all its replies are parsed."""
+    Of a command with fences these are their heads. Any other one has no plain reply that refuses
+    (b""). If all replies are parsed, there is none that grants (None).
+    """
     if not command.fenced:
         return b":%d\r\n" % number, b""
     if len(command.resources) > 1:
-        return None
+        return None, b""
     return _HEAD.pack(_GRANTED, number, GRANTED), _HEAD.pack(_REFUSED, number, REFUSED)
 
 

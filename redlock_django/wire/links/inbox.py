@@ -121,34 +121,36 @@ class Inbox:
             # votes need no trust in it.
             if heard >= master.sound_until and (exchange.undecided or not link.expired):
                 break
-            if exchange.plain is None:
+            if (grant := exchange.grant) is None:
                 break
-            (grant, refusal), is_refusal = exchange.plain, False
-            if not exchange.command.fenced:
+            if not (refusal := exchange.refusal):
                 if data != grant and not data.startswith(grant, at):
                     break
                 at += len(grant)
                 verdict = exchange.tally.grant(master.index, 0, ())
+                if verdict is not PENDING and not exchange.decided:
+                    exchange.decide()
             elif end - at >= REFUSAL_SIZE and data[at + 1] == REFUSES:
-                is_refusal = True
                 head, time, ttl, fence, rival = read_refusal(data, at)
                 if head != refusal or not self._believes(master, time, exchange.sent, heard):
                     break
                 at += REFUSAL_SIZE
                 verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
+                if verdict is not PENDING and not exchange.decided:
+                    exchange.decide()
             elif end - at >= GRANT_SIZE:
                 head, time, fence = read_grant(data, at)
                 if head != grant or not self._believes(master, time, exchange.sent, heard):
                     break
                 at += GRANT_SIZE
                 verdict = exchange.tally.grant(master.index, time, (fence,))
+                if verdict is not PENDING:
+                    if not exchange.decided:
+                        exchange.decide()
+                    elif verdict is LOST:
+                        self._outbox.undo_late(master, exchange)
             else:
                 break
-            if verdict is not PENDING:
-                if not exchange.decided:
-                    exchange.decide()
-                elif verdict is LOST and not is_refusal:
-                    self._outbox.undo_late(master, exchange)
             owed.popleft()  # last, as in `_answer`
             if link.expired:
                 link.expired -= 1

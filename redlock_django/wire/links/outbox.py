@@ -280,7 +280,7 @@ class Outbox:
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self._lateness.running.passed
         exchange.command = command  # no acquire follows a repetition, which calls the next waiter
-        exchange.plain = plain_replies(command, exchange.number)
+        exchange.grant, exchange.refusal = plain_replies(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`

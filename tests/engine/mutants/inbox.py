@@ -51,11 +51,6 @@ MUTANTS: tuple[Mutant, ...] = (
         test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
     ),
     Mutant(
-        "a late refusal is released", "fast path: only a grant after the refusal is released",
-        Inbox._count, always("not is_refusal"),
-        test_plain_rounds.test_a_short_reply_alone_refuses,
-    ),
-    Mutant(
         "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
         Inbox._count, always("not link.parsing"),
         test_plain_rounds.test_bytes_inside_a_refusal_do_not_grant,
