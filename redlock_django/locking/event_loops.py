@@ -159,6 +159,7 @@ async def finish_despite_cancellation(
         await ended
     except asyncio.CancelledError:
         await _outwait(task, has_begun)
+        work.close()  # an interrupt may have ended the task before it awaited the work
         if not task.cancelled():
             await discard(task)
         raise
