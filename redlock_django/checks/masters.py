@@ -33,6 +33,7 @@ _ERRORS = {
     "clock": "E035",
     "deployment": "E036",
     "acl": "E037",
+    "errors": "E059",
 }
 _WARNINGS = {
     "unreachable": "W038",
@@ -52,6 +53,7 @@ _HINTS = {
     "clock": "Synchronize the clocks of all masters with NTP, slewing rather than stepping.",
     "deployment": "Use the same settings in all clients, or run 'manage.py redlock_init "
     "--reconfigure' after a planned change.",
+    "errors": "No lock is acquired there until the server runs these commands again.",
     "untrusted": "Wait, or run 'manage.py redlock_init' if the masters are new.",
 }
 
@@ -75,7 +77,7 @@ def check_command(**_: Any) -> list[CheckMessage]:
 
 
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return E030 to E043, W051: the faults that `redlock_status` shows for each master.
+    """Return E030 to E043, E059, W051: the faults that `redlock_status` shows for each master.
 
     Like Django's own database checks, it opens connections only if `--database` is given.
     """

@@ -12,6 +12,7 @@ from redlock_django.engine.inspection.queries import (
     FindHeld,
     ForceRelease,
     ListHeld,
+    MasterFacts,
     ReadFacts,
     ReadLocks,
     ScanKeys,
@@ -63,7 +64,8 @@ def test_arguments() -> None:
     assert SCAN.arguments() == ["0", "P:lock:*", 1000]
     named = ScanKeys(deployment=DEPLOYMENT, part="[x]", cursor="7", step=5)
     assert named.arguments() == ["7", r"P:lock:*\[x\]*", 5]
-    assert READ.arguments() == FACTS.arguments() == []
+    assert READ.arguments() == []
+    assert FACTS.arguments() == ["P:wake:"]
     assert JOIN.arguments() == ["1f", DEPLOYMENT.fingerprint, 2_000_000, "join"]
     other = Join(deployment=DEPLOYMENT, run_id="1f", mode="trust", fingerprint="n=9", delay=0)
     assert other.arguments() == ["1f", "n=9", 0, "trust"]
@@ -95,11 +97,15 @@ def test_locks_are_read_with_their_values() -> None:
     assert free is None
     assert TOKEN not in repr(lock)
     assert READ.read([GRANTED, TIME, b"x", -1, 0, None, -2, 0])[0] == StoredLock(b"x", None)
+    with pytest.raises(ValueError, match="another question"):
+        READ.read([GRANTED, TIME])
 
 
 def test_facts_are_read() -> None:
-    assert FACTS.read([GRANTED, TIME, None, None, b"get"]) == (None, None, ("get",))
-    assert FACTS.read([GRANTED, TIME, b"marker", 5]) == (b"marker", 5, ())
+    facts = FACTS.read([GRANTED, TIME, None, None, b"get", b"set OOM no \xff"])
+    assert facts == MasterFacts(None, None, ("get",), {"set": "OOM no �"}, TIME)
+    facts = FACTS.read([GRANTED, TIME, b"marker", 5])
+    assert facts == MasterFacts(b"marker", 5, (), {}, TIME)
 
 
 def test_join_is_read() -> None:

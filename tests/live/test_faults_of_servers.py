@@ -80,8 +80,8 @@ ERRORS = [
     (short_of_replicas, "answered NOREPLICAS"),
     (out_of_memory, "answered OOM"),
     (without_its_master, "is a replica of "),
-    (behind_a_password, "refused the password"),
-    (without_rights, "answered NOPERM"),
+    (behind_a_password, "needs a password: set one in OPTIONS"),
+    (without_rights, "its ACL forbids 'evalsha'"),
     (full_of_clients, "has too many clients (maxclients)"),
     (with_a_key_of_another_type, "one of its keys has another type"),
 ]

@@ -105,7 +105,7 @@ def test_the_only_server_is_up_or_no_quorum() -> None:
 
 def test_every_fault_that_costs_a_vote_has_advice() -> None:
     codes = {"unreachable", "untrusted", "eviction", "replica", "cluster", "twin", "clock"}
-    codes |= {"deployment", "acl", "version", "run_id", "loading"}
+    codes |= {"deployment", "acl", "errors", "version", "run_id", "loading"}
     assert ADVICE.keys() == codes
 
 

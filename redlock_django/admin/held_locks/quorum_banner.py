@@ -28,6 +28,9 @@ ADVICE = {
         "redlock_init --reconfigure”."
     ),
     "acl": gettext_lazy("Grant the user the commands that “manage.py redlock_status” names."),
+    "errors": gettext_lazy(
+        "Repair what the server answers to commands: the reason is next to its name."
+    ),
     "version": gettext_lazy("Install Redis 5, Valkey 7.2 or a newer version."),
     "run_id": gettext_lazy("Connect without the proxy that changes INFO."),
     "loading": gettext_lazy("Wait until the server has loaded its data."),

@@ -25,12 +25,12 @@ def health_of(
 ) -> ServerHealth:
     """Return the health of the master with this index, given what all masters reported.
 
-    The codes of its faults are `unreachable`, those of `wire.servers.info.faults`, `acl`, `twin`
-    (the same server as another), `clock`, `deployment`, `untrusted`, and the HARMLESS ones:
-    `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it),
-    `waiting` (its ACL does not let it call waiters) and `alone` (with `failover`: it accepts writes
-    when it is cut off from its replica). Masters in `forbidden` are silent because of
-    their ACL.
+    The codes of its faults are `unreachable`, those of `wire.servers.info.faults`, `errors`
+    (commands that locks need fail), `acl`, `twin` (the same server as another), `clock`,
+    `deployment`, `untrusted`, and the HARMLESS ones: `policy` (it would evict locks if it had a
+    limit), `cache` (a cache's `clear()` empties it), `waiting` (it cannot call waiters) and `alone`
+    (with `failover`: it accepts writes when it is cut off from its replica). Masters in `forbidden`
+    are silent because of their ACL.
     """
     name, report, reason = deployment.names[index], reports.get(index), ""
     if report is None:

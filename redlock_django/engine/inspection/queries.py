@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.inspection.holders import holder_of, is_ours, limit_of
@@ -130,6 +131,8 @@ class ReadLocks(Query[list[StoredLock | None]]):
 
     def read(self, reply: Sequence[Any]) -> list[StoredLock | None]:
         stored = reply[2:]
+        if len(stored) != 3 * len(self.resources):
+            raise ValueError("an answer to another question")
         return [
             None if value is None else StoredLock(value, None if left < 0 else left / 1000, waiters)
             for value, left, waiters in zip(stored[::3], stored[1::3], stored[2::3], strict=True)
@@ -137,18 +140,23 @@ class ReadLocks(Query[list[StoredLock | None]]):
 
 
 class MasterFacts(NamedTuple):
-    """A master's marker (None: it has none), how many locks it lists (None: its ACL hides it),
-    and the commands that its ACL forbids to scripts.
+    """A master's marker (None: it has none), how many locks it lists (None: its ACL hides it), and
+    the commands that its ACL forbids to scripts.
+
+    `errors` has the error reply of each other command that fails in scripts, by its name. `time` is
+    that of its clock, in µs.
     """
 
-    marker: bytes | None
-    held: int | None
-    forbidden: tuple[str, ...]
+    marker: bytes | None = None
+    held: int | None = None
+    forbidden: tuple[str, ...] = ()
+    errors: Mapping[str, str] = MappingProxyType({})
+    time: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFacts(Query[MasterFacts]):
-    """Read a master's marker, how many locks it lists and what its ACL forbids; changes nothing."""
+    """Read a master's marker, how many locks it lists and which commands fail; changes nothing."""
 
     name: ClassVar[str] = "health"
 
@@ -157,9 +165,17 @@ class ReadFacts(Query[MasterFacts]):
         nobodys = (deployment.lock(""), deployment.fence(""), deployment.tomb(""))
         return [deployment.marker, deployment.held, *nobodys]
 
+    def arguments(self) -> list[str | int | bytes]:
+        return [self.deployment.wake("")]
+
     def read(self, reply: Sequence[Any]) -> MasterFacts:
-        _, _, marker, held, *forbidden = reply
-        return MasterFacts(marker, held, tuple(command.decode() for command in forbidden))
+        _, time, marker, held, *failed = reply
+        pairs = (each.decode(errors="replace").partition(" ") for each in failed)
+        errors = {command: error for command, _, error in pairs}
+        forbidden = tuple(command for command, error in errors.items() if not error)
+        return MasterFacts(
+            marker, held, forbidden, {name: each for name, each in errors.items() if each}, time
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

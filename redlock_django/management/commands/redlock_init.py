@@ -238,11 +238,17 @@ class Command(BaseCommand):
 
     def _declare(self, masters: Masters, states: list[MasterState], how: Any) -> None:
         """Write the markers of masters, and print when each of them is trusted."""
-        for state in states:
+        for place, state in enumerate(states):
             try:
                 wait = declare(state, masters.deployment, masters.timeout, how, after=states)
             except Unfit as error:
-                raise UsageError(f"{state.address.name} {error}") from None
+                reason = f"{state.address.name} {error}"
+                if not place and how != "reconfigure":
+                    _refuse([reason])
+                raise UsageError(
+                    f"{reason}\nRun this command again when the master is repaired: it goes on "
+                    "with the masters that are not declared yet."
+                ) from None
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
             self.stdout.write(f"{state.address.name}: trusted {when}")
 

@@ -48,7 +48,8 @@ from redlock_django.wire.link.resp import (
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.outbox import Outbox
 from redlock_django.wire.links.waiters import Waiters
-from redlock_django.wire.servers.handshake import Unfit, first_word, join_arguments, read_trust
+from redlock_django.wire.servers.error_replies import code_of, explain
+from redlock_django.wire.servers.handshake import Unfit, join_arguments, read_trust
 from redlock_django.wire.servers.info import read_info
 
 logger = logging.getLogger("redlock_django")
@@ -210,7 +211,7 @@ class Inbox:
         # caller would get no verdict if the link is lost, or an interrupt strikes meanwhile.
         owed = link.owed[0]
         if isinstance(reply, hiredis.ReplyError):
-            self._handle_error(master, owed, first_word(reply))
+            self._handle_error(master, owed, str(reply))
         elif owed.kind is Kind.COMMAND:
             self._handle_vote(master, owed, reply)
         elif owed.kind is Kind.CHECK:
@@ -299,22 +300,22 @@ class Inbox:
 
     # Errors.
 
-    def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
+    def _handle_error(self, master: Master, owed: Owed, reply: str) -> None:
         """Handle an error reply."""
-        command = owed.command
+        command, code = owed.command, code_of(reply)
         if owed.kind is Kind.LOAD:
             return
         if owed.kind is Kind.SUBSCRIBE:
-            self._dialer.log_polling(master, f"answered {word} to SUBSCRIBE")
+            self._dialer.log_polling(master, explain(reply))
             return
-        if word == "NOSCRIPT" and self._retry(master, owed):
+        if code == "NOSCRIPT" and self._retry(master, owed):
             return
         if owed.exchange is not None:
-            owed.exchange.cast(master.index, failed(f"answered {word}"))
+            owed.exchange.cast(master.index, failed(explain(reply)))
         # A check that failed must be made again, or the master would be suspected for ever.
-        if command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
+        if command is None or code in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             # The next connection finds the reason. A release is kept until then.
-            self._dialer.lose(master, f"answered {word}")
+            self._dialer.lose(master, explain(reply))
         elif isinstance(command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
             master.refuse_release(command, clock() + self._deployment.max_ttl)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from redis.exceptions import NoPermissionError
-
 LOCKS = (
     "eval", "evalsha", "script|load", "info", "time", "get", "mget", "set", "del", "pexpire",
     "pttl", "zadd", "zrem", "zrangebyscore",
@@ -28,13 +26,12 @@ def least_acl(prefix: str, *, looking: bool = False) -> str:
     return f"~{prefix}:* &{prefix}:wake:* -@all {granted}"
 
 
-def forbidden(error: Exception) -> str:
-    """Return the message for what an ACL forbids by this error; "" if it is another error."""
-    text = str(error)
+def forbidden(reply: str) -> str:
+    """Return the message for what an ACL forbids by an error reply; "" if it is another error."""
     # Inside a script the error is not NOPERM, and every server words it differently.
-    in_script = "ACL failure" in text or "The user executing the script" in text
-    if not (isinstance(error, NoPermissionError) or in_script):
+    in_script = "ACL failure" in reply or "The user executing the script" in reply
+    if not (reply.startswith("NOPERM") or in_script):
         return ""
-    if command := _COMMAND.search(text):
+    if command := _COMMAND.search(reply):
         return f"its ACL forbids {command[1]!r}"
-    return f"its ACL forbids {'its keys' if 'key' in text else 'a command'}"
+    return f"its ACL forbids {'its keys' if 'key' in reply else 'a command'}"

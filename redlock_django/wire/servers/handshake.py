@@ -6,6 +6,7 @@ a caller's.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,23 +14,33 @@ from typing import Any
 
 import hiredis
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    InvalidResponse,
+    RedisError,
+    ResponseError,
+)
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.inspection.printable import printable
 from redlock_django.engine.membership import NEW, Membership
 from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.protocol.trust_marker import Join, JoinReply, read_marker
 from redlock_django.wire.clock import clock
-from redlock_django.wire.servers.acl import forbidden
 from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.error_replies import explain, is_unknown_command, reply_text
 from redlock_django.wire.servers.info import faults, read_info, run_of
 
 EMPTIED, WAITS = "new or emptied", "waits to be trusted"
 """Why a master is not trusted yet; NEW is reported instead while none of the alias is trusted."""
+
+NOT_REDIS = (
+    "does not answer as Redis does: check host and port, or the proxy before it"
+    """The reason for a server that answers something else than Redis and Valkey do."""
+)
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
@@ -171,8 +182,12 @@ def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
 def prepare(address: Address, timeout: float) -> Any:
     """Return a connection of redis-py, not connected yet; `timeout` is in seconds for each step.
 
-    Raises NotUpYet if no Sentinel knows where it leads to.
+    Raises NotUpYet if no Sentinel knows where it leads to, and Unfit if a file for TLS is missing.
     """
+    for option in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"):
+        path = address.kwargs.get(option)
+        if path and not os.access(path, os.R_OK):
+            raise Unfit(f"is not connected to: {option} names {path!r}, which cannot be read")
     return address.connection_class(
         **{
             "protocol": 2,  # RESP3 is negotiated last: not every server supports it
@@ -202,7 +217,7 @@ def _primary_of(address: Address, timeout: float) -> dict[str, Any]:
             connection.connect()
             (found,) = ask(connection, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
         except (RedisError, OSError) as error:
-            is_other = first_word(error) == "unknown" and isinstance(error, ResponseError)
+            is_other = isinstance(error, ResponseError) and is_unknown_command(str(error))
             reason = "is not a Sentinel" if is_other else describe(error, timeout)
             why.append(f"Sentinel {name} {reason}")
             continue
@@ -290,16 +305,18 @@ def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
 def ask_info(connection: Any) -> dict[str, str]:
     """Return the INFO of a server. Raises Unfit if it hides it, and errors of the connection."""
     try:
-        return read_info(ask(connection, ("INFO",))[0])
-    except AuthenticationError:
-        raise
+        answer = ask(connection, ("INFO",))[0]
     except ResponseError as error:
-        if forbidden(error) or first_word(error) in ("NOAUTH", "LOADING"):
+        if not is_unknown_command(str(error)):
             raise
         raise Unfit(
             "refuses INFO, without which no restart and no failover is noticed: use no proxy that "
             "hides it"
         ) from None
+    info = read_info(answer) if isinstance(answer, bytes | str) else {}
+    if "redis_version" not in info:
+        raise Unfit(NOT_REDIS)
+    return info
 
 
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
@@ -314,24 +331,20 @@ def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
 
 def describe(error: Exception, timeout: float) -> str:
     """Return why a connection failed, without anything that could contain a secret."""
-    if isinstance(error, AuthenticationError):
-        return "refused the password"
-    if denied := forbidden(error):
-        return f"{denied} (docs/reference/acl.md has the rights it needs)"
     if isinstance(error, RedisTimeoutError | TimeoutError):
         return f"did not answer within {timeout:g} s"
-    if isinstance(error, ResponseError):
-        return f"answered {first_word(error)}"
-    if "max number of clients reached" in str(error):  # redis-py raises a ConnectionError
+    if isinstance(error, InvalidResponse):
+        return NOT_REDIS
+    reply = reply_text(error)
+    if isinstance(error, ResponseError | BusyLoadingError | AuthenticationError):
+        return explain(reply)
+    if "max number of clients reached" in reply:  # redis-py raises a ConnectionError
         return "has too many clients (maxclients)"
     cause = error.__context__ if isinstance(error.__context__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
         return "refused the connection"
     if isinstance(cause, OSError) and cause.strerror:
         return f"could not be reached: {cause.strerror}"
+    if "closed" in reply:
+        return "closed the connection"
     return f"could not be reached: {type(error).__name__}"
-
-
-def first_word(error: Exception) -> str:
-    """Return the code of an error reply. The rest differs between servers and may hold secrets."""
-    return printable(str(error).split(" ", 1)[0][:40]) or type(error).__name__

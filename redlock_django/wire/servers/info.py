@@ -62,7 +62,10 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
         yield "loading", "is still loading its data"
     if info.get("cluster_enabled", "0") == "1":
         yield "cluster", "is a cluster node: Redlock needs independent masters"
-    if not info.get("role"):
+    if info.get("redis_mode") == "sentinel":
+        text = "is a Sentinel: name it in SENTINELS, and its service in MASTERS, "
+        yield "run_id", text + "with PROFILE 'failover'"
+    elif not info.get("role"):
         text = "reports no role in INFO, without which no failover is noticed: "
         yield "run_id", text + "use no proxy that changes INFO"
     if info.get("role", "master") != "master":

@@ -9,22 +9,30 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.queries import ReadFacts
+from redlock_django.engine.inspection.queries import MasterFacts, ReadFacts
 from redlock_django.engine.protocol.commands import as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import Answer as QueryAnswer
 from redlock_django.engine.protocol.query import Query, SendQuery
-from redlock_django.engine.protocol.trust_marker import read_marker
+from redlock_django.engine.protocol.trust_marker import Marker, read_marker
 from redlock_django.wire.clock import clock
-from redlock_django.wire.servers.acl import forbidden
+from redlock_django.wire.servers.acl import LOCKS, WAITING, forbidden
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Unfit, ask, ask_info, describe, prepare
+from redlock_django.wire.servers.error_replies import explain, reply_text
+from redlock_django.wire.servers.handshake import (
+    NOT_REDIS,
+    Unfit,
+    ask,
+    ask_info,
+    describe,
+    prepare,
+)
 from redlock_django.wire.servers.info import faults, goes_on_alone, run_of
 
 Answer = TypeVar("Answer")
@@ -121,7 +129,7 @@ class Survey:
         except Unfit as error:
             done.put((index, error))
         except (RedisError, OSError) as error:
-            kind = _Forbidden if forbidden(error) else Unfit
+            kind = _Forbidden if forbidden(reply_text(error)) else Unfit
             done.put((index, kind(describe(error, self.timeout))))
         except Exception as error:  # noqa: BLE001 - a traceback of this thread would help nobody
             done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
@@ -136,33 +144,33 @@ def _sender(connection: Any) -> SendQuery:
     def send(query: Query[QueryAnswer], /) -> QueryAnswer:
         keys = query.keys()
         sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
-        (reply,) = ask(connection, sent)
-        return query.read(as_array(reply)[1:])
+        return _read(query, ask(connection, sent)[0])
 
     return send
 
 
+def _read(query: Query[QueryAnswer], reply: Any) -> QueryAnswer:
+    """Return what a query reads in a reply. Raises Unfit if no script has written the reply."""
+    try:
+        return query.read(as_array(reply)[1:])
+    except (ValueError, TypeError, LookupError, AttributeError):
+        raise Unfit(NOT_REDIS) from None
+
+
 def _health(connection: Any, deployment: Deployment) -> Health:
+    info = ask_info(connection)
     sent, wall = clock(), time.time()
     (seconds, micros) = ask(connection, ("TIME",))[0]
     latency = clock() - sent
     now = int(seconds) + int(micros) / 1_000_000
-    info = ask_info(connection)
-    query = ReadFacts(deployment=deployment)
-    text, sha = script(query.name)
-    keys = query.keys()
-    # With the three commands by which locks and inspection run scripts: the ACL must allow all.
-    _, _, reply = ask(
-        connection,
-        ("SCRIPT", "LOAD", text),
-        ("EVAL", "return 1", 0),
-        ("EVALSHA", sha, len(keys), *keys, 0),
-    )
-    facts = query.read(reply[1:])
+    found = list(faults(info))
+    try:
+        facts = _facts(connection, deployment)
+    except ResponseError:
+        if not found:
+            raise
+        facts = MasterFacts()  # INFO says why it runs no script: a cluster node, a lost replica
     known = read_marker(facts.marker)
-    ready_in: float | None = None
-    if known is not None and known.run_id == run_of(info):
-        ready_in = max(0.0, known.ready_at / 1_000_000 - now)
     return Health(
         run_id=run_of(info),
         latency=latency,
@@ -174,9 +182,40 @@ def _health(connection: Any, deployment: Deployment) -> Health:
         maxmemory=int(info.get("maxmemory", 0)),
         persistent=info.get("aof_enabled", "0") == "1",
         held=facts.held,
-        ready_in=ready_in,
+        ready_in=_ready_in(known, run_of(info), facts.time),
         deployment="" if known is None else known.deployment,
         forbidden=facts.forbidden,
-        faults=tuple(faults(info)),
+        faults=(*found, *_refused(facts.errors)),
         goes_on_alone=goes_on_alone(info),
     )
+
+
+def _facts(connection: Any, deployment: Deployment) -> MasterFacts:
+    query = ReadFacts(deployment=deployment)
+    text, sha = script(query.name)
+    keys = query.keys()
+    # With the three commands by which locks and inspection run scripts: the ACL must allow all.
+    _, _, reply = ask(
+        connection,
+        ("SCRIPT", "LOAD", text),
+        ("EVAL", "return 1", 0),
+        ("EVALSHA", sha, len(keys), *keys, 0, *query.arguments()),
+    )
+    return _read(query, reply)
+
+
+def _ready_in(known: Marker | None, run_id: str, now: int) -> float | None:
+    """Return the seconds until the marker of this run is trusted; None if it has none."""
+    if known is None or known.run_id != run_id:
+        return None
+    return max(0, known.ready_at - now) / 1_000_000
+
+
+def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield a fault for each kind of error that commands in scripts end with."""
+    for code, needed in (("errors", LOCKS), ("waiting", WAITING)):
+        kinds: dict[str, list[str]] = {}
+        for command in errors.keys() & {*needed}:
+            kinds.setdefault(explain(errors[command]), []).append(command)
+        for why, commands in kinds.items():
+            yield code, f"{why}, asked for {', '.join(sorted(commands))}"

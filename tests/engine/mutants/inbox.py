@@ -131,7 +131,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Inbox._handle_error,
-        never("word == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
+        never("code == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
     ),
     Mutant(
         "late grants take the long way", "fast path: late grants of decided rounds are removed",
