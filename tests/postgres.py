@@ -78,7 +78,8 @@ class PgBouncer:
         self._config = processes.directory / "pgbouncer.ini"
         self._write(server)
         user = ["-u", "nobody"] if os.geteuid() == 0 else []
-        self._process = processes.spawn([program, *user, str(self._config)])
+        # Its log is shown where the test fails.
+        self._process = processes.spawn([program, *user, str(self._config)], stderr=None)
 
     def move(self, server: str) -> None:
         """Begin to send the statements of all clients to the server on another port."""

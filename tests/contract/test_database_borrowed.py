@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -116,6 +119,64 @@ def test_a_caller_that_gives_up_leaves_nothing(
         with pytest.raises(StoreUnavailable, match="no answer within"):
             backend.acquire(("order:1",), 30, 0, HOLDER)
         monkeypatch.undo()
+    until(lambda: is_whole(backend), what="a thread has done the rest")
+    pair(backend)
+
+
+@pytest.mark.parametrize("is_lent", [True, False], ids=["of a caller", "of a thread"])
+def test_a_connection_on_which_no_answer_arrives_is_replaced(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, is_lent: bool
+) -> None:
+    server = backend.connections.run(_process_of_the_server)
+    monkeypatch.setattr(backend.connections, "_lends", is_lent)
+    os.kill(server, signal.SIGSTOP)
+    try:
+        monkeypatch.setattr(backend.connections, "_timeout", 0.2)
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            backend.acquire(("order:2",), 30, 0, HOLDER)
+        until(lambda: _is_answered(backend), what="another connection is used")
+        monkeypatch.undo()
+        pair(backend)
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+def _process_of_the_server(cursor: Any) -> int:
+    cursor.execute("SELECT pg_backend_pid()")
+    return int(cursor.fetchone()[0])
+
+
+def _is_answered(backend: DatabaseBackend) -> bool:
+    try:
+        backend.connections.run(lambda cursor: None)
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_statements_of_connections_that_were_replaced_do_not_stay_in_the_server(
+    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, connect = [], backend.connections._connect
+
+    def noted() -> Any:
+        made.append(connect())
+        return made[-1]
+
+    monkeypatch.setattr(backend.connections, "_connect", noted)
+    monkeypatch.setattr(backend.connections, "_timeout", 0.2)
+    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
+        cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")  # so that each of them waits
+
+        def waiting() -> int:
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+            return int(cursor.fetchone()[0])
+
+        while len(made) < 2:
+            with suppress(StoreUnavailable):
+                backend.acquire(("order:1",), 30, 0, HOLDER)
+        until(lambda: waiting() <= 1, what="only that of the connection in use waits")
+    monkeypatch.undo()
     until(lambda: is_whole(backend), what="a thread has done the rest")
     pair(backend)
 

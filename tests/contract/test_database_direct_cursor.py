@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -78,6 +80,15 @@ def test_errors_are_those_of_django(cursor: CursorWrapper) -> None:
         other.execute("SELECT pg_terminate_backend(%s)", ours.fetchone())
     with pytest.raises(OperationalError):
         ours.execute("SELECT 1")
+
+
+def test_a_server_that_has_vanished_is_noticed_although_nothing_is_sent(
+    cursor: CursorWrapper,
+) -> None:
+    with socket.socket(fileno=os.dup(cursor.db.connection.pgconn.socket)) as link:
+        names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_USER_TIMEOUT")
+        options = [link.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+    assert options == [10, 10, 40_000]  # of a DATABASE_TIMEOUT of 10 s
 
 
 def test_gevent_and_psycopg2_keep_the_cursor_of_django(

@@ -7,7 +7,7 @@ connection, and threads and event loops share the connections.
 To be woken takes a thread longer than a statement takes the database. So a caller borrows a
 connection that nobody uses, and does its job itself, where it can wait with a limit of time. If it
 is interrupted or gives up, or anything fails, one of the threads takes over the job with its
-connection, waits for the end of the statement, and does the job again.
+connection, waits for the end of the statement (not for ever), and does the job again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -25,6 +25,7 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
+from redlock_django.backends.database.settings import PATIENCE
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
@@ -281,7 +282,7 @@ class Connections:
         """Return the connection on which its caller has begun a job, or one that is free."""
         with suppress(IndexError):
             connection = job.borrowed.pop()
-            _finish(connection)
+            self._finish(connection)
             job.repeated = True
             return connection
         thread = threading.current_thread()
@@ -300,9 +301,9 @@ class Connections:
             attempts += 1
             is_new = connection.cursor is None
             try:
-                if connection.cursor is None:
-                    connection.cursor = self._new_cursor()
-                job.value = job.work(cast("CursorWrapper", connection.cursor))
+                cursor = connection.cursor = connection.cursor or self._new_cursor()
+                with self._limited(cursor):
+                    job.value = job.work(cast("CursorWrapper", cursor))
                 self._report(True)
             except _BROKEN as error:
                 if isinstance(error, FileReplaced):
@@ -323,23 +324,39 @@ class Connections:
                 job.error = error
             return
 
+    def _limited(self, cursor: CursorWrapper | DirectCursor) -> AbstractContextManager[None]:
+        """Limit the time of a block. Only MySQL's driver has a limit of its own."""
+        is_direct = isinstance(cursor, DirectCursor)
+        return cursor.within(PATIENCE * self._timeout) if is_direct else nullcontext()
+
+    def _finish(self, connection: Connection) -> None:
+        """Wait for the end of a statement that a caller has left; close a connection that broke."""
+        if isinstance(cursor := connection.cursor, DirectCursor):
+            try:
+                with self._limited(cursor):
+                    cursor.finish()
+            except Exception:  # noqa: BLE001 - a new connection finds out more
+                connection.close()
+
     def _new_cursor(self) -> CursorWrapper | DirectCursor:
         wrapper = self._connect()
         wrapper.inc_thread_sharing()
         cursor = wrapper.cursor()
+        made = DirectCursor(cursor) if can_be_direct(cursor) else cursor
+        self._lends = made is not cursor
         try:
-            self._recognize(cursor)
-            forget_dead(cursor)  # a process that died had connections, which are made again
+            with self._limited(made):
+                self._recognize(cast("CursorWrapper", made))
+            return made
         except BaseException:
-            _close(cursor)  # a connection whose server is not recognized is not used
+            _close(made)  # a connection whose server is not recognized is not used
             raise
-        self._lends = can_be_direct(cursor)
-        return DirectCursor(cursor) if self._lends else cursor
 
     def _recognize(self, cursor: CursorWrapper) -> None:
         recognize(cursor, self._forgotten)
         if left := ready_in(cursor, self._forgotten):
             self.trusted_from = clock() + left
+        forget_dead(cursor)  # a process that died had connections, which are made again
 
     def _unavailable(self, error: Error) -> StoreUnavailable:
         remedy = remedy_of(error, self._name)
@@ -373,15 +390,6 @@ def ignore_cursor(cursor: CursorWrapper) -> None:
 def _move(take: Callable[[], Connection], put: Callable[[Connection], object]) -> None:
     """Take a connection from one place to another, in one call that no signal interrupts."""
     deque(map(put, islice(iter(take, None), 1)), maxlen=0)
-
-
-def _finish(connection: Connection) -> None:
-    """Wait for the end of a statement that a caller has left."""
-    cursor = connection.cursor
-    if isinstance(cursor, DirectCursor):
-        cursor.deadline = None
-        with suppress(Exception):  # the connection broke, which the next statement finds out
-            cursor.finish()
 
 
 def _close(cursor: CursorWrapper | DirectCursor | None) -> None:

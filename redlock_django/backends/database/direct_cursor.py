@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
+
+from django.db import OperationalError
 
 from redlock_django.backends.database.dialects import is_direct
 from redlock_django.wire.clock import clock
@@ -19,6 +22,7 @@ from redlock_django.wire.clock import clock
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
+_CANCELLING = 1.0  # seconds in which the server is asked to end a statement
 _MOST = 100  # statements that one connection prepares; the server keeps them
 _NUMBERS = {20: int, 21: int, 23: int, 701: float, 1700: float}  # by the number of the type
 _BOOL = 16
@@ -83,6 +87,23 @@ class DirectCursor:
         self.finish()
         return self._checked(result)
 
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Limit the time of the block.
+
+        After that the server is asked to end the statement, which it would otherwise keep on a
+        connection that nobody uses, and OperationalError is raised. Then the connection is useless.
+        """
+        self.deadline = clock() + seconds
+        try:
+            yield
+        except TimeoutError:
+            with suppress(Exception):  # it is not reached
+                self.db.connection.cancel_safe(timeout=_CANCELLING)
+            raise OperationalError(f"no answer within {seconds:g} s") from None
+        finally:
+            self.deadline = None
+
     def finish(self) -> None:
         """Wait for the end of a statement, if one is running, and ignore its answer."""
         while True:  # without a condition: see docs/explanation/interrupts.md
@@ -110,12 +131,12 @@ class DirectCursor:
     def _checked(self, result: Any) -> Any:
         if result.status in _OK:
             return result
-        from psycopg import OperationalError
+        from psycopg import OperationalError as ConnectionLost
         from psycopg.errors import error_from_result
         from psycopg.pq import ConnStatus
 
         if self._pgconn.status != ConnStatus.OK:
-            raise OperationalError(self._pgconn.get_error_message())
+            raise ConnectionLost(self._pgconn.get_error_message())
         raise error_from_result(result)
 
     @property

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 
+PATIENCE = 4
+"""The multiple of DATABASE_TIMEOUT after which a connection without an answer is replaced."""
+
 _WAL_PAUSE = 0.005  # seconds
 
 
@@ -156,8 +159,11 @@ class DatabaseSettings(StoreSettings):
             return options
         if is_psycopg3():
             options["server_side_binding"] = True  # only such statements can be prepared
-        # Otherwise a host that vanished is noticed after a quarter of an hour.
-        options.setdefault("tcp_user_timeout", round(4000 * self.database_timeout))
+        # Otherwise a host that vanished is noticed after a quarter of an hour, and one that owes an
+        # answer or a notification after two hours.
+        options.setdefault("tcp_user_timeout", round(1000 * PATIENCE * self.database_timeout))
+        options.setdefault("keepalives_idle", math.ceil(self.database_timeout))
+        options.setdefault("keepalives_interval", math.ceil(self.database_timeout))
         return options
 
 
