@@ -19,6 +19,7 @@ from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.differences import conflict_message, deleted_message, open_message
+from redlock_django.edit_locks.inserted_rows import Keys, insert_only, keys_of
 from redlock_django.edit_locks.saving_transaction import SavingTransaction
 from redlock_django.edit_locks.versions import (
     changed_since,
@@ -119,15 +120,17 @@ class ComparedForm(_ModelForm):
 
     def full_clean(self) -> None:
         """Validate the form, and refuse it if the row has changed."""
-        is_saved = self.is_bound and not self.instance._state.adding and self._is_saved()
-        before = self._keys()
-        if is_saved:
+        is_saved = self.is_bound and self._is_saved()
+        is_new = self.instance._state.adding
+        before = keys_of(self.instance)
+        if is_saved and not is_new:
             self._compare()
+            is_new = not self.edit_refused and self.edit_stored is None
         super().full_clean()
-        if is_saved and not self.edit_refused:
-            self._compare_keys(before)
         if self.edit_refused:
             self.add_error(None, ValidationError(self._message(), code="edit_conflict"))
+        elif is_saved:
+            self._insert(before, is_new=is_new)
 
     def _is_saved(self) -> bool:
         """Return whether the row will be written: a formset leaves out rows as they are."""
@@ -186,18 +189,20 @@ class ComparedForm(_ModelForm):
         elif not same:
             self.edit_refused = "changed"
 
-    def _keys(self) -> dict[type[models.Model], Any]:
-        """Return the primary key of the row in its own table and in those of its parents."""
-        every = (type(self.instance), *self.instance._meta.get_parent_list())
-        return {one: getattr(self.instance, one._meta.pk.attname) for one in every}
-
-    def _compare_keys(self, before: dict[type[models.Model], Any]) -> None:
+    def _insert(self, before: Keys, *, is_new: bool) -> None:
         """Refuse a new primary key that another row has: Django would overwrite that row."""
         using = router.db_for_write(type(self.instance), instance=self.instance)
-        for model, pk in self._keys().items():
-            if pk != before[model] and locked_rows(model, [pk], using):
+        keys = keys_of(self.instance)
+        changed = [] if is_new else [model for model, pk in keys.items() if pk != before[model]]
+        taken = self.edit_transaction.taken
+        for model in keys if is_new else changed:
+            is_taken = taken and (taken.model, taken.form) == (model, self.prefix)
+            if is_taken or (model in changed and locked_rows(model, [keys[model]], using)):
                 unique = (model._meta.pk.name,)
                 self.add_error(None, self.instance.unique_error_message(model, unique))
+        if (is_new or changed) and not self.errors:
+            tables = (models.Model,) if is_new else tuple(changed)
+            insert_only(self.instance, tables, form=self.prefix)
 
     def _message(self) -> Any:
         if self.edit_refused == "read only":

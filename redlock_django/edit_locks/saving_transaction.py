@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from django.db import connections, models, transaction
 
+from redlock_django.edit_locks.inserted_rows import KeyTaken
+
 Editors = Callable[[Sequence[models.Model]], Sequence[tuple[models.Model, object]]]
 """Return those rows that other editors keep from being saved, each with its editor."""
 
@@ -26,6 +28,8 @@ class SavingTransaction(ExitStack):
         """True if that row has been deleted."""
         self.reverted: list[models.Model | None] = []
         """The row that a form with the values of an old version replaces, None if it is deleted."""
+        self.taken: KeyTaken | None = None
+        """The key that another has taken, after this request had found no row with it."""
         self.page = ""
         """The id of the page that shows the form."""
         self.editors_of: Editors = lambda rows: []

@@ -7,11 +7,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
+from django.db import connections, transaction
 from django.http import HttpResponseRedirect
 from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
 from redlock_django.edit_locks.forms import compared_form
+from redlock_django.edit_locks.inserted_rows import KeyTaken
 from redlock_django.edit_locks.options import check_alias, check_options, check_values, overrides
 from redlock_django.edit_locks.presence_pages import (
     ACTION,
@@ -93,11 +95,11 @@ class EditLockViewMixin(_UpdateView):
     @cached_property
     def _edit_transaction(self) -> SavingTransaction:
         """The transactions in which the row is compared and saved."""
-        transaction = SavingTransaction()
+        saving = SavingTransaction()
         if self.edit_conflict == "refuse":
             using = self.edit_using
-            transaction.editors_of = partial(other_editors, self.request, using=using)
-        return transaction
+            saving.editors_of = partial(other_editors, self.request, using=using)
+        return saving
 
     def get_form(self, form_class: Any = None) -> Any:
         """Return the form, which compares the row."""
@@ -113,8 +115,16 @@ class EditLockViewMixin(_UpdateView):
         if ACTION in self.request.POST:
             row, using = self.get_object(), self.edit_using
             return answer(self.request, row, using=using, conflict=self.edit_conflict)
-        with self._edit_transaction:
-            return super().post(*args, **kwargs)
+        try:
+            with self._edit_transaction:
+                return super().post(*args, **kwargs)
+        except KeyTaken as taken:  # since the form was validated
+            self._edit_transaction.taken, using = taken, taken.using
+            with self._edit_transaction:
+                response = super().post(*args, **kwargs)
+            if connections[using].in_atomic_block:  # the view may have saved more, before
+                transaction.set_rollback(True, using=using)
+            return response
 
     def render_to_response(self, context: Any, **response_kwargs: Any) -> Any:
         """Return the page, which shows who else has the row open."""

@@ -107,6 +107,19 @@ class Territory(Versioned, Country):
         app_label = "edited"
 
 
+class Seal(Row):
+    """Its primary key is that of the row to which it belongs."""
+
+    versioned = models.OneToOneField(Versioned, models.CASCADE, primary_key=True)
+    text = models.CharField(max_length=40)
+
+    class Meta:
+        app_label = "edited"
+
+    def __str__(self) -> str:
+        return self.text
+
+
 class FencedArticle(FencedModel):
     title = models.CharField(max_length=40)
 
@@ -114,4 +127,4 @@ class FencedArticle(FencedModel):
         app_label = "edited"
 
 
-MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, FencedArticle]
+MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, Seal, FencedArticle]

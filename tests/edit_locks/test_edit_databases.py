@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,7 +15,7 @@ from django.views.generic import UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
 from tests.edit_locks.conftest import MEMORY, Router
-from tests.edit_locks.models import Article, Tag
+from tests.edit_locks.models import Article, Country, Tag
 from tests.edit_locks.pages import form_of
 from tests.live.transactions.conftest import database_alias
 
@@ -65,8 +65,10 @@ def alias(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[st
         with connections["edited"].schema_editor() as editor:
             editor.create_model(Tag)
             editor.create_model(Article)
+            editor.create_model(Country)
         yield "edited"
         with connections["edited"].schema_editor() as editor:
+            editor.delete_model(Country)
             editor.delete_model(Article)
             editor.delete_model(Tag)
 
@@ -88,14 +90,29 @@ class Edit(EditLockViewMixin, _UpdateView):
         return super().form_valid(form)
 
 
-def page_of(article: Article) -> dict[str, list[str]]:
-    response = Edit.as_view()(RequestFactory().get("/"), pk=article.pk)
+def page_of(article: Any, view: type[Edit] = Edit) -> dict[str, list[str]]:
+    response = view.as_view()(RequestFactory().get("/"), pk=article.pk)
     form = response.context_data["form"]
     return form_of(f"<form>{form.as_p()}</form>")
 
 
-def send(view: Any, article: Article, fields: dict[str, list[str]], **more: Any) -> Any:
+def send(view: Any, article: Any, fields: dict[str, list[str]], **more: Any) -> Any:
     return view(RequestFactory().post("/", {**fields, **more}), pk=article.pk)
+
+
+def in_thread(alias: str, work: Callable[[], Any]) -> None:
+    """Do something in a transaction of another connection."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connections[alias].close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(WAIT)
+    assert not thread.is_alive()
 
 
 def save_both(article: Article, alias: str, *, atomic: bool, waits: bool = True) -> dict[str, Any]:
@@ -225,3 +242,31 @@ def test_a_transaction_that_reads_old_rows_is_refused(
     monkeypatch.setattr(connections[alias], "isolation_level", "repeatable read")
     with pytest.raises(InvalidRedlock, match="Remove 'isolation_level' from its OPTIONS"):
         send(Edit.as_view(), article, fields, title="Anna's")
+
+
+@pytest.mark.parametrize("alias", ["postgres", "mysql"], indirect=True)
+@pytest.mark.parametrize("atomic", [False, True], ids=["autocommit", "atomic"])
+def test_a_key_that_another_inserts_meanwhile_is_not_overwritten(alias: str, atomic: bool) -> None:
+    """SQLite has one writer at a time, so nobody inserts a row then."""
+    rows = Country.objects.using(alias)
+    row = rows.create(code="at", name="Austria")
+    noted: list[str] = []
+
+    class EditCountry(Edit):
+        model: type[Any] = Country
+        fields = ("code", "name")
+
+        def form_valid(self, form: Any) -> Any:
+            if not noted:
+                noted.append("once")
+                rows.create(code="xx", name="saved before")
+                in_thread(alias, lambda: rows.create(code="au", name="Australia"))
+            return super().form_valid(form)
+
+    fields = page_of(row, EditCountry)
+    outer = transaction.atomic(using=alias) if atomic else nullcontext()
+    with outer:
+        answer = send(EditCountry.as_view(), row, fields, code="au", name="typed")
+        assert (answer.status_code, answer.context_data["form"].data["name"]) == (200, "typed")
+        assert "already exists" in str(answer.context_data["form"].errors)
+    assert {one.code: one.name for one in rows.all()} == {"at": "Austria", "au": "Australia"}

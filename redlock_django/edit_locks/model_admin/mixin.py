@@ -24,6 +24,7 @@ from redlock_django.edit_locks.forms import (
     compared_formset,
     form_of_deleted_row,
 )
+from redlock_django.edit_locks.inserted_rows import KeyTaken
 from redlock_django.edit_locks.model_admin import plugins
 from redlock_django.edit_locks.model_admin.actions import compared_action
 from redlock_django.edit_locks.model_admin.admin_checks import check_admin, check_class
@@ -77,20 +78,18 @@ class EditLockMixin(_ModelAdmin):
     def get_form(
         self, request: Any, obj: Any = None, change: bool = False, **kwargs: Any
     ) -> type[Any]:
-        """Return the form class, which compares the row if there is one."""
+        """Return the form class, which compares the row; a new one, with rows that have its key."""
         form = super().get_form(request, obj, change=change, **kwargs)
-        if obj is not None:
-            return compared_form(form, **self._attributes(request))
-        return form_of_deleted_row(form) if transaction_of(request).is_deleted else form
+        if obj is None and transaction_of(request).is_deleted:
+            return form_of_deleted_row(form)
+        return compared_form(form, **self._attributes(request))
 
     def get_formsets_with_inlines(self, request: Any, obj: Any = None) -> Iterator[Any]:
         """Yield the formsets of the inlines, which compare their rows."""
         for formset, inline in super().get_formsets_with_inlines(request, obj):
-            if obj is not None:
-                ignored = frozenset(getattr(inline, "edit_ignore", ()))
-                about = {**self._attributes(request), "edit_ignore": ignored}
-                formset = compared_formset(formset, **about)
-            yield formset, inline
+            ignored = frozenset(getattr(inline, "edit_ignore", ()))
+            about = {**self._attributes(request), "edit_ignore": ignored}
+            yield compared_formset(formset, **about), inline
 
     def get_changelist_formset(self, request: Any, **kwargs: Any) -> type[Any]:
         """Return the formset of `list_editable`, which compares the rows."""
@@ -129,12 +128,21 @@ class EditLockMixin(_ModelAdmin):
         self, request: Any, object_id: Any = None, form_url: str = "", extra_context: Any = None
     ) -> Any:
         """Show or save one row, in the transaction in which it is compared."""
-        with self._saving(request) as transaction:
-            if request.method == "POST" and object_id is not None and ACTION in request.POST:
-                return self._answer(request, object_id)
-            transaction.is_form = request.method == "POST"
-            transaction.shows_form = object_id is not None
-            return super().changeform_view(request, object_id, form_url, extra_context)
+        if request.method == "POST" and object_id is not None and ACTION in request.POST:
+            return self._answer(request, object_id)
+        view = partial(super().changeform_view, request, object_id, form_url, extra_context)
+
+        def show(taken: KeyTaken | None = None) -> Any:
+            with self._saving(request) as transaction:
+                transaction.is_form = request.method == "POST"
+                transaction.shows_form = object_id is not None
+                transaction.taken = taken
+                return view()
+
+        try:
+            return show()
+        except KeyTaken as taken:  # since the form was validated
+            return show(taken)
 
     def _answer(self, request: Any, object_id: str) -> HttpResponse:
         obj = self._named_row(request, object_id)
