@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import models
 from django.template.loader import render_to_string
 from django.utils.formats import localize
@@ -67,10 +68,15 @@ def _differences(
         entered, is_now = _shown(ours, columns[name]), _shown(now, columns[name])
         is_new = changed is not None and name in changed
         if is_new or entered != is_now:
-            if getattr(field.widget, "input_type", "") == "password":
+            if getattr(field.widget, "input_type", "") == "password" or _is_password(stored, name):
                 entered = is_now = "••••••"
             label = str(form[name].label)
             yield Difference(label=label, entered=entered, stored=is_now, is_new=is_new)
+
+
+def _is_password(row: models.Model, name: str) -> bool:
+    """Return whether a column has the hash of a password, which a form may show in parts only."""
+    return isinstance(row, AbstractBaseUser) and name == "password"
 
 
 def _stored(row: models.Model, field: Any) -> Any:

@@ -20,6 +20,8 @@ class SavingTransaction(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.compared: list[object] = []
+        self.is_row_compared = False
+        """True if a row was compared for a form that does not compare it itself."""
         self.is_form = False
         """True while a form with a row is saved."""
         self.shows_form = False

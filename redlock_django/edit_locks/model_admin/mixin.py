@@ -15,8 +15,10 @@ from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.decorators import method_decorator
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.views.decorators.debug import sensitive_post_parameters
 
 from redlock_django.edit_locks.forms import (
     ComparedFormSet,
@@ -37,6 +39,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     row_input,
 )
 from redlock_django.edit_locks.model_admin.edited_lists import without_deleted
+from redlock_django.edit_locks.model_admin.passwords import change_password
 from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editors
 from redlock_django.edit_locks.saving_transaction import SavingTransaction, transaction_of
 from redlock_django.exceptions import InvalidRedlock
@@ -106,8 +109,10 @@ class EditLockMixin(_ModelAdmin):
         self, request: Any, form: Any, formsets: Any, add: bool = False
     ) -> Any:
         """Return the message about a saved form; raise InvalidRedlock if it was not compared."""
+        saving = transaction_of(request)
+        is_compared = saving.is_row_compared or form in saving.compared
         forms_of_rows = all(isinstance(one, ComparedFormSet) for one in formsets or ())
-        if not add and not (forms_of_rows and form in transaction_of(request).compared):
+        if not add and not (forms_of_rows and is_compared):
             raise InvalidRedlock(
                 f"{type(self).__qualname__} has saved a form that was not compared with its row. "
                 "Call super() in get_form(), get_formsets_with_inlines() and "
@@ -212,6 +217,14 @@ class EditLockMixin(_ModelAdmin):
         return super().changeform_view(
             request, None, reverse(name, current_app=self.admin_site.name), shown
         )
+
+    @method_decorator(sensitive_post_parameters())
+    def user_change_password(self, request: Any, id: str, form_url: str = "") -> Any:  # noqa: A002 - Django's word
+        """Show or save the form of a new password, of a UserAdmin."""
+        view: Any = super()
+        show = partial(view.user_change_password, request, id, form_url)
+        with self._saving(request):
+            return change_password(self, request, self.get_object(request, unquote(id)), show)
 
     # Views of plug-ins, see plugins.py.
 
