@@ -127,6 +127,8 @@ def interrupt(site: Site) -> str:
 
 
 def test_without_a_verdict_resolve_shows_unsettled_records_and_changes_nothing(site: Site) -> None:
+    nothing = run(RESOLVE)
+    assert (nothing.status, nothing.out, nothing.said) == (0, "", "No request is unresolved.\n")
     key_hash = interrupt(site)
     running, dead = make("running"), make("running")
     make("completed")
@@ -265,7 +267,9 @@ def test_a_record_in_a_cache_is_resolved_by_the_whole_hash_in_the_log(
     assert site.post().status_code == 409
     [line] = [text for text in caplog.messages if "is uncertain" in text]
     key_hash = next(word for word in line.split() if len(word) == 64)
-    assert run(RESOLVE, "--not-applied", key_hash[:8], "--noinput").status == 1
+    assert run(RESOLVE, "--not-applied", key_hash[:8], "--noinput").status == 2
+    listed = run(RESOLVE)
+    assert (listed.status, "cannot be listed" in listed.said) == (2, True)
     assert run(RESOLVE, key_hash, "--store=database").status == 1
     assert run(RESOLVE, "--not-applied", key_hash, "--noinput").status == 0
     site.serve(idempotent(make_order))

@@ -58,6 +58,9 @@ class Store(ABC):
     Every method raises IdempotencyUnavailable if the database or the cache fails.
     """
 
+    lists_records = True
+    """Whether records are found without their whole key hash."""
+
     @abstractmethod
     def find(self, claim: Claim) -> Record | None:
         """Return the record of the claim's key, or None."""
@@ -114,5 +117,5 @@ class Store(ABC):
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         """Return the unresolved requests whose key hash has this prefix, oldest first.
 
-        A cache finds a request only by its whole key hash.
+        Without `lists_records`, a request is found only by its whole key hash.
         """

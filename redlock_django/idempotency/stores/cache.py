@@ -29,6 +29,8 @@ class CacheStore(Store):
     view that completes late does not lose its response to a retry that marks it uncertain.
     """
 
+    lists_records = False
+
     def __init__(
         self,
         alias: str,

@@ -24,6 +24,7 @@ from redlock_django.management.operator_command import OperatorCommand, iso, ope
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
 
 NOT_RESOLVED = 1
+DIGITS = 64  # of a key hash
 DECLINED, UNKNOWN = "declined", "not found"
 STATUSES: Mapping[str, int] = {
     ResolveOutcome.RESOLVED.value: 0,
@@ -105,7 +106,13 @@ class Command(OperatorCommand):
             raise CommandError("\n".join(problems), returncode=worst)
 
     def _find(self, store: Store, keys: list[str]) -> list[Resolution]:
-        """Return one result for each hash prefix; raise CommandError if a prefix is ambiguous."""
+        """Return one result for each hash prefix; raise UsageError if one cannot be looked up."""
+        if not store.lists_records and not (keys and all(len(key) == DIGITS for key in keys)):
+            problem = (
+                "Records in a cache cannot be listed. Pass the whole key hash, all "
+                f"{DIGITS} digits, as the log shows it."
+            )
+            raise UsageError(problem)
         if not keys:
             return [Resolution("", one.key_hash, one) for one in store.unresolved()]
         results = []
@@ -160,6 +167,9 @@ class Command(OperatorCommand):
             self.write_json({"using": options["using"], "at": iso(time.time()), "records": every})
             return
         rows = [[str(value or "") for value in _described(result).values()] for result in results]
+        if not results:
+            self.warn("No request is unresolved.")
+            return
         heads = ("KEY", "STATE", "METHOD", "PATH", "USER", "SINCE")
         self.write_table(heads, rows, flexible=(3, 4))
 
