@@ -119,6 +119,7 @@ DRIFT_IS_A_STEP = (StepWatch.note, instead("0.01 * abs(...)", "0.0"))
 JUDGES: dict[str, Judge] = {
     "at a grant, no other client holds the resource": Judge(
         (Checker.granted, without("self._alone(holding)")), (HALF_IS_A_QUORUM,), "hold it", HALVED,
+        92,
     ),
     "after a renewal, no other client holds the resource": Judge(
         (Checker.renewed, without("self._alone(holding)")),
@@ -126,10 +127,10 @@ JUDGES: dict[str, Judge] = {
             never("now >= lease.until", nth=1), never("now >= lease.until", nth=1),
             always("tally.verdict is WON and ..."),
         )),),
-        "hold it", STALLING, 9,
+        "hold it", STALLING, 49,
     ),
     "no two clients hold a resource": Judge(
-        unraised(Checker._alone), (HALF_IS_A_QUORUM,), "hold it", HALVED,
+        unraised(Checker._alone), (HALF_IS_A_QUORUM,), "hold it", HALVED, 92,
     ),
     "only clock steps excuse two holders": Judge(
         (Holding.robbed, returns("True")),
@@ -139,7 +140,7 @@ JUDGES: dict[str, Judge] = {
     "only what no client can know of a server excuses two holders": Judge(
         (Holding.robbed, always("before <= max(unknown, ...)")),
         ((server_info.run_of, never("evicted.isdecimal()")),), "hold it",
-        EVICTING, 19,
+        EVICTING, 91,
     ),
     "only what no client can know of a server excuses a fence": Judge(
         (Checker._grows, always("new.began <= until")),
@@ -156,11 +157,11 @@ JUDGES: dict[str, Judge] = {
     ),
     "no client is refused beside a free slot": Judge(
         unraised(Checker.refused), ((Wait._may_take_another, returns("False")),),
-        "and r0 is free", PERMITS,
+        "and r0 is free", PERMITS, 43,
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 25,
+        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 38,
     ),
     "a fence grows although clocks step": Judge(
         unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
@@ -184,7 +185,7 @@ JUDGES: dict[str, Judge] = {
     "a round that was lost leaves no lock": Judge(
         unraised(Checker.left, 2),
         ((Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE")),),
-        "was left on", BREAKING, 11,
+        "was left on", BREAKING, 88,
     ),
     "no queue outlives its lock by much": Judge(
         unraised(Checker._queues, 1),
@@ -198,7 +199,7 @@ JUDGES: dict[str, Judge] = {
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
         ((Release.arguments, never("self.bury")),),
-        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 10,
+        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 4,
     ),
     "all clients end and reconnect once the faults are over": Judge(
         unraised(Simulation._check_left), ((Wire._again, without("self._dial(...)")),),
@@ -270,7 +271,7 @@ JUDGES: dict[str, Judge] = {
                 " and not (length and b'handed_on' in lock)",
             )),
         ),
-        "takes what was taken before", HANDING,
+        "takes what was taken before", HANDING, 31,
     ),
     "a taker has the fence of its giver": Judge(
         unraised(Checker.resumed, 2),
@@ -289,7 +290,7 @@ JUDGES: dict[str, Judge] = {
     "no clients wait in a cycle": Judge(
         unraised(Simulation._check_rings),
         ((ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)")),),
-        "acquire what all wait for", None, 41, 2,
+        "acquire what all wait for", None, 95, 2,
     ),
 }  # fmt: skip
 

@@ -207,7 +207,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _quorum_of_half: (2, "hold it"),
     _no_drift: (35, "hold it"),
     _validity_from_the_reply: (22, "hold it"),
-    _plain_del: (0, "hold it"),
+    _plain_del: (60, "hold it"),
     _no_quarantine: (2, "fence"),
     _no_confirm: (25, "fence"),
     _no_bound_on_proposals: (0, "fence"),
@@ -215,7 +215,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _acquire_overwrites: (0, "hold it"),
     _no_tombstone: (59, "buried"),
     _no_undo: (24, "left on"),
-    _undo_only_what_was_granted: (56, "left on"),
+    _undo_only_what_was_granted: (141, "left on"),
     _release_in_the_minimum_hold: (20, "hold it"),
 }
 

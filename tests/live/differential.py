@@ -76,6 +76,7 @@ class Pair:
         self.trace: list[str] = []
         for name in (*(command.name for command in COMMANDS), "join", *ASKED):
             client.script_load(script(name)[0])
+        self.tick()  # the first command has a time, too
 
     def _publish(self, channel: str, name: bytes) -> int:
         if channel not in HEARD:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache, partial
 from hashlib import sha1
@@ -20,15 +19,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-Comparison = Callable[["list[LocalMaster]"], None]
 
-
-def _compare_commands(masters: list[LocalMaster]) -> None:
-    for seed in range(4):
+def _compare_commands(masters: list[LocalMaster], first: int) -> None:
+    for seed in (first, 0, 1, 2, 3):
         test_scripts.test_the_model_answers_as_the_scripts_do(masters, seed)
 
 
-def _compare_joins(masters: list[LocalMaster]) -> None:
+def _compare_joins(masters: list[LocalMaster], _: int) -> None:
     test_scripts.test_the_model_joins_as_the_script_does(masters)
 
 
@@ -155,6 +152,19 @@ MUTANTS: list[tuple[str, str, str, str]] = [
      "#free + 1"),
 ]  # fmt: skip
 
+# The seeds that detect at once what seed 0 detects late, today; else one of the others will.
+SEEDS = {
+    "fences from the clock alone": 52, "a poisoned fence counts": 41, "an overlong lock stays": 13,
+    "foreign locks are cut": 8, "a foreign lock is listed once only": 46,
+    "confirm stores a poisoned fence": 16, "an extension shortens": 10,
+    "a swap compares the beginning of a token": 14, "a swap never shortens": 5,
+    "an undo leaves the tombstone": 35, "a swap is not in the index": 5,
+    "a shortened lock calls nobody": 19, "a turn never ends": 31,
+    "a stopped process has many turns": 31, "a late waiter waits for turns": 28,
+    "every turn is ignored": 2, "a release calls no waiter": 8,
+    "a stopped process watches itself": 8, "an overlong slot stays": 2,
+}  # fmt: skip
+
 
 @cache
 def mutated_script(mutant: str, target: str, replacement: str, name: str) -> tuple[str, str]:
@@ -196,22 +206,15 @@ def test_code_that_is_not_there_is_an_error_that_shows_the_closest() -> None:
         mutated_script("acquire", "if seen[33] then", "", "acquire")
 
 
-@pytest.mark.parametrize(
-    ("name", "target", "replacement"),
-    [mutant[1:] for mutant in MUTANTS],
-    ids=[mutant[0] for mutant in MUTANTS],
-)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_a_mutant_is_detected(
-    masters: list[LocalMaster],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    target: str,
-    replacement: str,
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch, mutant: tuple[str, str, str, str]
 ) -> None:
+    title, name, target, replacement = mutant
     mutated = partial(mutated_script, name, target, replacement)
     mutated(name)  # raises LookupError here rather than in the comparison
     monkeypatch.setattr(differential, "script", mutated)
-    compare: Comparison = _compare_joins if name == "join" else _compare_commands
+    compare = _compare_joins if name == "join" else _compare_commands
     # A script that fails where the model answers differs from it, too.
     with pytest.raises((AssertionError, ResponseError)):
-        compare(masters)
+        compare(masters, SEEDS.get(title, 0))
