@@ -78,6 +78,7 @@ def test_two_masters_on_one_machine(settings: Settings) -> None:
         ("redis://b/1", False),
         ("redis://b:6380", False),
         (["redis://primary", "redis://b?db=0"], True),
+        ("redis://b?socket_timeout=5&max_connections=9", True),
         ("redis://x,redis://b", True),
         ("no address", False),
         ("", False),

@@ -308,8 +308,6 @@ def test_a_cache_of_django_redis(settings: Settings) -> None:
         "db": 2,
         "username": "u",
         "password": CANARY,
-        "socket_timeout": 4,
-        "socket_connect_timeout": 5,
         "ssl_cert_reqs": "none",
     }
 
@@ -318,7 +316,7 @@ def test_a_redis_cache_of_django(settings: Settings) -> None:
     found = of_cache(
         settings,
         BACKEND=DJANGO_CACHE,
-        LOCATION=["redis://u:url@h"],
+        LOCATION=["redis://u:url@h?max_connections=9&socket_timeout=5&socket_keepalive=0"],
         OPTIONS={"db": 3, "password": "option", "pool_class": "x.Y"},
     )
     assert found == {

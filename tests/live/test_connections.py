@@ -20,7 +20,7 @@ from redlock_django.wire.servers.acl import LOCKS, least_acl
 from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,6 +98,18 @@ def test_a_user_with_the_acl_of_a_version_without_queues(
         use_a_lock(variant)
         variant.acquire("order:2", ttl=0.3, wait=60.0)
         assert variant.release(variant.acquire("order:2", wait=60.0)) is True
+
+
+@either
+def test_resp3_is_not_tried_with_protocol_2(name: str, masters: list[LocalMaster]) -> None:
+    """A proxy that does not know HELLO may close the connection."""
+    for protocol, pushes in ((2, False), (3, True)):
+        urls = [f"{master.url}?protocol={protocol}" for master in masters[:1]]
+        with joined(name, masters[:1], urls=urls) as variant:
+            use_a_lock(variant)
+            (master,) = variant.links.masters
+            assert master.link is not None
+            assert master.link.pushes is pushes
 
 
 @either

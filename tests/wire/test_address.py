@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from redis import BlockingConnectionPool, Redis
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from redlock_django.wire.servers.address import Address
@@ -33,7 +35,7 @@ def refused(url: Any, options: dict[str, Any] | None = None) -> ValueError | Non
         ("rediss://h:1", "h:1", SSLConnection, {}),
         ("rediss://h:1?ssl_cert_reqs=none", "h:1", SSLConnection, {"ssl_cert_reqs": "none"}),
         ("redis://u:p%2Fs%40@h", "h:6379", Connection, {"username": "u", "password": "p/s@"}),
-        ("redis://h?socket_timeout=0.2", "h:6379", Connection, {"socket_timeout": 0.2}),
+        ("redis://h?client_name=web", "h:6379", Connection, {"client_name": "web"}),
         ("redis://h?protocol=2", "h:6379", Connection, {"protocol": 2}),
         ("unix:///r/x.sock", "/r/x.sock", UnixDomainSocketConnection, {"path": "/r/x.sock"}),
         ("unix://u:p@/x?db=2", "/x/2", UnixDomainSocketConnection, {"password": "p", "db": 2}),
@@ -72,19 +74,23 @@ def test_a_url_is_understood(
         ("redis://h h", "a space or a control character"),
         ("redis://h\n", "a space or a control character"),
         ("redis://h#x", "percent-encoded"),
-        ("redis://h?socket_timout=1", "did you mean 'socket_timeout'"),
-        ("redis://h?max_connections=1", "unknown connection option 'max_connections'"),
-        ("redis://h?decode_responses=1", "unknown connection option 'decode_responses'"),
-        ("redis://h?host=other", "unknown connection option 'host'"),
+        ("redis://h?client_nam=web", "did you mean 'client_name'"),
+        ("redis://h?socket_timeout=1", "'socket_timeout' has no effect here: set MASTER_TIMEOUT"),
+        ("redis://h?max_connections=1", "'max_connections' has no effect here: remove it"),
+        ("redis://h?decode_responses=1", "'decode_responses' has no effect here: remove it"),
+        ("redis://h?host=other", "'host' has no effect here: write it in the URL"),
+        ("redis://h?socket_keepalive=0", "'socket_keepalive' is always on"),
         ("redis://h?db=1&db=2", "twice"),
         ("redis://h?db", "name=value"),
-        ("redis://h?socket_timeout=soon", "a value of the wrong kind"),
+        ("redis://h?protocol=soon", "a value of the wrong kind"),
+        ("redis://h?socket_keepalive_options=60", "must be a dict of numbers: write it in OPTIONS"),
+        ("redis://h?socket_type=1", "'socket_type' must be a number: write it in OPTIONS"),
         ("redis://h?protocol=9", "refuses these connection options: protocol"),
         ("redis://h?ssl_cert_reqs=none", "'ssl_cert_reqs' needs a rediss:// URL"),
         ("rediss://h?ssl_cert_reqs=maybe", "refuses these"),
         ("unix://", "no socket path"),
         ("unix:///", "no socket path"),
-        ("unix:///x?socket_keepalive=1", "unknown connection option 'socket_keepalive'"),
+        ("unix:///x?socket_keepalive=1", "connection option 'socket_keepalive' has no effect here"),
     ],
 )
 def test_a_bad_url_is_refused_with_a_clear_message(url: Any, says: str) -> None:
@@ -93,8 +99,8 @@ def test_a_bad_url_is_refused_with_a_clear_message(url: Any, says: str) -> None:
 
 def test_the_url_wins_over_the_options() -> None:
     address = Address.from_url(
-        "redis://u:url@h/1?socket_timeout=2",
-        {"username": "o", "password": "option", "db": 5, "socket_timeout": 9, "client_name": "c"},
+        "redis://u:url@h/1?client_name=url",
+        {"username": "o", "password": "option", "db": 5, "protocol": 2, "client_name": "c"},
     )
     assert address.kwargs == {
         "host": "h",
@@ -102,8 +108,8 @@ def test_the_url_wins_over_the_options() -> None:
         "db": 1,
         "username": "u",
         "password": "url",
-        "socket_timeout": 2.0,
-        "client_name": "c",
+        "protocol": 2,
+        "client_name": "url",
     }
 
 
@@ -111,7 +117,9 @@ def test_the_url_wins_over_the_options() -> None:
     ("options", "says"),
     [
         ({"pasword": "x"}, "did you mean 'password'"),
-        ({"retry": None}, "unknown connection option 'retry'"),
+        ({"retry": None}, "'retry' has no effect here: remove it: no command is repeated"),
+        ({"ssl": True}, "'ssl' has no effect here: write a rediss:// URL"),
+        ({"socket_keepalive": False}, "remove it, or set socket_keepalive_options"),
         ({"ssl_ca_certs": "/ca.pem"}, "'ssl_ca_certs' needs a rediss:// URL"),
         ({"db": "1"}, "the database (db) must be a whole number"),
         ({"db": True}, "the database (db) must be a whole number"),
@@ -119,6 +127,29 @@ def test_the_url_wins_over_the_options() -> None:
 )
 def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
     assert says in str(refused("redis://h", options))
+
+
+EFFECTIVE = {"client_name", "credential_provider", "db", "password", "protocol", "socket_type"}
+EFFECTIVE |= {"socket_keepalive", "socket_keepalive_options", "username"}
+
+
+def test_each_argument_of_redis_py_has_an_effect_or_is_refused_with_what_to_write() -> None:
+    classes = (Redis, BlockingConnectionPool, Connection, SSLConnection, UnixDomainSocketConnection)
+    every = {name for cls in classes for one in cls.__mro__ for name in signature(one).parameters}
+    taken = {name for name in every if refused("rediss://h", {name: None}) is None}
+    of_tls = {name for name in every if name.startswith("ssl_")}
+    assert {*taken} - of_tls <= EFFECTIVE
+    assert len(every) > 40
+    for name in every - EFFECTIVE - of_tls:
+        said = str(refused("rediss://h", {name: None}))
+        assert f"connection option {name!r} has no effect here: " in said
+        assert "remove it" in said or "set MASTER_TIMEOUT" in said or "write " in said
+
+
+def test_keepalive_options_have_an_effect_in_every_version_of_redis_py() -> None:
+    address = Address.from_url("redis://h", {"socket_keepalive_options": {4: 30}})
+    connection: Any = address.connection_class(**address.kwargs)
+    assert connection.socket_keepalive is True
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -136,16 +136,23 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     if isinstance(location, str):
         location = re.split("[;,]", location)
     given: Mapping[str, Any] = config.get("OPTIONS") or {}
-    upper = ("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
+    upper = ("USERNAME", "PASSWORD")
     merged = {
         **given,
         **{name.lower(): given[name] for name in upper if given.get(name)},
         **(given.get("CONNECTION_POOL_KWARGS") or {}),
     }
-    # The other options concern the cache: serializer, pool size, parser.
-    known = connection_options()
+    # The other options concern the cache: serializer, pool size, parser, timeouts.
+    known = connection_options() - {"socket_keepalive"}
     options = {k: v for k, v in merged.items() if k in known}
-    return [url for url in location if url], options
+    return [_for_locks(url, known) for url in location if url], options
+
+
+def _for_locks(url: str, known: Collection[str]) -> str:
+    """Return the URL of a cache without the query options that concern the cache."""
+    base, _, query = url.partition("?")
+    kept = [pair for pair in query.split("&") if pair.partition("=")[0] in known]
+    return f"{base}?{'&'.join(kept)}" if kept else base
 
 
 def _databases(config: Mapping[str, Any]) -> Iterator[tuple[Hashable, int]]:

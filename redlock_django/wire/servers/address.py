@@ -17,25 +17,48 @@ if TYPE_CHECKING:
 
     ConnectionClass = type[Connection | SSLConnection | UnixDomainSocketConnection]
 
-# The redis-py arguments that a site may set. The rest (retries, decoding, parsers) belongs to this
+# The redis-py arguments that a site may set. The rest (timeouts, retries, decoding) belongs to this
 # package: a connection that retries by itself makes a dead master cost seconds.
 _OPEN = frozenset(
     {
         "client_name",
         "credential_provider",
         "db",
-        "health_check_interval",
         "password",
         "protocol",
-        "socket_connect_timeout",
         "socket_keepalive",
         "socket_keepalive_options",
-        "socket_read_size",
-        "socket_timeout",
         "socket_type",
         "username",
     }
 )
+_TIMEOUTS = "set MASTER_TIMEOUT for replies and CONNECT_TIMEOUT for connecting"
+_URL = "write it in the URL"
+_BYTES = "remove it: replies are bytes, which this package reads"
+_RETRIES = "remove it: no command is repeated, and wait= makes an attempt last longer"
+_POOL = "remove it: a process has one connection to each server"
+_INSTEAD = {
+    "socket_timeout": _TIMEOUTS,
+    "socket_connect_timeout": _TIMEOUTS,
+    "timeout": _TIMEOUTS,
+    "host": _URL,
+    "port": _URL,
+    "path": _URL,
+    "unix_socket_path": "write a unix:// URL",
+    "ssl": "write a rediss:// URL",
+    "decode_responses": _BYTES,
+    "encoding": _BYTES,
+    "encoding_errors": _BYTES,
+    "retry": _RETRIES,
+    "retry_on_timeout": _RETRIES,
+    "retry_on_error": _RETRIES,
+    "connection_pool": _POOL,
+    "connection_pool_class": _POOL,
+    "max_connections": _POOL,
+    "single_connection_client": _POOL,
+    "health_check_interval": "remove it: the kernel probes idle connections",
+}
+"""What to write instead of a redis-py argument that would have no effect."""
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
 _PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
 
@@ -115,6 +138,7 @@ class Address:
         for login in ("username", "password"):
             if not isinstance(kwargs.get(login), str | bytes | None):
                 raise ValueError(f"{login} must be a string, got {type(kwargs[login]).__name__}")
+        _check_sockets(kwargs)
         kwargs["db"] = _db(parts, kwargs.get("db", 0))
         kwargs.pop("connection_class", None)
         _check_accepted(connection_class, kwargs)
@@ -216,12 +240,25 @@ def _query(parts: SplitResult) -> list[str]:
 
 
 def _check_names(names: Collection[str], scheme: str) -> None:
+    """Raise ValueError for the first name that would have no effect, with what to write instead."""
     for name in names:
         if name in _accepted(scheme):
             continue
         if name in _accepted("rediss") and str(name).startswith("ssl_"):
             raise ValueError(f"option {name!r} needs a rediss:// URL")
+        if name in _arguments_of_redis_py():
+            instead = _INSTEAD.get(name, "remove it: it concerns other parts of redis-py")
+            raise ValueError(f"connection option {name!r} has no effect here: {instead}")
         raise ValueError(f"unknown connection option {name!r}{nearest(name, _accepted(scheme))}")
+
+
+def _arguments_of_redis_py() -> set[str]:
+    """Return the names of all arguments that a client, a pool or a connection of redis-py takes."""
+    from redis import BlockingConnectionPool, Redis
+
+    classes = (*_classes().values(), Redis, BlockingConnectionPool)
+    lineages = (cls for one in classes for cls in one.__mro__)
+    return {name for cls in lineages for name in inspect.signature(cls).parameters} | {*_INSTEAD}
 
 
 def _parse(url: str) -> dict[str, Any]:
@@ -243,6 +280,21 @@ def _db(parts: SplitResult, db: Any) -> int:
     if isinstance(db, bool) or not isinstance(db, int) or db < 0:
         raise ValueError("the database (db) must be a whole number, 0 or more")
     return db
+
+
+def _check_sockets(kwargs: dict[str, Any]) -> None:
+    """Check the options of sockets, which redis-py uses only when it connects."""
+    if not kwargs.get("socket_keepalive", True):
+        raise ValueError(
+            "connection option 'socket_keepalive' is always on, because routers forget idle "
+            "connections: remove it, or set socket_keepalive_options"
+        )
+    for name, kind in (("socket_keepalive_options", Mapping), ("socket_type", int)):
+        if kwargs.get(name) is not None and not isinstance(kwargs[name], kind):
+            wanted = "a number" if kind is int else "a dict of numbers"
+            raise ValueError(f"connection option {name!r} must be {wanted}: write it in OPTIONS")
+    if kwargs.get("socket_keepalive_options"):
+        kwargs["socket_keepalive"] = True  # without it, redis-py ignores them
 
 
 def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]) -> None:

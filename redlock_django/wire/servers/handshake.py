@@ -131,7 +131,7 @@ def join(
         run_id = run_of(info)
         trust = _ask_for_trust(connection, address.name, run_id, deployment, membership)
         taken: socket.socket = connection._sock
-        pushes = speaks_resp3(taken)
+        pushes = address.kwargs.get("protocol") != 2 and speaks_resp3(taken)
         # From here on the socket belongs to the link: redis-py must neither close nor shut it down.
         connection._sock = None
     except Unfit:
@@ -190,8 +190,8 @@ def prepare(address: Address, timeout: float) -> Any:
             raise Unfit(f"is not connected to: {option} names {path!r}, which cannot be read")
     return address.connection_class(
         **{
-            "protocol": 2,  # RESP3 is negotiated last: not every server supports it
             **address.kwargs,
+            "protocol": 2,  # RESP3 is negotiated last: not every server supports it
             **(_primary_of(address, timeout / 2) if address.sentinels else {}),
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
