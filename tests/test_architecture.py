@@ -55,7 +55,7 @@ LAYERS = [
     locking.lock
     locking.leader locking.resumed_lock locking.unused_locks
     fenced operate.* models migrations.*
-    web web.answers web.view_kinds
+    web web.answers web.view_kinds web.disconnects
     web.request_values
     web.name_templates web.transactions
     web.options web.hold

@@ -1,16 +1,9 @@
-"""One call of a view under its lock, for sync and async.
-
-Django cancels an async view when the client disconnects. That stops neither a thread of
-`asyncio.to_thread` nor a query, so the lock would be free before their work is committed, and the
-effects of a request with an idempotency key would be unknown. So the view is finished first.
-"""
+"""One call of a view under its lock, for sync and async."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,8 +12,13 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from redlock_django.conf.settings import changes_templates, check_installed
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost, RedlockError
-from redlock_django.locking.event_loops import finish_despite_cancellation
+from redlock_django.exceptions import (
+    AlreadyHeld,
+    InvalidRedlock,
+    LockLost,
+    NotAcquired,
+    RedlockError,
+)
 from redlock_django.locking.transactions.open_transactions import guard_commits, open_blocks
 from redlock_django.web.answers import (
     aanswer,
@@ -29,6 +27,7 @@ from redlock_django.web.answers import (
     judge_effects,
     was_rolled_back_by_django,
 )
+from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.request_state import RequestState
 from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
@@ -198,10 +197,7 @@ class Call(NamedTuple):
         try:
             return self._run_under_lock(progress, locks_it)
         except RedlockError as error:
-            if isinstance(error, AlreadyHeld) and not progress.begun:
-                raise locked_twice_error(self.view, self.request, error) from None
-            if not has_problem(error):
-                raise
+            self._raise_unanswered(error, progress)
             return self._answer_error(error, progress)
 
     def _run_under_lock(self, progress: Progress, locks_it: bool) -> Any:
@@ -250,6 +246,15 @@ class Call(NamedTuple):
             progress.finished = True
         return response
 
+    def _raise_unanswered(self, error: RedlockError, progress: Progress) -> None:
+        """Raise an error that has no answer, or whose answer would be recorded."""
+        if isinstance(error, AlreadyHeld) and not progress.begun:
+            raise locked_twice_error(self.view, self.request, error) from None
+        # The view that is recorded has called this one, and may return its answer as its own.
+        is_inside = self.state.has_recorder and progress.recorder is None
+        if not has_problem(error) or (is_inside and isinstance(error, (NotAcquired, LockLost))):
+            raise error
+
     def _answer_error(self, error: RedlockError, progress: Progress) -> Any:
         """Return the answer to a lock error, or raise it if a block around must be rolled back."""
         if isinstance(error, LockLost):
@@ -293,10 +298,7 @@ class Call(NamedTuple):
         try:
             return await self._arun_under_lock(progress, locks_it)
         except RedlockError as error:
-            if isinstance(error, AlreadyHeld) and not progress.begun:
-                raise locked_twice_error(self.view, self.request, error) from None
-            if not has_problem(error):
-                raise
+            self._raise_unanswered(error, progress)
             judge_effects(error, self.request, undone=progress.is_undone(error, self.request))
             own = self.options.own_answer(self.request, error)
             if inspect.isawaitable(own):
@@ -304,7 +306,7 @@ class Call(NamedTuple):
             if own is None:
                 status = self.options.status_for(error)
                 own = await aanswer(self.request, error, status=status)
-            return own
+                return own
 
     async def _arun_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view and its recorder, and release or keep the lock."""
@@ -372,27 +374,3 @@ class Call(NamedTuple):
 def _finish(recorder: Recorder, response: Any) -> None:
     recorder.finish(response)
     recorder.committed()
-
-
-logger = logging.getLogger("redlock_django")
-
-
-async def finish_without_client(
-    view: Coroutine[Any, Any, Any], has_begun: Callable[[], bool]
-) -> Any:
-    """Return the response of a view. If the client leaves, finish the view first if it has begun.
-
-    Its response is then closed, and its error is logged.
-    """
-    return await finish_despite_cancellation(view, has_begun, _discard)
-
-
-async def _discard(task: asyncio.Task[Any]) -> None:
-    """Log the error of a view without a client, or close its response."""
-    error = task.exception()
-    if error is not None:
-        logger.error("redlock: a view failed after its client had left", exc_info=error)
-        return
-    response = task.result()
-    if getattr(response, "streaming", False):
-        await sync_to_async(response.close)()  # releases the lock that is kept for the stream

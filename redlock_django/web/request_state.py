@@ -71,6 +71,8 @@ class RequestState:
     """True if a wrapper that records requests is running the view."""
     recorder: Recorder | None = None
     """The recorder for the next call of a view."""
+    has_recorder = False
+    """True if a call of a view has taken the recorder: the result of the view is recorded."""
     deferred_lock: LockOptions | None = None
     """The lock that the wrapper that records requests has to acquire."""
     _prepared: tuple[Exception, HttpResponse] | None = None
@@ -97,7 +99,14 @@ class RequestState:
     def take_recorder(self) -> Recorder | None:
         """Return the recorder, and remove it: it is for one call of a view."""
         recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            self.has_recorder = True
         return recorder
+
+    def end_recording(self) -> None:
+        """Forget the recorder, which is still there if a decorator has answered for the view."""
+        self.recording = self.has_recorder = False
+        self.recorder = None
 
     def take_deferred_lock(self) -> LockOptions | None:
         """Return the options of the deferred lock, and remove them."""

@@ -613,3 +613,34 @@ def test_the_lock_of_a_handler_of_another_method_is_in_order(
     site.serve(AROUND_THE_HANDLER[place](Get), configured={"STORE": "cache"})
     assert not {"E005", "E006", "E056"} & found().keys()
     assert site.client.get("/", headers={"Idempotency-Key": KEY}).status_code == 200
+
+
+@pytest.mark.parametrize("store", ["database", "cache"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_refusal_of_another_locked_view_is_never_recorded(
+    site: Site,
+    monkeypatch: pytest.MonkeyPatch,
+    held_elsewhere: Callable[[str], AbstractContextManager[None]],
+    sees_commits: None,
+    is_async: bool,
+    store: str,
+) -> None:
+    """The refusal says that a retry may help, so a retry must not get it again."""
+
+    def outer(request: HttpRequest, **_: Any) -> Any:
+        return locked(function)(request)
+
+    async def aouter(request: HttpRequest, **_: Any) -> Any:
+        return await locked(afunction)(request)
+
+    async def afunction(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=201)
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(idempotent(aouter if is_async else outer), configured={"STORE": store})
+    with held_elsewhere("order:7"):
+        assert site.post().status_code == 423
+    is_undone = store == "database" and not is_async
+    assert site.post().status_code == (201 if is_undone else 409)
+    with held_elsewhere("order:7"):
+        assert site.post(key=None).status_code == 423

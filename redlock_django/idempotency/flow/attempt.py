@@ -60,7 +60,8 @@ from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.locking.counters import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
-from redlock_django.web.call import Call, DecoratedView, finish_without_client
+from redlock_django.web.call import Call, DecoratedView
+from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.options import (
     has_pools,
     no_lock,

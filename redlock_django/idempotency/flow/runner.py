@@ -105,10 +105,7 @@ class Runner:
             reply = getattr(self._call.owner, "answer_lock_error", answer)
             return reply(self._call.request, error)
         finally:
-            self._state.recording = False
-            self._state.recorder = (
-                None  # still there if a decorator has answered instead of the view
-            )
+            self._state.end_recording()
 
     async def arun(self, steps: Steps) -> Any:
         """Return the response to an async view's request."""
@@ -120,10 +117,7 @@ class Runner:
             self._set_problem_base(error)
             return await aanswer(self._call.request, error)
         finally:
-            self._state.recording = False
-            self._state.recorder = (
-                None  # still there if a decorator has answered instead of the view
-            )
+            self._state.end_recording()
 
     def _perform(self, stack: ExitStack, step: AttemptStep) -> Any:
         match step:
