@@ -9,7 +9,7 @@ opens the same one itself. Where a transaction is already open, the lock is kept
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -65,13 +65,29 @@ def marker_of_request(
     `own` is the marker of a function, `owner` the instance a method belongs to, or None.
     """
     if request.resolver_match is not None:
-        found = getattr(request.resolver_match.func, "_non_atomic_requests", None)
+        found = getattr(request.resolver_match.func, "_non_atomic_requests", ())
+        if not isinstance(found, TransactionMarker):
+            return _marker_of_unopened(found)
     elif owner is None:
         found = own
     else:
         # A request without a URL, as in tests: as_view() would have copied it from dispatch.
         found = getattr(getattr(type(owner), "dispatch", None), "_non_atomic_requests", None)
     return found if isinstance(found, TransactionMarker) else None
+
+
+def _marker_of_unopened(excluded: Iterable[str]) -> TransactionMarker | None:
+    """Return a marker for the transactions that Django has not opened, although it seems so.
+
+    A middleware may have replaced `resolver_match`, and the view of the URL had a marker.
+    """
+    opened = [
+        alias
+        for alias, database in connections.settings.items()
+        if database["ATOMIC_REQUESTS"] and connections[alias].in_atomic_block
+    ]
+    marker = TransactionMarker([*excluded, *opened])
+    return marker if marker.atomic_aliases() else None
 
 
 def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:

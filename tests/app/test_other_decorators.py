@@ -1,0 +1,101 @@
+"""Locks of views together with decorators and middleware of Django and of the site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import ResolverMatch, path
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from pytest_django import Settings
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from redlock_django import LockResourceMixin, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+Urls = Callable[..., None]
+locked = lock_resource("order:<int:pk>")
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _plain(memory: None, settings: Settings) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+
+
+def pay(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse("atomic" if connection.in_atomic_block else "")
+
+
+async def apay(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+class Pay(View):
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return pay(request, pk)
+
+
+class Mixed(LockResourceMixin, Pay):
+    lock_key = "order:<int:pk>"
+
+
+@method_decorator(locked, name="dispatch")
+class Dispatch(Pay):
+    pass
+
+
+class RestPay(LockAPIMixin, APIView):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    def post(self, request: Request, pk: int) -> HttpResponse:
+        return pay(request, pk)
+
+
+class RestLocked(RestPay):
+    @locked
+    def post(self, request: Request, pk: int) -> HttpResponse:
+        return pay(request, pk)
+
+
+class ReplacesMatch:
+    """A middleware that replaces `request.resolver_match`."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *_: object) -> None:
+        request.resolver_match = ResolverMatch(lambda request: None, (), {})
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        locked(pay),
+        locked(Pay.as_view()),
+        Dispatch.as_view(),
+        Mixed.as_view(),
+        RestPay.as_view(),
+        RestLocked.as_view(),
+        pay,
+    ],
+)
+def test_a_view_keeps_its_transaction_when_a_middleware_replaces_its_match(
+    urls: Urls, settings: Settings, view: Any
+) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ReplacesMatch"]
+    rule = {"view": "ruled", "key": "order:<int:pk>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule] if view is pay else []}}
+    urls(path("<int:pk>/", view, name="ruled"))
+    assert Client().post("/7/").content == b"atomic"
