@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.translation import gettext
@@ -250,11 +251,20 @@ def answer(request: HttpRequest, error: RedlockError, *, status: int | None = No
     """
     wait = retry_after(error)
     response = _written(request, problem_of(error, status=status), wait)
-    response["Cache-Control"] = "no-store"
+    forbid_storing(response)
     response["Vary"] = "Accept"
     if wait is not None:
         response["Retry-After"] = str(wait)
     return response
+
+
+def forbid_storing(response: Any) -> None:
+    """Make caches store no answer to an error, unless its site has said otherwise.
+
+    What `on_locked` returns may have the status 200, and `@cache_page` would serve it for minutes.
+    """
+    if isinstance(response, HttpResponseBase):
+        response.setdefault("Cache-Control", "no-store")
 
 
 async def aanswer(

@@ -23,6 +23,7 @@ from redlock_django.locking.transactions.open_transactions import guard_commits,
 from redlock_django.web.answers import (
     aanswer,
     answer,
+    forbid_storing,
     has_problem,
     judge_effects,
     was_rolled_back_by_django,
@@ -266,6 +267,7 @@ class Call(NamedTuple):
         if own is None:
             reply = getattr(self.owner, "answer_lock_error", answer)
             own = reply(self.request, error, status=self.options.status_for(error))
+        forbid_storing(own)
         if not (self.state.has_middleware and progress.blocks):
             return own
         # Only an exception rolls back the outer block.
@@ -306,7 +308,8 @@ class Call(NamedTuple):
             if own is None:
                 status = self.options.status_for(error)
                 own = await aanswer(self.request, error, status=status)
-                return own
+            forbid_storing(own)
+            return own
 
     async def _arun_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view and its recorder, and release or keep the lock."""

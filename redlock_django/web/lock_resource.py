@@ -82,8 +82,9 @@ def lock_resource(
     `ttl` and `wait` are seconds or timedeltas; None is the setting of the alias. `methods` are the
     HTTP methods to lock, None for all. `status` is the HTTP status of the answer to a held lock
     (409, 423, 429 or 503). `on_locked(request, error)` may return that answer, or None for the
-    default one. If the client leaves, an async view runs to its end under the lock with
-    `on_disconnect="finish"`, and is cancelled with "cancel"; None is the setting of the alias.
+    default one; caches do not store it, unless it has a `Cache-Control` of its own. If the client
+    leaves, an async view runs to its end under the lock with `on_disconnect="finish"`, and is
+    cancelled with "cancel"; None is the setting of the alias.
 
     `in_transaction`, an alias of DATABASES, makes the transaction of the view the lock, as
     `transaction_lock()` does: nothing is asked of the store of `using`.

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from asgiref.sync import async_to_sync
+from django.core.cache import cache
+from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.urls import ResolverMatch, path
 from django.utils.decorators import method_decorator
+from django.views.decorators.cache import cache_page
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.request import Request
@@ -99,3 +102,26 @@ def test_a_view_keeps_its_transaction_when_a_middleware_replaces_its_match(
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule] if view is pay else []}}
     urls(path("<int:pk>/", view, name="ruled"))
     assert Client().post("/7/").content == b"atomic"
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_on_locked_returns_is_not_cached(
+    urls: Urls,
+    monkeypatch: pytest.MonkeyPatch,
+    held_elsewhere: Callable[[str], Any],
+    is_async: bool,
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    cache.clear()
+
+    def served(own: HttpResponse) -> Any:
+        lock_it = lock_resource("order:<int:pk>", on_locked=lambda request, error: own)
+        return cache_page(60)(lock_it(apay if is_async else pay))
+
+    kept = HttpResponse("busy", headers={"Cache-Control": "max-age=1"})
+    urls(path("own/<int:pk>/", served(HttpResponse("busy"))), path("kept/<int:pk>/", served(kept)))
+    get: Any = async_to_sync(AsyncClient().get) if is_async else Client().get
+    with held_elsewhere("order:7"):
+        assert get("/own/7/")["Cache-Control"] == "no-store"
+        assert get("/kept/7/")["Cache-Control"] == "max-age=1"
+    assert get("/own/7/").content == b""
