@@ -22,7 +22,8 @@ from redlock_django.web.view_kinds import (
     opens_transaction,
 )
 
-_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", "redlock_django.web.verified_by")
+_VERIFIED_BY = "redlock_django.web.verified_by"
+_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", _VERIFIED_BY)
 
 _HINT = (
     "Put @lock_resource below @verified_by and login and permission decorators, LockResourceMixin "
@@ -76,6 +77,42 @@ def locked_twice(view: Any, handler: ViewHandler) -> Iterator[CheckMessage]:
                 hint="Lock one name in one place: remove it from one of them.",
                 id="redlock_django.E055",
             )
+
+
+def conditions_before_lock(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
+    """Yield W057 for @condition, @etag or @last_modified above the lock of a view.
+
+    It compares If-Match before the lock is acquired, with what the holder of the lock may change.
+    """
+    owner = getattr(view, "view_class", None)
+    functions = [view, getattr(owner, "dispatch", None), *(each.function for each in handlers)]
+    names = dict.fromkeys(view_name(each) for each in functions if _has_condition_above(each))
+    for name in names:
+        yield checks.Warning(
+            f"{name}: @condition, @etag or @last_modified is above @lock_resource or @idempotent, "
+            "so If-Match is compared before the lock is acquired: of two requests with one ETag, "
+            "both may pass. A retry of an idempotent request is answered 412, and not replayed.",
+            hint="Put it directly on the view, below @lock_resource and @idempotent. If the view "
+            "changes nothing, silence this check.",
+            id="redlock_django.W057",
+        )
+
+
+def _has_condition_above(view: Any) -> bool:
+    """Return whether a view has a lock or a record, with a condition of Django around it."""
+    found = False
+    while view is not None:
+        function = _in_order(view)
+        module = module_of(function)
+        if module.startswith("redlock_django.") and module != _VERIFIED_BY:
+            return found
+        code = getattr(function, "__code__", None)
+        found = found or (
+            module == "django.views.decorators.http"
+            and "_pre_process_request" in getattr(code, "co_freevars", ())
+        )
+        view = getattr(function, "__wrapped__", None)
+    return False
 
 
 def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:

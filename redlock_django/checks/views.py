@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import handlers_of, transactions_around
 from redlock_django.checks.lock_order import (
+    conditions_before_lock,
     decorators_outside_transaction,
     locked_twice,
     login_inside_lock,
@@ -40,7 +41,8 @@ def check_views(**_: Any) -> list[CheckMessage]:
     REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
     locked in the store and in a transaction. W049: a template that is locked with two limits.
-    E055: a handler that locks what a lock around it holds.
+    E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the
+    lock.
     """
     errors = partial(_route_errors, planned=_planned())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
@@ -180,6 +182,7 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
     yield from decorators_outside_transaction(view)
+    yield from conditions_before_lock(view, handlers_of(view))
     yield from login_inside_lock(view, handlers_of(view), rule=planned.get(route.pattern))
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)

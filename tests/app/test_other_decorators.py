@@ -14,13 +14,15 @@ from django.test import AsyncClient, Client
 from django.urls import ResolverMatch, path
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_page
+from django.views.decorators.http import condition, etag, require_POST
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, lock_resource
+from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
+from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
@@ -125,3 +127,61 @@ def test_what_on_locked_returns_is_not_cached(
         assert get("/own/7/")["Cache-Control"] == "no-store"
         assert get("/kept/7/")["Cache-Control"] == "max-age=1"
     assert get("/own/7/").content == b""
+
+
+def version(request: HttpRequest, pk: int) -> str:
+    return '"1"'
+
+
+class EtagOnHandler(View):
+    @etag(version)
+    @locked
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator([etag(version), locked], name="dispatch")
+class EtagOnDispatch(Pay):
+    pass
+
+
+@method_decorator([locked, etag(version)], name="dispatch")
+class EtagInside(Pay):
+    pass
+
+
+@method_decorator(etag(version), name="dispatch")
+class EtagOnMixin(Mixed):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("view", "name"),
+    [
+        (etag(version)(locked(pay)), ".pay"),
+        (condition(version)(locked(apay)), ".apay"),
+        (require_POST(etag(version)(require_POST(locked(pay)))), ".pay"),
+        (etag(version)(idempotent(pay)), ".pay"),
+        (etag(version)(locked(Pay.as_view())), ".Pay"),
+        (EtagOnHandler.as_view(), ".post"),
+        (EtagOnDispatch.as_view(), ".dispatch"),
+        (EtagOnMixin.as_view(), ".dispatch"),
+        (locked(etag(version)(pay)), None),
+        (etag(version)(pay), None),
+        (EtagInside.as_view(), None),
+        (require_POST(locked(pay)), None),
+    ],
+)
+def test_a_condition_that_is_compared_before_the_lock(
+    urls: Urls,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    sees_commits: None,
+    view: Any,
+    name: str | None,
+) -> None:
+    urls(path("<int:pk>/", view))
+    if name is None:
+        assert "W057" not in found()
+    else:
+        assert f"{name}: @condition, @etag or @last_modified is above" in found()["W057"]
