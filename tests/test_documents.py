@@ -21,8 +21,8 @@ BASES = (".", "redlock_django", "redlock_django/management", "redlock_django/tem
 ELSEWHERE = ("site1/", "shop/")
 # Names the files of the commit that was measured.
 RECORDS = {ROOT / "docs/benchmarks.md"}
-# As `wc -w` counts them, about 3 % above what they had when they were last shortened.
-MOST_WORDS = 70_000
+# As `wc -w` counts them, about 500 above what they had when they were last shortened.
+MOST_WORDS = 65_200
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
