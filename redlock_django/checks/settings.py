@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from django.core import checks
@@ -21,9 +22,19 @@ _EXAMPLE = (
     '"redis://10.0.0.3:6379/0"]}}'
 )
 
+_NUMBERS = {
+    "profile": "PROFILE",
+    "ttl": "MAX_TTL",
+    "skew": "MAX_CLOCK_SKEW",
+    "delay": "RESTART_DELAY",
+}
+"""The setting behind each number of a fingerprint; the others follow from MASTERS."""
+
 
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Return E001 (invalid alias), E002 (invalid rule) and E003 (rules without LockMiddleware).
+
+    E058 is returned for two aliases of which only one can use a master that both have.
 
     W002 to W010 are returned for settings that are valid but probably not intended.
     """
@@ -38,6 +49,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
             messages.append(Error(str(error), hint=hint, id="redlock_django.E001"))
     if not messages and any(options.rules for options in valid):
         messages += _rules()
+    messages += _other_deployments(valid)
     for options in valid:
         messages += _masters(options)
         messages += _times(options)
@@ -65,6 +77,42 @@ def _rules() -> Iterator[CheckMessage]:
             "AuthenticationMiddleware.",
             id="redlock_django.E003",
         )
+
+
+def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]:
+    """Yield E058 for each alias that shares a master with an earlier one of other settings."""
+    known: dict[Hashable, tuple[AliasSettings, str, str]] = {}
+    for options in every:
+        shards = redlock_settings(options.store) if options.backend_class.is_shared else ()
+        reported: set[str] = set()
+        for shard in shards:
+            prefix, fingerprint = shard.key_prefix, shard.deployment.fingerprint
+            for address in shard.addresses:
+                sentinels = tuple(sorted(str(one.endpoint) for one in address.sentinels))
+                place = (address.store, sentinels, prefix)
+                first, other, name = known.setdefault(place, (options, fingerprint, address.name))
+                if other != fingerprint and first.alias not in reported:
+                    reported.add(first.alias)
+                    yield Error(
+                        f"REDLOCK[{options.alias!r}] and REDLOCK[{first.alias!r}] have the master "
+                        f"{name} and KEY_PREFIX {prefix!r} in common, but not "
+                        f"{_differences(fingerprint, other)}. A master belongs to one of them, and "
+                        "the other one acquires no lock.",
+                        hint="Use the same values for both, or another KEY_PREFIX for one of them, "
+                        "whose locks then exclude none of the other.",
+                        id="redlock_django.E058",
+                    )
+
+
+def _differences(one: str, other: str) -> str:
+    """Return the settings in which two fingerprints differ."""
+    numbers, others = (dict(re.findall(r"(\w+)=(\w+)", each)) for each in (one, other))
+    names = {
+        _NUMBERS.get(key, "MASTERS")
+        for key in numbers.keys() | others
+        if numbers.get(key) != others.get(key)
+    }
+    return ", ".join(sorted(names))
 
 
 def _masters(options: AliasSettings) -> Iterator[CheckMessage]:

@@ -117,6 +117,42 @@ def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
     assert of(settings, MAX_HOLD=14) == {}
 
 
+@pytest.mark.parametrize(
+    ("masters", "keys", "common", "differ"),
+    [
+        (THREE, {"MAX_TTL": 30}, "a:6379", "MAX_TTL, RESTART_DELAY"),
+        (THREE, {"MAX_CLOCK_SKEW": 0.4, "RESTART_DELAY": 70}, "a:6379", "MAX_CLOCK_SKEW, RESTART"),
+        (["redis://A./0", "redis://d", "redis://e"], {}, "a:6379", "MASTERS"),
+        ([THREE, ["redis://d", "redis://e", "redis://f"]], {}, "a:6379", "MASTERS"),
+        (["redis://c"], {"PROFILE": "failover"}, "c:6379", "MASTERS, PROFILE, RESTART_DELAY"),
+    ],
+)
+def test_two_aliases_of_which_only_one_can_use_a_master(
+    settings: Settings, masters: Any, keys: dict[str, Any], common: str, differ: str
+) -> None:
+    other = {"MASTERS": masters, **keys}
+    settings.REDLOCK = {"default": {"MASTERS": THREE}, "other": other}
+    said = found()["E058"]
+    assert f"['default'] have the master {common} and KEY_PREFIX 'redlock' in common" in said
+    assert f"but not {differ}" in said
+    assert said.count("in common") == 1
+    settings.REDLOCK = {"default": {"MASTERS": THREE}, "other": {**other, "KEY_PREFIX": "other"}}
+    assert "E058" not in found()
+
+
+def test_aliases_that_may_share_their_masters(settings: Settings) -> None:
+    service = {"MASTERS": ["redis://main"], "PROFILE": "failover", "SENTINELS": ["redis://s:26379"]}
+    settings.REDLOCK = {
+        "default": {"MASTERS": THREE},
+        "same": {"MASTERS": THREE[::-1], "TTL": 5, "FENCE_TTL": 900, "MASTER_TIMEOUT": 1},
+        "another database": {"MASTERS": [f"{url}/1" for url in THREE], "MAX_TTL": 30},
+        "memory": {"MASTERS": THREE, "MAX_TTL": 30, "BACKEND": MEMORY},
+        "service": service,
+        "another service": {**service, "SENTINELS": ["redis://t:26379"], "MAX_TTL": 30},
+    }
+    assert "E058" not in found()
+
+
 def test_a_missing_default_alias_is_reported(settings: Settings) -> None:
     settings.REDLOCK = {"payments": {"MASTERS": THREE}}
     assert "no alias 'default'" in found()["W010"]
