@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,8 +113,8 @@ class DecoratedView:
         """
         check_installed()
         for request in args[1::-1]:
-            wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
-            if wrapped or isinstance(request, HttpRequest):
+            wrapped = not isinstance(request, HttpRequest)
+            if not wrapped or isinstance(getattr(request, "_request", None), HttpRequest):
                 owner = self.bound_to if request is args[0] else args[0]
                 return Call(
                     self,
@@ -186,7 +185,7 @@ class Call(NamedTuple):
         if self.defers_lock:
             self.state.deferred_lock = self.options
             return self.view(*self.args, **self.kwargs)
-        recorder = self.state.take_recorder()
+        recorder = self.state.recorder and self.state.take_recorder()
         locks_it = self.options.apply_to(self.request)
         if recorder is None and not locks_it:
             return call_in_transactions(
@@ -285,7 +284,7 @@ class Call(NamedTuple):
             return await self.view(*self.args, **self.kwargs)
         in_transaction = self.options.in_transaction is not None
         check_async(self.view, self.marker, in_transaction=in_transaction)
-        recorder = self.state.take_recorder()
+        recorder = self.state.recorder and self.state.take_recorder()
         locks_it = self.options.apply_to(self.request)
         if recorder is None and not locks_it:
             return await self.view(*self.args, **self.kwargs)
@@ -314,13 +313,17 @@ class Call(NamedTuple):
     async def _arun_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view and its recorder, and release or keep the lock."""
         recorder = progress.recorder
-        async with AsyncExitStack() as stack:
-            held = await self._aenter(stack) if locks_it else None
+        held = await self._alock() if locks_it else None
+        failure: type[BaseException] | None = None
+        # Acquired inside of the `try`, as in `_run_under_lock`.
+        try:
+            if held is not None:
+                await self.options.aenter(held, self.decorated.view)
             if recorder is not None:
                 recorder.begun = True  # the client may leave while the record is written
                 await sync_to_async(recorder.begin)(())
             progress.begun = True
-            response = await self.view(*self.args, **self.kwargs)
+            response = await self.decorated.view(*self.args, **self.kwargs)
             if self._renders(response):
                 response = await sync_to_async(response.render)()
             if recorder is not None:
@@ -330,8 +333,12 @@ class Call(NamedTuple):
                 if self.state.has_middleware and self.renders_later:
                     self.state.keep(held)
                 self.state.keep_for_stream(response, self.request, held)
-                if held in self.state.locks:
-                    stack.pop_all()
+        except BaseException as error:
+            failure = type(error)
+            raise
+        finally:
+            if held is not None and (failure or held not in self.state.locks):
+                await held.__aexit__(failure)
         return response
 
     def _lock(self, *, durable: bool) -> tuple[Lock | None, TransactionLock | None]:
@@ -343,22 +350,19 @@ class Call(NamedTuple):
             return None, options.transaction_lock(names, durable=durable)
         return options.lock(request, names), None
 
-    async def _aenter(self, stack: AsyncExitStack) -> Lock:
-        """Acquire the lock of an async view, and return it; `stack` releases it."""
+    async def _alock(self) -> Lock:
+        """Return the lock of an async view, to acquire."""
         options, request = self.options, self.request
         self._prepare()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
-        lock = options.lock(request, names)
-        stack.push_async_exit(lock)  # before it is acquired, as in `_run_under_lock`
-        await options.aenter(lock, self.view)
-        return lock
+        return options.lock(request, names)
 
     def _prepare(self) -> None:
         """Check that this view can be locked, and read the body before the lock is acquired."""
-        may_authenticate = self.decorated.facts.may_authenticate or is_rest_view(self.owner)
-        if may_authenticate and not self.wrapped:
-            self.options.check_order(self.view, self.owner)
-        self.options.check_kwargs(self.view, self.kwargs)
+        decorated = self.decorated
+        if not self.wrapped and (decorated.facts.may_authenticate or is_rest_view(self.owner)):
+            self.options.check_order(decorated.view, self.owner)
+        self.options.check_kwargs(decorated.view, self.kwargs)
         read_body(self.request)
 
     def _renders(self, response: Any) -> bool:
@@ -369,6 +373,8 @@ class Call(NamedTuple):
         """Render a sync view's response while the lock is held and the transaction is open."""
         if self._renders(response):
             return response.render()
+        if self.owner is None:
+            return response
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)

@@ -83,13 +83,13 @@ class Template:
     def render(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name for this request and its URL kwargs.
 
-        Raises BadResource if the client's value is missing or invalid, and InvalidRedlock if the
-        site cannot provide a value, because a URL kwarg or a middleware is missing.
+        `kwargs` contain `names`. Raises BadResource if the client's value is missing or invalid,
+        and InvalidRedlock if the site cannot provide a value, because a middleware is missing.
         """
         if self._computed:
             return self._check(self._computed(request, **kwargs))
-        if not self.names.issubset(kwargs):
-            raise self._lacks_kwargs(kwargs)
+        if not self.needs_request:
+            return self._join(kwargs)  # the placeholders have their names as keys
         user = self._known(request, request_user(request)) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
@@ -98,8 +98,8 @@ class Template:
         if self._computed:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
-        if not self.names.issubset(kwargs):
-            raise self._lacks_kwargs(kwargs)
+        if not self.needs_request:
+            return self._join(kwargs)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
@@ -144,8 +144,6 @@ class Template:
         self, request: HttpRequest, kwargs: Mapping[str, Any], user: Any
     ) -> Mapping[str, object]:
         """Return the values of the placeholders in one request, by their keys."""
-        if not self.needs_request:
-            return kwargs  # the placeholders have their names as keys
         of_request = RequestValues(request)
         values = {**kwargs}
         for slot in self._slots:
@@ -155,15 +153,12 @@ class Template:
                 values[slot.key] = of_request.read(slot.source, slot.name, slot.text)
         return values
 
-    def _lacks_kwargs(self, kwargs: Mapping[str, Any]) -> InvalidRedlock:
-        lacking = next(s for s in self._slots if s.source == "url" and s.name not in kwargs)
-        given = _quoted(kwargs) or "none"
-        return InvalidRedlock(f"<{lacking.text}> needs a URL kwarg; the URL provides: {given}")
-
     def _join(self, values: Mapping[str, object]) -> str:
         name = self._start
         for slot, key, literal in self._rest:
             name += encode(written(slot, values[key])) + literal
+        if name and name.isascii() and len(name) <= LONGEST_RENDERED:
+            return name  # as nearly always: its values are encoded, its literals were checked
         return check_resource(_shortened(name))
 
 
@@ -193,8 +188,6 @@ def _quoted(names: Any) -> str:
 
 
 def _shortened(name: str) -> str:
-    if name.isascii() and len(name) <= LONGEST_RENDERED:  # as nearly always
-        return name
     full = unicodedata.normalize("NFC", name).encode()
     if len(full) <= LONGEST_RENDERED:
         return name
@@ -330,12 +323,12 @@ _compiled = cache(re.compile)  # one lookup; re.fullmatch() takes three times as
 def _converted(slot: Slot, value: object) -> str:
     """Return a value in the spelling of its converter: "07" and 7 are both "7"."""
     converter = get_converters()[slot.converter]
+    if type(value) is int and 0 <= value < 2**63 and type(converter) is IntConverter:
+        return str(value)  # as nearly always, and in a third of the time
     try:
         text = value if isinstance(value, str) else converter.to_url(value)
     except (ValueError, TypeError, AttributeError):
         text = None  # a type that the converter does not expect, such as a number of a JSON body
-    if type(value) is int and value >= 0 and type(converter) is IntConverter and text is not None:
-        return text  # as nearly always, and in a third of the time
     try:
         # A converter of strings returns any value as it is.
         if isinstance(text, str) and _compiled(converter.regex).fullmatch(text):

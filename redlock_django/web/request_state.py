@@ -246,9 +246,7 @@ def mark_single_use() -> None:
 
 def forbid_caching(state: RequestState, response: Any) -> None:
     """Set the header of a page that was marked; a response that is not rendered yet, later."""
-    if not isinstance(response, HttpResponseBase):
-        return
     if getattr(response, "is_rendered", True) is False:
-        response.add_post_render_callback(lambda rendered: forbid_caching(state, rendered))  # type: ignore[attr-defined]
-    elif state.single_use:
+        response.add_post_render_callback(lambda rendered: forbid_caching(state, rendered))
+    elif state.single_use and isinstance(response, HttpResponseBase):
         patch_cache_control(response, private=True, no_cache=True)

@@ -246,6 +246,8 @@ def read_body(request: Any) -> None:
     stream it. Under ASGI the whole body has arrived before Django handles the request. Raises
     IncompleteBody if the connection was closed in the middle of the body.
     """
+    if not request.META.get("CONTENT_LENGTH"):
+        return  # as nearly all that only read
     request = getattr(request, "_request", request)
     declared = declared_length(request)
     if declared <= 0 or not isinstance(request, WSGIRequest) or vars(request).get("_read_started"):

@@ -254,6 +254,7 @@ def test_a_malformed_template_fails_at_once(template: Any, says: str) -> None:
         ("a:<int:pk>", request(), {"pk": "9" * 10_000}),
         ("a:<uuid:pk>", request(), {"pk": "1"}),
         ("a:<pk>", request(), {"pk": "\ud800"}),
+        ("a:<int:pk>", request(), {"pk": 10**5000}),  # Python does not write such a number
         ("a:<user.pk>", request(user=User(None)), {}),
         ("a:<header:X-T>", request(), {}),
         ("a:<header:X-T>", request(headers={"X-T": ""}), {}),
@@ -288,7 +289,6 @@ def test_a_bad_value_is_the_clients_fault(
 @pytest.mark.parametrize(
     ("template", "made", "kwargs", "says"),
     [
-        ("a:<pk>", request(), {"id": 1}, "<pk> needs a URL kwarg; the URL provides: 'id'"),
         ("a:<pk>", request(), {"pk": 1.0}, "is of type float"),
         ("a:<pk>", request(), {"pk": True}, "is of type bool"),
         ("a:<pk>", request(), {"pk": User(1)}, "is of type User"),
