@@ -50,6 +50,7 @@ USERS = {
     "viewer": ["view_heldlock"],
     "clerk": [],
     "anna": ["view_order", "change_order", "delete_order"],
+    "reader": ["view_order"],
     "bob": ["view_order", "change_order", "delete_order"],
 }
 ORDERS = 8

@@ -33,26 +33,28 @@
   }
 
   // A login in another tab replaces the CSRF token, without which this page could not be saved.
+  // Returns the answer that refuses to show the page again, if there is one.
   async function takeToken() {
     const address = new URL(location.href);
     address.searchParams.set("_edit", "read"); // it opens no other page
     const answer = await fetch(address, { signal: AbortSignal.timeout(every) });
-    if (refused(answer)) return false;
+    if (refused(answer)) return answer;
     const inputs = "[name=csrfmiddlewaretoken]";
     const other = new DOMParser().parseFromString(await answer.text(), "text/html");
     const token = other.querySelector(inputs)?.value;
-    if (!token) return false;
+    if (!token) return null;
     page.dataset.token = token;
     for (const input of document.querySelectorAll(inputs)) input.value = token;
-    return true;
+    return null;
   }
 
   async function tell(action) {
     clearTimeout(timer);
     try {
       let answer = await report(action);
-      if (refused(answer) && await takeToken()) answer = await report(action);
-      if (refused(answer)) return show(page.dataset.loggedOut, false);
+      if (refused(answer)) answer = await takeToken() ?? await report(action);
+      if (answer.redirected) return show(page.dataset.loggedOut, false);
+      if (answer.status === 403) return show(page.dataset.withdrawn, false);
       if (answer.status === 404) return show(page.dataset.deleted, false);
       if (!answer.ok) throw new Error(String(answer.status));
       const { editor, can_take: canTake, ticket } = await answer.json();
