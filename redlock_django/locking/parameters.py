@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.values import (
     LONGEST_WAIT,
     duration,
@@ -114,11 +115,11 @@ class LockParameters:
             self._check_min_hold()
         if limit is not None:
             self.limit = permits(limit, "limit")
-            if limit > 1:
-                self._check_limit()
-                self.permits = (limit,)
         self.holder: Mapping[str, str] = dict(holder) if holder else {}
-        self.resolve()  # a bad duration is an error here, not at the first acquire()
+        service, _, _ = self.resolve()  # a bad duration is an error here, not in acquire()
+        if self.limit > 1:
+            self._check_limit(service.backend)
+            self.permits = (self.limit,)
 
     def _check_several(self, most: int) -> None:
         if not 1 <= len(self.resources) <= most:
@@ -126,21 +127,21 @@ class LockParameters:
         if len(set(self.resources)) < len(self.resources):
             raise BadResource("a resource is named twice in one lock", resource=self.names)
 
-    def _check_limit(self) -> None:
+    def _check_limit(self, backend: BaseBackend) -> None:
         if len(self.resources) > 1:
             raise BadResource(
                 f"limit={self.limit} needs one name, got {len(self.resources)}: acquire each in a "
                 "lock() of its own",
                 resource=self.names,
             )
-        if len(self.names.encode()) > MAX_BYTES - SUFFIX:
+        if (size := len(self.resources[0].encode())) > MAX_BYTES - SUFFIX:
             raise BadName(
-                f"the resource name has {len(self.names.encode())} bytes, at most "
+                f"the resource name has {size} bytes, at most "
                 f"{MAX_BYTES - SUFFIX} are allowed with a limit; resource() shortens a long name "
                 "with a hash",
                 resource=self.names,
             )
-        if not locks[self.using].backend.has_permits:
+        if not backend.has_permits:
             raise InvalidRedlock(
                 f"REDLOCK[{self.using!r}]: its BACKEND has no permits, so a name has one holder. "
                 "Leave limit out, or use another alias"

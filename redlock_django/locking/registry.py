@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from redlock_django.engine.protocol.slots import name_of
+from redlock_django.engine.protocol.slots import name_and_slot, name_of
 from redlock_django.exceptions import AlreadyHeld, LockLost, ResourceLocked
 from redlock_django.locking.event_loops import (
     finish_despite_cancellation,
@@ -79,8 +79,8 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     # An interrupt may strike between any two lines, and is followed by `unregister`.
     held_lease.reference = reference
     backend = held_lease.backend
-    if held_lease.lease.limit > 1:
-        resources = (*resources, _slot_key(held_lease.lease.names[0], held_lease.lease.slot))
+    if (lease := held_lease.lease).limit > 1:
+        resources = (*resources, _slot_key(*name_and_slot(lease.resources[0])))
     for resource in resources:
         key = backend, resource
         block[key] = reference

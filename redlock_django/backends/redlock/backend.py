@@ -19,6 +19,7 @@ from redlock_django.backends.sharded.settings import ShardedSettings, split
 from redlock_django.engine import hand_on, rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol.slots import name_and_slot
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.clock import wall_ns
@@ -148,7 +149,7 @@ class RedlockBackend(BaseBackend):
         """Return the round that releases a lease of this store."""
         assert isinstance(lease, RedlockLease)
         if lease.limit > 1 and not lease.earliest_end:
-            self._client.released.add(lease.names[0], lease.slot)
+            self._client.released.add(*name_and_slot(lease.resources[0]))
         return rounds.release(
             self.deployment,
             lease,

@@ -25,16 +25,17 @@ def slot_resource(name: str, slot: int) -> str:
 
 def name_of(resource: str) -> str:
     """Return the name whose slot a resource is; the resource itself if it is slot 0."""
-    return _parts(resource)[0]
+    return name_and_slot(resource)[0]
 
 
 def slot_of(resource: str) -> int:
     """Return the number of the slot that a resource is, counted from 0."""
-    return _parts(resource)[1]
+    return name_and_slot(resource)[1]
 
 
 @lru_cache(maxsize=1024)
-def _parts(resource: str) -> tuple[str, int]:
+def name_and_slot(resource: str) -> tuple[str, int]:
+    """Return the name whose slot a resource is, and the number of the slot."""
     # Nearly every resource is slot 0.
     if resource.endswith("]") and (found := _SLOT.fullmatch(resource)):
         return found[1], int(found[2])

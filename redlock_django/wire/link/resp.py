@@ -72,34 +72,33 @@ class Templates:
             return pack_command(command, number)
         name, value = command.resources[0].encode(), command.value.encode()
         limit, suffix = getattr(command, "limit", 1), b""
-        if limit > 1:  # a slot: the keys of the others differ from its own in their suffixes
+        slots: tuple[bytes, ...] = ()  # the name in the key of each slot
+        if limit > 1:  # the keys of slots differ in their suffixes alone
             resource, name = name, name_of(command.resources[0]).encode()
-            suffix = resource[len(name) :]
+            suffix, slots = resource[len(name) :], (name,) * limit
         digits = b"%d" % number
         fixed: float
         gaps: tuple[bytes, ...]
         if type(command) is Acquire or type(command) is AcquireSlot:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
-            gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
+            gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal, name)
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
         elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
             if command.waiter:
-                gaps = (name, name, digits, value, command.waiter.encode(), name)
+                gaps = (name, name, *slots, digits, value, command.waiter.encode(), name)
+            elif fixed:
+                gaps = (name, name, *slots, digits, value, name)
             else:
-                gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
+                gaps = (name, digits, value, name)
         else:
             return pack_command(command, number)
-        key: tuple[object, ...] = (command.name, fixed, len(name), len(value), len(digits))
+        sizes = len(name), len(value), len(digits)
+        key: tuple[object, ...] = (command.name, fixed, limit, suffix, sizes)
         if command.waiter:
             key += tuple(map(len, gaps))
-        if limit > 1:
-            key += limit, suffix
-            before = 2 if command.name == "release" else 4
-            if len(gaps) > before + 2:  # a release that calls no waiter names no other slot
-                gaps = (*gaps[:before], *(name,) * limit, *gaps[before:])
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MOST:
