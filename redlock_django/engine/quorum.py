@@ -237,7 +237,7 @@ class Tally:
     @property
     def forgot(self) -> frozenset[int]:
         """The masters that answered that they do not have the lock."""
-        return frozenset() if self._account is None else self._account.forgot
+        return _NONE if self._account is None else self._account.forgot
 
     # Why.
 
