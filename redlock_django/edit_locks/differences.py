@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.db import models
 from django.template.loader import render_to_string
 from django.utils.formats import localize
@@ -76,6 +75,8 @@ def _differences(
 
 def _is_password(row: models.Model, name: str) -> bool:
     """Return whether a column has the hash of a password, which a form may show in parts only."""
+    from django.contrib.auth.base_user import AbstractBaseUser  # it needs apps that are loaded
+
     return isinstance(row, AbstractBaseUser) and name == "password"
 
 
