@@ -44,7 +44,7 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     if not codes:
         level, word = "ok", _("up")
     elif codes == ["untrusted"]:
-        is_restarted = health.ready_in and not faults[0].startswith(NEW)
+        is_restarted = (health.ready_in or health.restarted) and not faults[0].startswith(NEW)
         level, word = "warning", _("restarted") if is_restarted else _("not trusted yet")
     elif status.counted:
         level, word = "warning", _("tolerated") if {*codes} & {*tolerated} else _("up")

@@ -47,7 +47,11 @@ def health_of(
         is_used = any(one.ready_in == 0 and one.deployment for one in reports.values())
         is_used = is_used or deployment.failover  # no other server could show it
         middle = offsets[len(offsets) // 2]
-        faults = list(_faults(report, deployment, fingerprint, middle, twins, is_used=is_used))
+        faults = list(_faults(report, deployment, fingerprint, middle, twins))
+        if report.deployment in ("", fingerprint):
+            missing = [name for n, name in enumerate(deployment.names) if n not in reports]
+            is_new = not any(one.key for one in reports.values())  # else redlock_init refuses
+            faults += _untrusted(report, deployment, missing, is_used=is_used, is_new=is_new)
     counted = all(code in HARMLESS | tolerate for code, _ in faults)
     if addresses and (caches := caches_on(addresses[index])):
         named = ", ".join(map(repr, caches))
@@ -71,8 +75,6 @@ def _faults(
     fingerprint: str,
     middle: float,
     twins: Sequence[str],
-    *,
-    is_used: bool,
 ) -> Iterator[tuple[str, str]]:
     yield from report.faults
     if report.policy != "noeviction" and not report.maxmemory:
@@ -99,10 +101,38 @@ def _faults(
         text = "belongs to another deployment (after a planned change: manage.py redlock_init "
         text += f"--reconfigure): its marker says {report.deployment!r}, this alias {fingerprint!r}"
         yield "deployment", text
-    elif report.ready_in is None and deployment.restart_delay and "get" not in report.forbidden:
-        text = "new or emptied: has no marker yet (if it is new: run 'manage.py redlock_init')"
-        yield "untrusted", text if is_used else f"{NEW} (if it was emptied: wait)"
-    elif report.ready_in:
-        when = f"trusted in {report.ready_in:.0f} s"
-        text = f"has restarted, was emptied or is new: {when}"
-        yield "untrusted", text if is_used else f"{NEW} (if it was emptied or restarted: {when})"
+
+
+def _untrusted(
+    report: Health,
+    deployment: Deployment,
+    missing: Sequence[str],
+    *,
+    is_used: bool,
+    is_new: bool,
+) -> Iterator[tuple[str, str]]:
+    """Yield why a master is not trusted, and what to do, as `redlock_init` would answer.
+
+    `missing` are the masters that did not answer. `is_used` is whether another one is trusted;
+    `is_new` is whether no master that is not trusted stores a lock or a fence.
+    """
+    left, delay = report.ready_in, deployment.restart_delay
+    if left == 0 or (left is None and (not delay or "get" in report.forbidden)):
+        return
+    init = "run 'manage.py redlock_init'"
+    when = f"trusted in {left:.0f} s" if left else f"trusted {delay:.0f} s after a client meets it"
+    if report.key:
+        text = f"may have forgotten locks, and is not new (it stores {report.key!r}): {when}; "
+        text += "at once only with 'manage.py redlock_init --force'"
+    elif report.restarted:
+        text = f"has restarted: {when}{f' (if no lock can be held: {init})' if is_new else ''}"
+    elif not is_new or is_used:
+        unmarked = "new or emptied: has no marker yet"
+        text = f"has restarted, was emptied or is new: {when}" if left else unmarked
+        if is_new and (not left or deployment.failover):
+            text += f" (if it is new: {init})"
+    elif missing:
+        text = f"{NEW} once {', '.join(missing)} can be asked"
+    else:
+        text = f"{NEW} (if it was emptied{f' or restarted: {when}' if left else ': wait'})"
+    yield "untrusted", text

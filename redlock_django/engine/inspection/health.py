@@ -13,8 +13,10 @@ class Health:
     unknown. `latency`, `uptime` and `ready_in` are in seconds; `offset` is the server's clock minus
     ours, in seconds. `policy` and `maxmemory` (bytes) describe what the server does when its memory
     is full. `held` is the number of locks it lists, None if it does not report it. `ready_in` is 0
-    where the server is trusted, None where it has no marker. `deployment` is the fingerprint in its
-    marker, "" without one. `forbidden` are the commands of `wire.servers.acl` that its ACL forbids.
+    where the server is trusted, None where it has no marker of this run; `restarted` is whether it
+    has that of another run. `key` is a lock or a fence that it stores, "" if none was found or the
+    server is trusted. `deployment` is the fingerprint in its marker, "" without one. `forbidden`
+    are the commands of `wire.servers.acl` that its ACL forbids.
     `faults` are pairs of a code and a text, as `wire.servers.info.faults` yields them.
     `goes_on_alone` is whether it accepts writes when it is cut off from its replicas.
     """
@@ -30,6 +32,8 @@ class Health:
     persistent: bool = False
     held: int | None = None
     ready_in: float | None = 0.0
+    restarted: bool = False
+    key: str = ""
     deployment: str = ""
     forbidden: tuple[str, ...] = ()
     faults: tuple[tuple[str, str], ...] = ()

@@ -50,7 +50,10 @@ class Standing(Enum):
 
 
 NOT_NEW = {
-    Standing.USED: "{name} is not new: it stores {key!r}",
+    Standing.USED: (
+        "{name} is not new: it stores {key!r}. 'manage.py redlock_status' shows when it is "
+        "trusted; --force trusts it at once."
+    ),
     Standing.FOREIGN: (
         "{name} belongs to a deployment with {fingerprint!r}, but this one is {known!r}. Every "
         "client must have the same MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY. "

@@ -34,8 +34,12 @@ from redlock_django.wire.servers.handshake import (
     prepare,
 )
 from redlock_django.wire.servers.info import faults, goes_on_alone, run_of
+from redlock_django.wire.servers.trust_declaration import stored_key
 
 Answer = TypeVar("Answer")
+
+LOOKED_AT = 20
+"""Steps of 1000 keys in which a lock is looked for on a master that is not trusted."""
 
 
 class _Forbidden(Unfit):
@@ -171,6 +175,7 @@ def _health(connection: Any, deployment: Deployment) -> Health:
             raise
         facts = MasterFacts()  # INFO says why it runs no script: a cluster node, a lost replica
     known = read_marker(facts.marker)
+    ready_in = _ready_in(known, run_of(info), facts)
     return Health(
         run_id=run_of(info),
         latency=latency,
@@ -182,7 +187,9 @@ def _health(connection: Any, deployment: Deployment) -> Health:
         maxmemory=int(info.get("maxmemory", 0)),
         persistent=info.get("aof_enabled", "0") == "1",
         held=facts.held,
-        ready_in=_ready_in(known, run_of(info), facts.time),
+        ready_in=ready_in,
+        restarted=known is not None and ready_in is None,
+        key="" if ready_in == 0 else _key(connection, deployment),
         deployment="" if known is None else known.deployment,
         forbidden=facts.forbidden,
         faults=(*found, *_refused(facts.errors)),
@@ -204,11 +211,21 @@ def _facts(connection: Any, deployment: Deployment) -> MasterFacts:
     return _read(query, reply)
 
 
-def _ready_in(known: Marker | None, run_id: str, now: int) -> float | None:
+def _ready_in(known: Marker | None, run_id: str, facts: MasterFacts) -> float | None:
     """Return the seconds until the marker of this run is trusted; None if it has none."""
+    if not facts.time or "get" in facts.errors:
+        return 0.0  # not known: another fault says why the master is not counted
     if known is None or known.run_id != run_id:
         return None
-    return max(0, known.ready_at - now) / 1_000_000
+    return max(0, known.ready_at - facts.time) / 1_000_000
+
+
+def _key(connection: Any, deployment: Deployment) -> str:
+    """Return a lock or a fence that a master stores, as far as it can be found out quickly."""
+    try:
+        return stored_key(connection, deployment, LOOKED_AT)
+    except ResponseError:  # SCAN is forbidden or renamed
+        return ""
 
 
 def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ know that it is new and so cannot have forgotten a lock.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -110,8 +111,7 @@ def read_state(
             trusted=bool(known and bound and known.ready_at <= now),
             fingerprint=known.deployment if known else "",
             bound=bound,
-            key=_any_key(connection, deployment.lock("*"))
-            or _any_key(connection, deployment.fence("*")),
+            key=stored_key(connection, deployment),
         )
 
 
@@ -221,13 +221,21 @@ def _connection(address: Address, timeout: float) -> Iterator[Any]:
         connection.disconnect()
 
 
-def _any_key(connection: Any, pattern: str) -> str:
+def stored_key(connection: Any, deployment: Deployment, steps: float = math.inf) -> str:
+    """Return a lock or a fence that a master stores, "" if it stores none.
+
+    At most so many `steps` of 1000 keys each are looked at.
+    """
+    prefixes = (deployment.lock("").encode(), deployment.fence("").encode())
     cursor = b"0"
-    while True:
+    while steps > 0:
+        steps -= 1
+        match = f"{deployment.prefix}:[lf]*"  # both at once; it may match keys of others
         ((cursor, keys),) = ask(
-            connection, ("SCAN", cursor.decode(), "MATCH", pattern, "COUNT", 1000)
+            connection, ("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000)
         )
-        if keys:
-            return str(keys[0].decode(errors="replace"))
+        if stored := [key for key in keys if key.startswith(prefixes)]:
+            return str(min(stored).decode(errors="replace"))
         if cursor == b"0":
-            return ""
+            break
+    return ""
