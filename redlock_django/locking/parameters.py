@@ -116,10 +116,10 @@ class LockParameters:
         if limit is not None:
             self.limit = permits(limit, "limit")
         self.holder: Mapping[str, str] = dict(holder) if holder else {}
-        service, _, _ = self.resolve()  # a bad duration is an error here, not in acquire()
-        if self.limit > 1:
-            self._check_limit(service.backend)
-            self.permits = (self.limit,)
+        self.resolve()  # a bad duration is an error here, not at the first acquire()
+        if limit is not None and limit > 1:
+            self._check_limit(self._resolved[0].backend)
+            self.permits = (limit,)
 
     def _check_several(self, most: int) -> None:
         if not 1 <= len(self.resources) <= most:
