@@ -220,15 +220,20 @@ class Presence:
         page from being edited.
         """
         try:
-            for lock in self._locks:
-                editor = lock.open(take, take_own)
-                if editor is not None:
-                    for other in {*self._locks} - {lock}:
-                        other.leave()
-                    return editor
+            return self._open_all(take, take_own)
         except RedlockError as error:
             names = ", ".join(names_of_row(self._row))
             logger.info("redlock %s: it is not known who edits it: %s", names, error)
+        return None
+
+    def _open_all(self, take: bool, take_own: bool) -> Editor | None:
+        """Open each lock; if another page has one, leave the others and return its editor."""
+        for lock in self._locks:
+            editor = lock.open(take, take_own)
+            if editor is not None:
+                for other in {*self._locks} - {lock}:
+                    other.leave()
+                return editor
         return None
 
     def other(self) -> Editor | None:
