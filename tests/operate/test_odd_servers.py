@@ -226,8 +226,8 @@ def test_another_program_is_recognised_by_its_answers(
         "init": 2, "status": 3, "list": 3, "release": 3,
     }  # fmt: skip
     for ran in said.values():
-        assert re.search(f"{address} (answered [A-Z]+ .)?{re.escape(cause)}", ran.said)
-    assert cause in str(refused.value)
+        assert re.search(rf"{address} (answered [A-Z]+ .)?{re.escape(cause)}\b", ran.said)
+    assert re.search(rf"{re.escape(cause)}\b", str(refused.value))
     assert "canary" not in f"{said} {refused.value}"
 
 

@@ -37,10 +37,8 @@ from redlock_django.wire.servers.info import faults, read_info, run_of
 EMPTIED, WAITS = "new or emptied", "waits to be trusted"
 """Why a master is not trusted yet; NEW is reported instead while none of the alias is trusted."""
 
-NOT_REDIS = (
-    "does not answer as Redis does: check host and port, or the proxy before it"
-    """The reason for a server that answers something else than Redis and Valkey do."""
-)
+NOT_REDIS = "does not answer as Redis does: check host and port, or the proxy before it"
+"""The reason for a server that answers something else than Redis and Valkey do."""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
