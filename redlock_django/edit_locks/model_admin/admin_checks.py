@@ -25,7 +25,11 @@ HOOKS = (
     "get_deleted_objects",
     "get_form",
     "get_formsets_with_inlines",
+    "history_form_view",
+    "recover_view",
     "render_delete_form",
+    "revision_view",
+    "user_change_password",
 )
 """The methods by which the mixin compares rows."""
 
