@@ -193,16 +193,16 @@ class ComparedForm(_ModelForm):
         """Refuse a new primary key that another row has: Django would overwrite that row."""
         using = router.db_for_write(type(self.instance), instance=self.instance)
         keys = keys_of(self.instance)
-        changed = [] if is_new else [model for model, pk in keys.items() if pk != before[model]]
+        changed = [model for model, pk in keys.items() if not is_new and pk != before[model]]
+        inserted = [*keys] if is_new else changed
         taken = self.edit_transaction.taken
-        for model in keys if is_new else changed:
+        for model in inserted:
             is_taken = taken and (taken.model, taken.form) == (model, self.prefix)
             if is_taken or (model in changed and locked_rows(model, [keys[model]], using)):
                 unique = (model._meta.pk.name,)
                 self.add_error(None, self.instance.unique_error_message(model, unique))
-        if (is_new or changed) and not self.errors:
-            tables = (models.Model,) if is_new else tuple(changed)
-            insert_only(self.instance, tables, form=self.prefix)
+        if inserted and not self.errors:
+            insert_only(self.instance, inserted, form=self.prefix)
 
     def _message(self) -> Any:
         if self.edit_refused == "read only":

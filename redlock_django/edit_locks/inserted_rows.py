@@ -6,9 +6,10 @@ not exist. So the save must be an INSERT, which the database refuses if another 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Any
 
-from django.db import IntegrityError, models, transaction
+from django.db import IntegrityError, models, router, transaction
 
 Keys = dict[type[models.Model], Any]
 """The primary key of a row in its own table and in those of its parents."""
@@ -32,28 +33,30 @@ def keys_of(row: models.Model) -> Keys:
 
 
 def insert_only(
-    row: models.Model, tables: tuple[type[models.Model], ...], *, form: str | None = None
+    row: models.Model, tables: Collection[type[models.Model]], *, form: str | None = None
 ) -> None:
     """Make the next save of a row insert it into the tables of these models and their children.
 
-    It raises KeyTaken if one of them has its key. `models.Model` means all. A copy of the row is
-    saved as usual, and so is the row after that.
+    It raises KeyTaken if one of them has its key. A copy of the row is saved as usual, and so is
+    the row after that.
     """
-    model = type(row)
+    model, own_table = type(row), row._meta.concrete_model
 
-    def save_base(*args: Any, **options: Any) -> None:
+    def save_base(raw: bool = False, **options: Any) -> None:
         for name in own:
             vars(row).pop(name, None)
         if all(pk is None for pk in keys_of(row).values()):
-            return model.save_base(row, *args, **options)
-        using = options["using"]
-        options["force_insert"] = tables
+            return model.save_base(row, raw=raw, **options)
+        using = options.get("using") or router.db_for_write(model, instance=row)
+        # A raw save leaves the tables of parents as they are.
+        inserted = tuple(one for one in tables if one is own_table or not raw)
+        options |= {"using": using, "force_insert": inserted}
         try:
             with transaction.atomic(using=using):
-                model.save_base(row, *args, **options)
+                model.save_base(row, raw=raw, **options)
         except BaseException as error:
             vars(row).update(own)
-            if isinstance(error, IntegrityError) and (taken := _taken(row, tables, using)):
+            if isinstance(error, IntegrityError) and (taken := _taken(row, inserted, using)):
                 raise KeyTaken(taken, using, form) from error
             raise
 
@@ -65,12 +68,12 @@ def insert_only(
 
 
 def _taken(
-    row: models.Model, tables: tuple[type[models.Model], ...], using: str
+    row: models.Model, tables: Iterable[type[models.Model]], using: str
 ) -> type[models.Model] | None:
     """Return the first of these models that has a row with the key of this row."""
-    for model, pk in keys_of(row).items():
+    for model in tables:
         rows: models.QuerySet[Any] = models.QuerySet(model, using=using)
-        is_inserted = model in tables or models.Model in tables
-        if is_inserted and pk is not None and rows.filter(pk=pk).exists():
+        pk = keys_of(row)[model]
+        if pk is not None and rows.filter(pk=pk).exists():
             return model
     return None

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
-from django.db import IntegrityError, models
+from django.db import IntegrityError
 from django.test import Client
 
 from redlock_django import EditLockMixin
-from redlock_django.edit_locks.inserted_rows import KeyTaken, insert_only
+from redlock_django.edit_locks.inserted_rows import KeyTaken, insert_only, keys_of
 from tests.edit_locks.conftest import opened
-from tests.edit_locks.models import Country, Seal, Territory, Versioned
+from tests.edit_locks.models import Article, Country, LongArticle, Seal, Territory, Versioned
 from tests.edit_locks.pages import OpenPage
 
 pytestmark = pytest.mark.django_db
 Base: Any = admin.ModelAdmin
-ALL = (models.Model,)
 
 
 @pytest.fixture
@@ -100,6 +99,34 @@ def test_a_key_that_save_computes_overwrites_no_row(put: Callable[..., None], an
     assert Country.objects.get().name == "Austria"
 
 
+def test_a_row_of_a_child_is_inserted_for_a_row_of_the_parent_that_exists(
+    put: Callable[..., None], anna: Client
+) -> None:
+    """`save_base(raw=True)` leaves the tables of parents as they are, and names no database."""
+
+    def save_model(self: Any, request: Any, obj: Any, form: Any, change: bool) -> None:
+        obj.pk = row.pk
+        obj.save_base(raw=True)
+
+    row = Article.objects.create(title="Old")
+    put(LongArticle, save_model=save_model, fields=("pages",))
+    assert page(anna, LongArticle).send(pages="7").status_code == 302
+    found = LongArticle.objects.get()
+    assert (found.pk, found.title, found.pages) == (row.pk, "Old", 7)
+    shown = page(anna, LongArticle)
+    assert shown.send(pages="8").status_code == 200
+    assert "Long article with this Article ptr already exists" in shown.text
+    assert LongArticle.objects.get().pages == 7
+
+
+def test_another_error_of_a_raw_save_is_raised_as_it_is() -> None:
+    row = LongArticle(pk=Article.objects.create(title="Old").pk, pages=None)
+    insert_only(row, keys_of(row))
+    with pytest.raises(IntegrityError, match="NOT NULL") as raised:
+        row.save_base(raw=True)
+    assert not isinstance(raised.value, KeyTaken)
+
+
 def test_a_row_of_an_inline_overwrites_no_row(
     put: Callable[..., None], others: list[Any], anna: Client
 ) -> None:
@@ -118,7 +145,7 @@ def test_a_row_of_an_inline_overwrites_no_row(
 
 def test_only_the_first_save_of_the_row_itself_must_insert() -> None:
     row = Country(code="at", name="Austria")
-    insert_only(row, ALL)
+    insert_only(row, keys_of(row))
     for other in (copy.copy(row), copy.deepcopy(row), pickle.loads(pickle.dumps(row))):
         other.code = "au"
         other.save()
@@ -128,7 +155,7 @@ def test_only_the_first_save_of_the_row_itself_must_insert() -> None:
     row.save()
     assert Country.objects.count() == 2
     again = Country(code="at", name="typed")
-    insert_only(again, ALL)
+    insert_only(again, keys_of(again))
     for _ in range(2):  # as a save that is tried again
         with pytest.raises(KeyTaken, match=r"edited\.Country has a row with this primary key"):
             again.save()
@@ -137,7 +164,7 @@ def test_only_the_first_save_of_the_row_itself_must_insert() -> None:
 
 def test_another_error_of_the_database_is_raised_as_it_is() -> None:
     row = Country(code="at", name=None)
-    insert_only(row, ALL)
+    insert_only(row, keys_of(row))
     with pytest.raises(IntegrityError, match="NOT NULL") as raised:
         row.save()
     assert not isinstance(raised.value, KeyTaken)
