@@ -136,6 +136,26 @@ def test_a_server_that_refuses_commands_of_locks_is_not_counted(
 
 
 @pytest.mark.live
+def test_a_group_of_masters_that_is_declared_before_one_that_refuses_is_named(
+    masters: list[LocalMaster], settings: Settings
+) -> None:
+    groups = [[master.url] for master in masters[:2]]
+    settings.REDLOCK = {"default": {"MASTERS": groups, **generous_timeouts()}}
+    with masters[1].client() as client:
+        full(client)
+        try:
+            refused = run("redlock_init")
+        finally:
+            client.config_set("maxmemory", "0")
+    assert refused.status == 2
+    assert f"127.0.0.1:{masters[0].port}: trusted now" in refused.out
+    assert f"127.0.0.1:{masters[1].port} answered OOM" in refused.said
+    assert "it goes on with the masters that are not declared yet" in refused.said
+    assert "Nothing was changed" not in refused.said
+    assert run("redlock_init").out == f"127.0.0.1:{masters[1].port}: trusted now\n"
+
+
+@pytest.mark.live
 def test_renamed_commands_are_named(settings: Settings) -> None:
     renamed = [word for name in ("EVALSHA", "CONFIG", "HELLO") for word in (name, f"x{name}")]
     pairs = [("--rename-command", *renamed[n : n + 2]) for n in range(0, len(renamed), 2)]

@@ -71,6 +71,8 @@ class Command(BaseCommand):
         "after the installation no locks can have been lost, and this command records that."
     )
     requires_system_checks = ()
+    _is_changed = False
+    """True when a marker of a master has been written."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
@@ -237,21 +239,23 @@ class Command(BaseCommand):
                     f"{state.address.name} {error}\nNo client counts the masters before it in "
                     "MASTERS until this command is run again."
                 ) from None
+            self._is_changed = True
         self._declare(masters, states, "reconfigure")
 
     def _declare(self, masters: Masters, states: list[MasterState], how: Any) -> None:
         """Write the markers of masters, and print when each of them is trusted."""
-        for place, state in enumerate(states):
+        for state in states:
             try:
                 wait = declare(state, masters.deployment, masters.timeout, how, after=states)
             except Unfit as error:
                 reason = f"{state.address.name} {error}"
-                if not place and how != "reconfigure":
+                if not self._is_changed:
                     _refuse([reason])
                 raise UsageError(
                     f"{reason}\nRun this command again when the master is repaired: it goes on "
                     "with the masters that are not declared yet."
                 ) from None
+            self._is_changed = True
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
             self.stdout.write(f"{state.address.name}: trusted {when}")
 
