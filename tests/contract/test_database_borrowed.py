@@ -18,7 +18,7 @@ from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Job
 from redlock_django.backends.database.dialects import LOCKS
-from redlock_django.backends.database.direct_cursor import DirectCursor
+from redlock_django.backends.database.direct_cursor import DirectCursor, cancels_in_time
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests.contract.interrupting import after_each_interrupt
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytestmark = pytest.mark.postgres
+limited = pytest.mark.skipif(not cancels_in_time(), reason="needs libpq 17")
 
 
 @pytest.fixture
@@ -123,6 +124,7 @@ def test_a_caller_that_gives_up_leaves_nothing(
     pair(backend)
 
 
+@limited
 @pytest.mark.parametrize("is_lent", [True, False], ids=["of a caller", "of a thread"])
 def test_a_connection_on_which_no_answer_arrives_is_replaced(
     backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, is_lent: bool
@@ -154,6 +156,7 @@ def _is_answered(backend: DatabaseBackend) -> bool:
     return True
 
 
+@limited
 def test_statements_of_connections_that_were_replaced_do_not_stay_in_the_server(
     backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,18 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from django.db import OperationalError, ProgrammingError, connections
 
 from redlock_django.backends.database import direct_cursor
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import sqlstate
-from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
+from redlock_django.backends.database.direct_cursor import (
+    DirectCursor,
+    can_be_direct,
+    cancels_in_time,
+)
 from tests.contract.stores import Postgres
 
 if TYPE_CHECKING:
@@ -80,6 +85,23 @@ def test_errors_are_those_of_django(cursor: CursorWrapper) -> None:
         other.execute("SELECT pg_terminate_backend(%s)", ours.fetchone())
     with pytest.raises(OperationalError):
         ours.execute("SELECT 1")
+
+
+def test_a_statement_that_could_not_be_cancelled_in_time_has_no_limit(
+    cursor: CursorWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A libpq before 17 might never return from the cancellation, with all threads waiting."""
+    ours = DirectCursor(cursor)
+    old_libpq = SimpleNamespace(has_cancel_safe=lambda: False)
+    for capabilities in (old_libpq, None):  # psycopg before 3.2 has none
+        monkeypatch.setattr(psycopg, "capabilities", capabilities)
+        with ours.within(0.01):
+            ours.execute("SELECT pg_sleep(0.05), 7")
+        assert ours.fetchone() == ("", 7)
+    monkeypatch.undo()
+    if cancels_in_time():
+        with pytest.raises(OperationalError, match="no answer within"), ours.within(0.01):
+            ours.execute("SELECT pg_sleep(600)")
 
 
 def test_a_server_that_has_vanished_is_noticed_although_nothing_is_sent(

@@ -45,6 +45,18 @@ def can_be_direct(cursor: CursorWrapper) -> bool:
     return gevent is None or not gevent.is_module_patched("select")
 
 
+def cancels_in_time() -> bool:
+    """Return whether `cancel_safe` limits its time.
+
+    With a libpq before 17 it waits for a server or pooler that hangs without a limit, and in the C
+    implementation of psycopg it keeps all other threads from running meanwhile.
+    """
+    import psycopg
+
+    capabilities = getattr(psycopg, "capabilities", None)  # from psycopg 3.2 on
+    return capabilities is not None and capabilities.has_cancel_safe()
+
+
 class DirectCursor:
     """Executes statements in autocommit as the cursor of Django does, with less work for each."""
 
@@ -89,12 +101,12 @@ class DirectCursor:
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the time of the block.
+        """Limit the time of the block, if a statement can be cancelled in a limited time, too.
 
         After that the server is asked to end the statement, which it would otherwise keep on a
         connection that nobody uses, and OperationalError is raised. Then the connection is useless.
         """
-        self.deadline = clock() + seconds
+        self.deadline = clock() + seconds if cancels_in_time() else None
         try:
             yield
         except TimeoutError:
