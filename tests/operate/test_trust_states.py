@@ -10,6 +10,7 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire.servers import trust_declaration
 from redlock_django.wire.servers.info import run_of
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
@@ -139,6 +140,24 @@ def test_new_masters_beside_one_that_cannot_be_asked(
     for line in status_lines(masters[:2]):
         assert line.endswith(f"new: {INIT} once 127.0.0.1:1 can be asked")
     assert "127.0.0.1:1 refused the connection" in run("redlock_init").said
+
+
+def test_a_large_master_is_looked_through_for_a_part_of_the_time(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as one that did not answer, if nothing of the time were left."""
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://127.0.0.1:1/0"], **generous_timeouts()}}
+    deployment = locks["default"].settings.store.deployment  # type: ignore[attr-defined]
+    asked: list[Any] = []
+
+    def ask(connection: Any, *commands: Any) -> Any:
+        asked.extend(commands)
+        return [(b"7", [])]
+
+    monkeypatch.setattr(trust_declaration, "ask", ask)
+    monkeypatch.setattr(trust_declaration, "clock", lambda: float(len(asked)))
+    assert trust_declaration.stored_key(None, deployment, within=2.5) == ""
+    assert [command[0] for command in asked] == ["SCAN"] * 3
 
 
 def test_keys_of_another_prefix_are_no_locks(

@@ -38,8 +38,9 @@ from redlock_django.wire.servers.trust_declaration import stored_key
 
 Answer = TypeVar("Answer")
 
-LOOKED_AT = 20
-"""Steps of 1000 keys in which a lock is looked for on a master that is not trusted."""
+LOOKING = 1 / 4
+"""The part of the time for an answer in which a master that is not trusted is looked through for a
+lock: if all of it were used, the master would count as one that did not answer."""
 
 
 class _Forbidden(Unfit):
@@ -84,7 +85,8 @@ class Survey:
 
     def health(self) -> dict[int, Health]:
         """Return what each master that answers reports of itself, by index."""
-        return self._each(lambda connection: _health(connection, self.deployment), None)
+        looking = self.timeout * LOOKING
+        return self._each(lambda connection: _health(connection, self.deployment, looking), None)
 
     def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
         done: queue.SimpleQueue[tuple[int, Answer | Unfit]] = queue.SimpleQueue()
@@ -161,7 +163,7 @@ def _read(query: Query[QueryAnswer], reply: Any) -> QueryAnswer:
         raise Unfit(NOT_REDIS) from None
 
 
-def _health(connection: Any, deployment: Deployment) -> Health:
+def _health(connection: Any, deployment: Deployment, looking: float) -> Health:
     info = ask_info(connection)
     sent, wall = clock(), time.time()
     (seconds, micros) = ask(connection, ("TIME",))[0]
@@ -189,7 +191,7 @@ def _health(connection: Any, deployment: Deployment) -> Health:
         held=facts.held,
         ready_in=ready_in,
         restarted=known is not None and ready_in is None,
-        key="" if ready_in == 0 else _key(connection, deployment),
+        key="" if ready_in == 0 else _key(connection, deployment, looking),
         deployment="" if known is None else known.deployment,
         forbidden=facts.forbidden,
         faults=(*found, *_refused(facts.errors)),
@@ -220,10 +222,10 @@ def _ready_in(known: Marker | None, run_id: str, facts: MasterFacts) -> float | 
     return max(0, known.ready_at - facts.time) / 1_000_000
 
 
-def _key(connection: Any, deployment: Deployment) -> str:
-    """Return a lock or a fence that a master stores, as far as it can be found out quickly."""
+def _key(connection: Any, deployment: Deployment, within: float) -> str:
+    """Return a lock or a fence that a master stores, as far as it is found in so many seconds."""
     try:
-        return stored_key(connection, deployment, LOOKED_AT)
+        return stored_key(connection, deployment, within)
     except ResponseError:  # SCAN is forbidden or renamed
         return ""
 

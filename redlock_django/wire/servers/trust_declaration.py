@@ -221,21 +221,19 @@ def _connection(address: Address, timeout: float) -> Iterator[Any]:
         connection.disconnect()
 
 
-def stored_key(connection: Any, deployment: Deployment, steps: float = math.inf) -> str:
-    """Return a lock or a fence that a master stores, "" if it stores none.
+def stored_key(connection: Any, deployment: Deployment, within: float = math.inf) -> str:
+    """Return a lock or a fence that a master stores, "" if none is found within so many seconds.
 
-    At most so many `steps` of 1000 keys each are looked at.
+    At least 1000 keys are looked at.
     """
     prefixes = (deployment.lock("").encode(), deployment.fence("").encode())
-    cursor = b"0"
-    while steps > 0:
-        steps -= 1
-        match = f"{deployment.prefix}:[lf]*"  # both at once; it may match keys of others
+    match = f"{deployment.prefix}:[lf]*"  # both at once; it may match keys of others
+    cursor, until = b"0", clock() + within
+    while True:
         ((cursor, keys),) = ask(
             connection, ("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000)
         )
         if stored := [key for key in keys if key.startswith(prefixes)]:
             return str(min(stored).decode(errors="replace"))
-        if cursor == b"0":
-            break
-    return ""
+        if cursor == b"0" or clock() >= until:
+            return ""
