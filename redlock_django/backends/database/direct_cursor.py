@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -26,11 +26,6 @@ _CANCELLING = 1.0  # seconds in which the server is asked to end a statement
 _MOST = 100  # statements that one connection prepares; the server keeps them
 _NUMBERS = {20: int, 21: int, 23: int, 701: float, 1700: float}  # by the number of the type
 _BOOL = 16
-_SENDS = {  # for each call that waits for the answer, the one that only sends
-    "exec_params": "send_query_params",
-    "prepare": "send_prepare",
-    "exec_prepared": "send_query_prepared",
-}
 _OK = (1, 2)  # ExecStatus.COMMAND_OK and TUPLES_OK of psycopg, which may not be installed
 
 
@@ -78,22 +73,21 @@ class DirectCursor:
         `finish` must be called before the next statement.
         """
         given = [str(value).encode() for value in values]
+        pgconn = self._pgconn
         with self.db.wrap_database_errors:
             if (name := self._prepared.get(statement)) is None:
                 text = _numbered(statement, len(values))
                 if len(self._prepared) >= self._most:
-                    self._result = self._call("exec_params", text, given)
+                    self._result = self._call(pgconn.send_query_params, text, given)
                     return
                 name = b"redlock_%d" % next(self._numbers)
-                self._call("prepare", name, text)
+                self._call(pgconn.send_prepare, name, text)
                 self._prepared[statement] = name
-            self._result = self._call("exec_prepared", name, given)
+            self._result = self._call(pgconn.send_query_prepared, name, given)
 
-    def _call(self, call: str, *arguments: object) -> Any:
-        """Return the result of a call of libpq that waits for the answer of the server."""
-        if self.deadline is None:
-            return self._checked(getattr(self._pgconn, call)(*arguments))
-        getattr(self._pgconn, _SENDS[call])(*arguments)
+    def _call(self, send: Callable[..., object], *arguments: object) -> Any:
+        """Send by a call of libpq, and return the result that the server answers with."""
+        send(*arguments)
         self._wait()
         result = self._pgconn.get_result()
         self.finish()
