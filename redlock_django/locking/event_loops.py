@@ -14,6 +14,7 @@ from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from types import FrameType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -153,18 +154,20 @@ async def finish_despite_cancellation(
     loop, context = asyncio.get_running_loop(), copy_context()
     ended: asyncio.Future[None] = loop.create_future()
     task = loop.create_task(_report_end(work, ended), context=context)
+    task.add_done_callback(partial(_end, ended), context=context)
     if (caller := asyncio.current_task()) is not None:
         _callers[task] = first_caller(caller)
     try:
         await ended
     except asyncio.CancelledError:
         await _outwait(task, has_begun)
-        work.close()  # an interrupt may have ended the task before it awaited the work
         if not task.cancelled():
             await discard(task)
         raise
     finally:
         _callers.pop(task, None)
+        if task.done():
+            work.close()  # the task may have ended before it awaited the work
     _adopt(context)
     return task.result()
 
@@ -173,13 +176,18 @@ async def _report_end(work: Coroutine[Any, Any, Any], ended: asyncio.Future[None
     """Return the result of `work`; set `ended` in the last step of its task.
 
     So the caller runs in the next turn of the loop. After a callback of the task, it would run one
-    turn later, in each request of a locked async view.
+    turn later, in each request of a locked async view. The callback is for a task that is cancelled
+    or interrupted before this.
     """
     try:
         return await work
     finally:
-        if not ended.done():  # the caller may have been cancelled
-            ended.set_result(None)
+        _end(ended)
+
+
+def _end(ended: asyncio.Future[None], *_: object) -> None:
+    if not ended.done():  # the caller may have been cancelled
+        ended.set_result(None)
 
 
 async def _outwait(task: asyncio.Task[Any], has_begun: Callable[[], bool]) -> None:

@@ -62,3 +62,16 @@ async def test_a_caller_that_is_cancelled_repeatedly_waits_for_the_work() -> Non
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert discarded == ["done"]
+
+
+async def test_a_task_that_is_cancelled_before_it_begins_cancels_its_caller() -> None:
+    async def work() -> None:
+        raise AssertionError("never")
+
+    caller = asyncio.create_task(finish_despite_cancellation(work(), lambda: False, _ignore))
+    others = asyncio.all_tasks()
+    await asyncio.sleep(0)
+    [task] = asyncio.all_tasks() - others
+    task.cancel()  # as code of a site does that cancels the tasks it does not know
+    await asyncio.wait((caller,), timeout=30)
+    assert caller.cancelled()
