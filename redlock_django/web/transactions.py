@@ -19,7 +19,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, RedlockError
-from redlock_django.locking.transactions.open_transactions import MayReadOldData
+from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_blocks
 from redlock_django.locking.transactions.transaction_lock import TransactionLock
 from redlock_django.web.answers import judge_effects
 from redlock_django.web.view_kinds import operation_of
@@ -81,12 +81,9 @@ def _marker_of_unopened(excluded: Iterable[str]) -> TransactionMarker | None:
 
     A middleware may have replaced `resolver_match`, and the view of the URL had a marker.
     """
-    opened = [
-        alias
-        for alias, database in connections.settings.items()
-        if database["ATOMIC_REQUESTS"] and connections[alias].in_atomic_block
-    ]
-    marker = TransactionMarker([*excluded, *opened])
+    marker = TransactionMarker(excluded)
+    if marker.atomic_aliases():
+        marker.update(connection.alias for connection in open_blocks())
     return marker if marker.atomic_aliases() else None
 
 
