@@ -20,6 +20,7 @@ from redlock_django.web.view_kinds import (
     checks_user,
     is_verified,
     opens_transaction,
+    records_requests,
 )
 
 _VERIFIED_BY = "redlock_django.web.verified_by"
@@ -100,6 +101,8 @@ def conditions_before_lock(view: Any, handlers: Iterable[ViewHandler]) -> Iterat
 
 def _has_condition_above(view: Any) -> bool:
     """Return whether a view has a lock or a record, with a condition of Django around it."""
+    if not (opens_transaction(view) or records_requests(view)):
+        return False  # `_in_order` would call its decorators
     found = False
     while view is not None:
         function = _in_order(view)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.cache import cache
+from django.core.exceptions import PermissionDenied
 from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
@@ -22,6 +23,7 @@ from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
+from testproject.shop.models import Order
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
@@ -106,6 +108,21 @@ def test_a_view_keeps_its_transaction_when_a_middleware_replaces_its_match(
     assert Client().post("/7/").content == b"atomic"
 
 
+@pytest.mark.django_db
+def test_in_a_test_with_a_transaction_such_a_view_is_rolled_back(
+    urls: Urls, settings: Settings
+) -> None:
+    @locked
+    def fail(request: HttpRequest, pk: int) -> HttpResponse:
+        Order.objects.create(total=1)
+        raise PermissionDenied
+
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ReplacesMatch"]
+    urls(path("<int:pk>/", fail))
+    assert Client().post("/7/").status_code == 403
+    assert not Order.objects.exists()
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_on_locked_returns_is_not_cached(
     urls: Urls,
@@ -185,3 +202,22 @@ def test_a_condition_that_is_compared_before_the_lock(
         assert "W057" not in found()
     else:
         assert f"{name}: @condition, @etag or @last_modified is above" in found()["W057"]
+
+
+def test_the_checks_call_no_decorator_of_a_view_without_a_lock(
+    urls: Urls, sees_commits: None
+) -> None:
+    called: list[Any] = []
+
+    def counted(view: Any) -> Any:
+        called.append(view)
+        return view
+
+    @method_decorator([counted, etag(version)], name="dispatch")
+    class Free(View):
+        pass
+
+    urls(path("<int:pk>/", Free.as_view()))
+    called.clear()  # Django has decorated a function
+    found()
+    assert not called
