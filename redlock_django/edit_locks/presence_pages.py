@@ -61,17 +61,8 @@ class PresencePage:
 
     def add_to(self, response: Any, form_id: str = "") -> None:
         """Show the editor above the form of a page, whatever its template is."""
-        if not hasattr(response, "add_post_render_callback"):
-            return
-        shown = self._rendered().encode()
-
-        def add(rendered: HttpResponse) -> None:
-            content = rendered.content
-            place = _form_in(content, form_id)
-            if place >= 0:
-                rendered.content = content[:place] + shown + content[place:]
-
-        response.add_post_render_callback(add)
+        if hasattr(response, "add_post_render_callback"):
+            add_above_form(response, self._rendered(), form_id)
 
     def _path(self, **more: str) -> str:
         """Return the path of this page with its parameters, such as those of a pop-up."""
@@ -94,6 +85,19 @@ class PresencePage:
             "nonce": _nonce(self._request),
         }
         return render_to_string("redlock_django/edit_presence.html", context)
+
+
+def add_above_form(response: Any, shown: str, form_id: str = "") -> None:
+    """Add HTML above the form of a page, whatever its template is."""
+
+    def add(rendered: HttpResponse) -> None:
+        content = rendered.content
+        place = _form_in(content, form_id)
+        if place >= 0:
+            rendered.content = content[:place] + shown.encode() + content[place:]
+
+    if hasattr(response, "add_post_render_callback"):
+        response.add_post_render_callback(add)
 
 
 def other_editors(

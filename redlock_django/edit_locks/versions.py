@@ -11,6 +11,7 @@ import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 from django.conf import settings
@@ -25,6 +26,9 @@ Version = Mapping[str, str]
 
 Sets = Mapping[str, Sequence[str]]
 """The primary keys in each many-to-many field, by its name."""
+
+NO_SETS: Sets = MappingProxyType({})
+"""The default of `Sets`."""
 
 _LENGTH = 12  # bytes of a digest: a change is missed once in 2^96 times
 
@@ -84,26 +88,30 @@ def changed_since(
     return min(differences, key=len)
 
 
-def row_version(row: models.Model, ignored: Iterable[str] = ()) -> str:
+def row_version(row: models.Model, ignored: Iterable[str] = (), sets: Sets = NO_SETS) -> str:
     """Return the version of a whole row in one digest, of the columns that have been loaded."""
-    return _row_version(_secrets()[0], row, row.get_deferred_fields(), ignored)
+    return _row_version(_secrets()[0], row, row.get_deferred_fields(), ignored, sets)
 
 
 def _row_version(
-    secret: bytes, row: models.Model, deferred: Iterable[str], ignored: Iterable[str]
+    secret: bytes, row: models.Model, deferred: Iterable[str], ignored: Iterable[str], sets: Sets
 ) -> str:
     missing, left_out = sorted(deferred), {*deferred, *ignored}
     shown = [one for one in columns(type(row)) if not left_out & {one.name, one.attname}]
     texts = [text for one in shown for text in (one.attname, _text(row, one))]
+    for name in sorted(sets.keys() - left_out):
+        texts += [name, *sorted(sets[name])]
     digest = _digest(secret, row._meta.concrete_model._meta.label, str(row.pk), *texts)  # type: ignore[union-attr]
     return " ".join([digest, *missing])
 
 
-def is_row(row: models.Model, shown: str, ignored: Iterable[str] = ()) -> bool:
+def is_row(
+    row: models.Model, shown: str, ignored: Iterable[str] = (), sets: Sets = NO_SETS
+) -> bool:
     """Return whether a row is the one that was shown with this `row_version`."""
     digest, *deferred = shown.split(" ")
     known = {one.attname for one in columns(type(row))} & {*deferred}
-    found = [_row_version(secret, row, known, ignored) for secret in _secrets()]
+    found = [_row_version(secret, row, known, ignored, sets) for secret in _secrets()]
     return digest in {one.split(" ")[0] for one in found}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,11 @@ def reverting(settings: Settings, register: Callable[..., None]) -> Iterator[Non
         editor.create_model(Revision)
         editor.create_model(Version)
     paragraphs: Any = type("Paragraphs", (admin.TabularInline,), {"model": Paragraph, "extra": 0})
-    register(type("ArticleAdmin", (EditLockMixin, VersionAdmin), {"inlines": [paragraphs]}))
+    about = {
+        "inlines": [paragraphs], "list_display": ("id", "title"), "list_editable": ("title",),
+        "edit_ignore": ("views",),
+    }  # fmt: skip
+    register(type("ArticleAdmin", (EditLockMixin, VersionAdmin), about))
     yield
     reversion.unregister(Article)
     reversion.unregister(Paragraph)
@@ -60,7 +65,7 @@ def test_a_revert_of_a_row_that_has_changed_is_refused(
     Article.objects.update(title="Bob's")
     assert reverts.send().status_code == 302
     again = opened(anna, path)
-    assert "has changed since the page was opened: Bob&#x27;s" in again.text
+    assert "has changed since the page was opened: Article: Bob&#x27;s" in again.text
     article.refresh_from_db()
     assert article.title == "Bob's"
     article.paragraphs.update(text="Bob's")
@@ -70,6 +75,38 @@ def test_a_revert_of_a_row_that_has_changed_is_refused(
     assert opened(anna, path).send().status_code == 302
     article.refresh_from_db()
     assert (article.title, article.paragraphs.get().text) == ("First", "1")
+
+
+@pytest.mark.usefixtures("reverting")
+def test_a_revert_names_the_rows_that_it_restores_and_deletes(
+    anna: Client, article: Article
+) -> None:
+    from reversion.models import Version
+
+    second = Article.objects.create(title="Second")
+    rows = list_of(article, second)
+    assert anna.post(LIST, rows).status_code == 302
+    first = Version.objects.get_for_object(article).get()
+    article.paragraphs.create(text="Added")
+    path = f"/admin/edited/article/{article.pk}/history/{first.pk}/"
+    page = opened(anna, path)
+    assert re.findall("<li>(Article.*|Paragraph.*)</li>", page.text) == [
+        "Article: 1 saved",
+        "Paragraph: Added",
+    ]
+    article.paragraphs.update(text="Bob's")
+    assert page.send().status_code == 302
+    again = opened(anna, path)
+    assert "since the page was opened: Paragraph: Bob&#x27;s. Look" in again.text
+    Article.objects.filter(pk=second.pk).update(title="Bob's")
+    assert again.send().status_code == 302
+    assert "opened: Article: Bob&#x27;s" in told(anna, path)
+    assert Article.objects.get(pk=second.pk).title == "Bob's"
+    Article.objects.update(views=7)  # edit_ignore
+    alone = opened(anna, path)
+    Article.objects.update(views=8)
+    assert alone.send().status_code == 302
+    assert (Article.objects.get(pk=second.pk).title, Paragraph.objects.count()) == ("1 saved", 0)
 
 
 @pytest.mark.usefixtures("reverting")
@@ -130,6 +167,20 @@ def history(settings: Settings, register: Callable[..., None]) -> Iterator[str]:
     with connection.schema_editor() as editor:
         editor.delete_model(model.history.model)
         editor.delete_model(model)
+
+
+def list_of(*rows: Article) -> dict[str, Any]:
+    """Return what a list sends that saves all rows with a new title."""
+    from redlock_django.edit_locks.versions import row_version
+
+    count = len(rows)
+    fields: dict[str, Any] = {"_save": "1", "form-TOTAL_FORMS": count, "form-INITIAL_FORMS": count}
+    for number, row in enumerate(sorted(rows, key=lambda row: -row.pk)):
+        stored = Article.objects.get(pk=row.pk)
+        about = {"id": row.pk, "title": f"{count - 1 - number} saved"}
+        about["_edit_version"] = row_version(stored, {"views"})
+        fields |= {f"form-{number}-{name}": value for name, value in about.items()}
+    return fields
 
 
 def told(client: Client, path: str) -> str:

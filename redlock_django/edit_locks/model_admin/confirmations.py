@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 from django.db import models, router
 from django.http import HttpRequest, HttpResponse
@@ -25,6 +25,15 @@ RELATED = "_edit_related"
 
 class NotAsShown(Exception):
     """Rows are not those that were shown; the message is for the editor."""
+
+    @classmethod
+    def changed(cls, names: Iterable[object]) -> Self:
+        """Return the refusal that names the rows that have changed."""
+        text = _(
+            "Nothing was done, because this has changed since the page was opened: %s. "
+            "Look at it again."
+        )
+        return cls(text % ", ".join(map(str, names)))
 
 
 _TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
@@ -68,10 +77,8 @@ def compare_rows(
     """Lock the rows; raise NotAsShown if one is not as it was shown, or another has it open."""
     if not rows:
         return
+    compare_editors(request, rows)
     transaction = transaction_of(request)
-    for row, editor in transaction.editors_of(rows):
-        about = {"editor": editor, "row": row}
-        raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
     shown = _posted_versions(request)
     using = router.db_for_write(model, instance=rows[0])
     transaction.begin(using)
@@ -82,13 +89,14 @@ def compare_rows(
         if row.pk not in stored or not is_row(stored[row.pk], shown.get(str(row.pk), ""), ignored)
     ]
     if changed:
-        raise NotAsShown(
-            _(
-                "Nothing was done, because this has changed since the page was opened: %s. "
-                "Look at it again."
-            )
-            % ", ".join(map(str, changed))
-        )
+        raise NotAsShown.changed(changed)
+
+
+def compare_editors(request: Any, rows: Sequence[Any]) -> None:
+    """Raise NotAsShown if another editor has one of the rows open, and that refuses a save."""
+    for row, editor in transaction_of(request).editors_of(rows):
+        about = {"editor": editor, "row": row}
+        raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
 
 
 def _posted_versions(request: HttpRequest) -> Mapping[str, str]:

@@ -231,11 +231,11 @@ class EditLockMixin(_ModelAdmin):
     def revision_view(
         self, request: Any, object_id: str, version_id: str, extra_context: Any = None
     ) -> Any:
-        """Show or save a form of django-reversion, for which it first reverts the row."""
+        """Show or save a form of django-reversion, for which it first reverts its rows."""
         view: Any = super()
         show = partial(view.revision_view, request, object_id, version_id, extra_context)
         with self._saving(request):
-            return plugins.revert(self, request, self.get_object(request, unquote(object_id)), show)
+            return plugins.revert(self, request, unquote(object_id), version_id, show)
 
     def recover_view(self, request: Any, version_id: str, extra_context: Any = None) -> Any:
         """Show or save a form of django-reversion that makes a deleted row again."""

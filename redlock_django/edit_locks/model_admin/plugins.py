@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.apps import apps
@@ -10,20 +10,25 @@ from django.contrib import messages
 from django.db import models, router
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.model_admin.confirmations import (
     NotAsShown,
     add_inputs,
-    compare_related,
-    compare_rows,
-    listing_of,
-    related_input,
-    row_input,
+    compare_editors,
 )
+from redlock_django.edit_locks.model_admin.restored_rows import (
+    RESTORED,
+    RestoredRow,
+    changed_rows,
+    restored_input,
+    restored_rows,
+)
+from redlock_django.edit_locks.presence_pages import add_above_form
 from redlock_django.edit_locks.saving_transaction import SavingTransaction, transaction_of
-from redlock_django.edit_locks.versions import locked_rows, row_version
+from redlock_django.edit_locks.versions import locked_rows
 
 View = Callable[[], HttpResponse]
 """A view of the plug-in, with its arguments."""
@@ -32,35 +37,14 @@ View = Callable[[], HttpResponse]
 # django-reversion.
 
 
-def revert(model_admin: Any, request: Any, row: models.Model | None, view: View) -> HttpResponse:
-    """Answer with a form of an old version; compare the row first, and those of its inlines.
-
-    django-reversion reverts them before it shows or saves the form. `row` is as it is now.
-    """
-    if row is None:
+def revert(
+    model_admin: Any, request: Any, object_id: str, version_id: str, view: View
+) -> HttpResponse:
+    """Answer with a form of an old version, which also restores the other rows of its revision."""
+    version = get_object_or_404(_versions(), pk=version_id, object_id=object_id)
+    if not model_admin.has_view_or_change_permission(request):
         return view()
-    request._redlock_related = _digest_of_inlines(model_admin, request, row)
-    inputs = [row_input(row, model_admin.edit_ignore), related_input(request)]
-    if request.method == "POST":
-        try:
-            compare_rows(request, model_admin.model, [row], model_admin.edit_ignore)
-            compare_related(request, _digest_of_inlines(model_admin, request, row))
-        except NotAsShown as changed:
-            model_admin.message_user(request, str(changed), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
-    response = view()
-    add_inputs(response, inputs)
-    return response
-
-
-def _digest_of_inlines(model_admin: Any, request: Any, obj: Any) -> str:
-    return listing_of(
-        [
-            row_version(row)
-            for formset, inline in list(model_admin.get_formsets_with_inlines(request, obj))
-            for row in formset(instance=obj, queryset=inline.get_queryset(request)).get_queryset()
-        ]
-    )
+    return _restore(model_admin, request, version, _rows(model_admin, request, version), view)
 
 
 def recover(model_admin: Any, request: Any, version_id: str, view: View) -> HttpResponse:
@@ -68,9 +52,12 @@ def recover(model_admin: Any, request: Any, version_id: str, view: View) -> Http
 
     It would be overwritten, for example after another editor has recovered it.
     """
-    may_add = model_admin.has_add_permission(request)
-    if not (may_add and _is_recovered(model_admin.model, version_id, transaction_of(request))):
+    if not model_admin.has_add_permission(request):
         return view()
+    version = get_object_or_404(_versions(), pk=version_id)
+    rows = _rows(model_admin, request, version)
+    if all(one.row is None for one in rows if one.version_pk == version.pk):
+        return _restore(model_admin, request, version, rows, view)
     options = model_admin.opts
     text = _("Nothing was recovered: this %(name)s exists again.") % {"name": options.verbose_name}
     model_admin.message_user(request, text, messages.ERROR)
@@ -78,23 +65,51 @@ def recover(model_admin: Any, request: Any, version_id: str, view: View) -> Http
     return HttpResponseRedirect(reverse(name, current_app=model_admin.admin_site.name))
 
 
-def _is_recovered(
-    model: type[models.Model], version_id: str, transaction: SavingTransaction
-) -> bool:
-    """Return whether the row of a version exists, although it was deleted.
+def _versions() -> Any:
+    return apps.get_model("reversion", "Version")  # type: ignore[misc]
 
-    Nobody else recovers it until the end of the transaction.
-    """
-    versions: Any = apps.get_model("reversion", "Version")  # type: ignore[misc]
-    version = get_object_or_404(versions, pk=version_id)
-    using = router.db_for_write(versions)
-    transaction.begin(using)
-    transaction.begin(version.db)
-    _lock_first(
-        versions.objects.get_for_object_reference(model, version.object_id, version.db), using
-    )
-    deleted = versions.objects.get_deleted(model, version.db)
-    return not deleted.filter(object_id=version.object_id).exists()
+
+def _rows(model_admin: Any, request: Any, version: Any) -> list[RestoredRow]:
+    """Return the rows that a revert writes or deletes, as they are before it."""
+
+    def ignored(model: type[models.Model]) -> frozenset[str]:
+        is_own = issubclass(model_admin.model, model) or issubclass(model, model_admin.model)
+        return frozenset(model_admin.edit_ignore if is_own else ())
+
+    return restored_rows(version, model_admin.model, ignored, transaction_of(request))
+
+
+def _restore(
+    model_admin: Any, request: Any, version: Any, rows: Sequence[RestoredRow], view: View
+) -> HttpResponse:
+    """Compare all rows, then answer with the form; django-reversion reverts them before that."""
+    if request.method == "POST":
+        try:
+            compare_editors(request, [one.row for one in rows if one.row is not None])
+            changed = changed_rows(rows, request.POST.get(RESTORED, ""))
+            if changed:
+                raise NotAsShown.changed(one.name for one in changed)
+        except NotAsShown as refused:
+            model_admin.message_user(request, str(refused), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+    response = view()
+    add_inputs(response, [restored_input(rows)])
+    others = [one for one in rows if not _is_of_form(model_admin.model, version, one)]
+    if others:
+        context = {
+            "restored": [one.name for one in others if one.version_pk is not None],
+            "deleted": [one.name for one in others if one.version_pk is None],
+        }
+        shown = render_to_string("redlock_django/edit_restored.html", context)
+        add_above_form(response, shown, f"{model_admin.opts.model_name}_form")
+    return response
+
+
+def _is_of_form(model: type[models.Model], version: Any, one: RestoredRow) -> bool:
+    """Return whether a row is that of the form, or has the columns of a parent of its model."""
+    if one.version_pk is None or not issubclass(model, one.model):
+        return bool(one.version_pk == version.pk)
+    return bool(one.object_id == version.object_id)
 
 
 # django-simple-history.
