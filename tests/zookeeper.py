@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 JAR = Path("/usr/share/java/zookeeper.jar")
-TICK = 100  # ms; sessions last from 2 to 200 ticks
+TICK = 100  # ms; sessions last at least 2 ticks
+LONGEST_SESSION = 60  # seconds
 # A small heap, the shared archive of the JDK's classes and only the quick compiler: half of the
 # processor time that a server needs to start with Java's defaults.
 _JAVA = (
@@ -114,7 +115,7 @@ def local_zookeeper(many: int = 1, java: str = "") -> Iterator[list[ZooKeeperSer
             (home / "myid").write_text(str(number))
             lines = [
                 f"tickTime={TICK}",
-                "maxSessionTimeout=60000",
+                f"maxSessionTimeout={LONGEST_SESSION * 1000}",
                 "initLimit=100",
                 "syncLimit=20",
                 f"dataDir={home}",

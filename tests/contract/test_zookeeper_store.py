@@ -8,6 +8,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -54,7 +55,7 @@ from tests.ports import free_port
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.zookeeper import ZooKeeperServer, local_zookeeper
+from tests.zookeeper import LONGEST_SESSION, ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -247,6 +248,33 @@ def test_a_server_that_hangs_is_left_although_requests_go_on(
     until(lambda: not session.is_connected, what="the hung connection is given up")
     proxy.let_go()
     until(held.remaining, what="the lock is held again")
+
+
+def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
+    proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer, lost: list[str]
+) -> None:
+    """As ZooKeeper 3.8 sometimes does while it starts: kazoo would lose the session."""
+    hosts = [f"127.0.0.1:{proxy.port}"]
+    settings.REDLOCK = {
+        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 3600}
+    }
+    held = lock("order:1", ttl=60)
+    held.acquire()
+    handler = kazoo_of(backend_of()).handler
+    assert handler.session_timeout == pytest.approx(LONGEST_SESSION), "as the server granted it"
+    handler.session_timeout = 6.0  # so that the test lasts two seconds, a third of it
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        proxy.lead_to(silent.getsockname()[1])
+        first, _ = silent.accept()
+        with first:
+            first.settimeout(60)
+            assert first.recv(1), "the client asks to go on with its session"
+            proxy._target = zookeeper.port  # of the connections from now on
+            until(held.remaining, what="the lock is held again", seconds=40)
+    assert not lost
+    held.ensure_held()
+    assert held.release() is True
 
 
 CHILD = """
@@ -586,9 +614,9 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
 # Slots of a name with a limit.
 
 
-def hold_slots(many: int, limit: int) -> list[Lease]:
+def hold_slots(many: int, limit: int, ttl: float = 60) -> list[Lease]:
     """Acquire slots of "order:1"."""
-    return [backend_of().acquire(("order:1",), 60, 0, HOLDER, limit) for _ in range(many)]
+    return [backend_of().acquire(("order:1",), ttl, 0, HOLDER, limit) for _ in range(many)]
 
 
 def slot_queues(limit: int) -> list[str]:
@@ -835,16 +863,23 @@ def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take
 def test_slots_and_turns_outlive_a_restart_of_the_server(
     store: Store, settings: Settings, zookeeper: ZooKeeperServer
 ) -> None:
-    # On a busy machine the server may need more than ten seconds to start again.
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}}
-    held = hold_slots(3, 3)
+    # A busy server may need long to start, and 3.8 sometimes accepts a connection then that it
+    # never reads: the client makes another one after a third of its session.
+    patience = {"SESSION_TIMEOUT": LONGEST_SESSION, "ZOOKEEPER_TIMEOUT": 120, "MAX_TTL": 300}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], **patience}}
+    held = hold_slots(3, 3, ttl=300)
     served: list[int] = []
+    states: list[LeaseState] = []
 
     def serve(number: int) -> Lease:
-        lease = backend_of().acquire(("order:1",), 60, 60, HOLDER, 3)
+        lease = backend_of().acquire(("order:1",), 300, 240, HOLDER, 3)
         served.append(number)
         backend_of().release(lease)
         return lease
+
+    def is_answered() -> bool:
+        states.append(backend_of().extend(held[0], 300)[0])
+        return states[-1] is not LeaseState.UNKNOWN
 
     waiters = []
     for number in range(2):
@@ -853,7 +888,8 @@ def test_slots_and_turns_outlive_a_restart_of_the_server(
     zookeeper.kill()
     zookeeper.start()
     zookeeper.wait()
-    until(lambda: backend_of().extend(held[0], 60)[0] is LeaseState.RENEWED, what="it is held")
+    until(is_answered, what="an extension is answered, all are UNKNOWN")
+    assert states[-1] is LeaseState.RENEWED, backend_of().session.reason
     with pytest.raises(LimitReached):
         hold_slots(1, 3)
     backend_of().release(held[1])

@@ -37,15 +37,22 @@ _UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT 
 _OTHER_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 
 
+_LONGEST = 20.0  # seconds that a server has for a new connection, however long the session is
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """The threads and sockets of one client of kazoo.
 
-    kazoo would wait for a host that vanished as long as the session lasts, and lose the session.
+    kazoo would wait for a host that vanished, or that accepts a connection and does not answer, as
+    long as the session lasts, and lose the session. Here connecting to all hosts takes at most a
+    third of the session, and so does the answer of a host to a new connection.
     """
 
-    def __init__(self, connect_timeout: float) -> None:
+    def __init__(self, session_timeout: float, hosts: int) -> None:
         super().__init__()
-        self._connect_timeout = connect_timeout
+        self.session_timeout = session_timeout
+        """In seconds, as the servers granted it once they have."""
+        self._hosts = hosts
         self.failure = ""
         """Why the last attempt to connect failed, which kazoo does not report."""
 
@@ -67,7 +74,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         """Connect; kazoo's own function leaves the socket of a failed handshake open."""
         try:
             context = _tls_context(**tls) if use_ssl else None
-            timeout = min(timeout, max(self._connect_timeout, 0.1))
+            timeout = min(timeout, max(self._connecting / self._hosts, 0.1))
             connection = socket.create_connection(address, timeout)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,6 +88,20 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
         self.failure = ""
         return connection
+
+    @property
+    def _connecting(self) -> float:
+        """The longest time for all hosts to connect, or for one to answer, in seconds."""
+        return min(self.session_timeout / 3, _LONGEST)
+
+    def limit_answers(self, client: KazooClient) -> None:
+        """Limit how long a client waits for each answer to a new connection."""
+        invoke = client._connection._invoke  # which kazoo uses for nothing else
+
+        def limited(timeout: float, *request: Any, **options: Any) -> Any:
+            return invoke(min(timeout, self._connecting), *request, **options)
+
+        client._connection._invoke = limited
 
     @staticmethod
     def sleep_func(seconds: float) -> None:
@@ -129,10 +150,11 @@ def new_client(settings: ZooKeeperSettings) -> KazooClient:
         options["sasl_options"] = dict(options["sasl_options"])  # kazoo adds to it
     if options.get("use_ssl") and options.get("verify_certs", True):
         options.setdefault("check_hostname", True)
-    return KazooClient(
+    handler = Handler(settings.session_timeout, len(settings.hosts))
+    client = KazooClient(
         hosts=settings.ensemble,
         timeout=settings.session_timeout,
-        handler=Handler(settings.session_timeout / (3 * len(settings.hosts))),
+        handler=handler,
         connection_retry={
             "max_tries": -1,
             "delay": 0.05,
@@ -142,6 +164,8 @@ def new_client(settings: ZooKeeperSettings) -> KazooClient:
         logger=_logger,
         **options,
     )
+    handler.limit_answers(client)
+    return client
 
 
 def on_session_timeout(client: KazooClient, note: Callable[[float], object]) -> None:
@@ -153,7 +177,8 @@ def on_session_timeout(client: KazooClient, note: Callable[[float], object]) -> 
 
     def connected(*args: Any) -> tuple[float, float]:
         read_timeout, connect_timeout = connect(*args)  # in ms; the first is 2/3 of the session's
-        note(read_timeout * 1.5 / 1000)
+        granted = client.handler.session_timeout = read_timeout * 1.5 / 1000
+        note(granted)
         return read_timeout, connect_timeout
 
     client._connection._connect = connected
