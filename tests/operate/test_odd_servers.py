@@ -261,3 +261,18 @@ def test_a_file_for_tls_that_is_missing_is_named(settings: Settings) -> None:
     }
     for ran in commands().values():
         assert "ssl_ca_certs names '/nowhere/ca.pem', which cannot be read" in ran.said
+
+
+@pytest.mark.parametrize("answer", [b"+OK\r\n", b":1\r\n", b"*1\r\n$1\r\na\r\n"])
+def test_a_program_in_the_place_of_a_sentinel_is_named(settings: Settings, answer: bytes) -> None:
+    with program(answer) as address:
+        settings.REDLOCK = {
+            "default": {
+                "MASTERS": ["redis://locks/0"],
+                "SENTINELS": [f"redis://{address}"],
+                "PROFILE": "failover",
+            }
+        }
+        with pytest.raises(QuorumUnreachable, match=rf"Sentinel {address} is not a Sentinel"):
+            lock("order:1").acquire()
+        locks.close()

@@ -221,11 +221,14 @@ def _primary_of(address: Address, timeout: float) -> dict[str, Any]:
             continue
         finally:
             connection.disconnect()
-        if found:
+        if found is None:
+            why.append(f"Sentinel {name} does not know the service {service!r}")
+        elif not (isinstance(found, list) and len(found) == 2 and found[1].isdigit()):
+            why.append(f"Sentinel {name} is not a Sentinel")  # a program that answers otherwise
+        else:
             answers[0] = index
             host, port = found
             return {"host": host.decode(), "port": int(port)}
-        why.append(f"Sentinel {name} does not know the service {service!r}")
     raise NotUpYet(f"cannot be found: {'; '.join(why)}")
 
 
