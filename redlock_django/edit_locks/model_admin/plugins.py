@@ -85,10 +85,7 @@ def _restore(
     """Compare all rows, then answer with the form; django-reversion reverts them before that."""
     if request.method == "POST":
         try:
-            compare_editors(request, [one.row for one in rows if one.row is not None])
-            changed = changed_rows(rows, request.POST.get(RESTORED, ""))
-            if changed:
-                raise NotAsShown.changed(one.name for one in changed)
+            _compare(request, rows)
         except NotAsShown as refused:
             model_admin.message_user(request, str(refused), messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
@@ -103,6 +100,14 @@ def _restore(
         shown = render_to_string("redlock_django/edit_restored.html", context)
         add_above_form(response, shown, f"{model_admin.opts.model_name}_form")
     return response
+
+
+def _compare(request: Any, rows: Sequence[RestoredRow]) -> None:
+    """Raise NotAsShown if another editor has one of the rows open, or has changed one."""
+    compare_editors(request, [one.row for one in rows if one.row is not None])
+    changed = changed_rows(rows, request.POST.get(RESTORED, ""))
+    if changed:
+        raise NotAsShown.changed(one.name for one in changed)
 
 
 def _is_of_form(model: type[models.Model], version: Any, one: RestoredRow) -> bool:
