@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -157,23 +158,19 @@ def test_another_row_of_a_revision_is_compared_before_it_is_restored(model_admin
         assert (current(first), current(second)) == ("First", "Second"), what
 
 
-def test_of_two_reverts_at_once_one_is_refused(model_admin: Any) -> None:
-    """Each of them would make a deleted row again, which belongs to both revisions."""
-    User.objects.create_superuser("anna")
-    shared = Article(title="Shared")
-    rows = [Article(title="hers"), Article(title="his")]
-    versions = [revised(row, shared) for row in rows]
-    Article.objects.filter(pk=shared.pk).delete()
+def at_once(model_admin: Any, hers: Callable[[], Any], his: Callable[[], Any]) -> dict[str, Any]:
+    """Return the results of two saves; the second one begins while the first one saves its row.
+
+    The row that the first one saves has the title "hers".
+    """
     inside, goes_on = threading.Event(), threading.Event()
     found: dict[str, Any] = {}
 
-    def revert(version: Any, data: Any) -> None:
+    def run(name: str, save: Callable[[], Any]) -> None:
         try:
-            request = sent(data)
-            model_admin.revision_view(request, version.object_id, str(version.pk))
-            found[data["title"][0]] = "; ".join(map(str, request._messages))
+            found[name] = save()
         except DatabaseError as error:
-            found[data["title"][0]] = error
+            found[name] = error
         finally:
             connections[ALIAS].close()
 
@@ -184,19 +181,38 @@ def test_of_two_reverts_at_once_one_is_refused(model_admin: Any) -> None:
         obj.save()
 
     model_admin.save_model = slow
-    threads = []
+    first = threading.Thread(target=run, args=("hers", hers))
+    second = threading.Thread(target=run, args=("his", his))
+    first.start()
+    assert inside.wait(WAIT), found
+    second.start()
+    second.join(0.3)  # in which he waits for her
+    assert second.is_alive(), found
+    goes_on.set()
+    for thread in (first, second):
+        thread.join(WAIT)
+    return found
+
+
+def test_of_two_reverts_at_once_one_is_refused(model_admin: Any) -> None:
+    """Each of them would make a deleted row again, which belongs to both revisions."""
+    User.objects.create_superuser("anna")
+    shared = Article(title="Shared")
+    rows = [Article(title="hers"), Article(title="his")]
+    versions = [revised(row, shared) for row in rows]
+    Article.objects.filter(pk=shared.pk).delete()
+
+    def revert(version: Any, data: Any) -> str:
+        request = sent(data)
+        model_admin.revision_view(request, version.object_id, str(version.pk))
+        return "; ".join(map(str, request._messages))
+
+    saves = []
     for version in versions:
         page = model_admin.revision_view(sent(), version.object_id, str(version.pk))
         data = form_of(page.content.decode(), "article_form")
-        threads.append(threading.Thread(target=revert, args=(version, data)))
-    threads[0].start()
-    assert inside.wait(WAIT), found
-    threads[1].start()
-    threads[1].join(0.3)  # in which he waits for her
-    assert threads[1].is_alive(), found
-    goes_on.set()
-    for thread in threads:
-        thread.join(WAIT)
+        saves.append(partial(revert, version, data))
+    found = at_once(model_admin, *saves)
     assert "has changed since the page was opened: Article: Shared" in found["his"], found
     assert [current(row) for row in (*rows, shared)] == ["hers", "new", "Shared"]
 
@@ -213,39 +229,18 @@ def test_of_two_recoveries_at_once_one_is_refused(model_admin: Any) -> None:
         row.save()
     newest, oldest = Version.objects.get_for_object(row)
     row.delete()
-    inside, goes_on = threading.Event(), threading.Event()
-    found: dict[str, Any] = {}
 
-    def recover(version: Any, data: Any) -> None:
-        try:
-            request = sent(data)
-            answer = model_admin.recover_view(request, str(version.pk))
-            told = "; ".join(map(str, request._messages))
-            found[data["title"]] = (answer.status_code, "exists again" in told)
-        except DatabaseError as error:
-            found[data["title"]] = error
-        finally:
-            connections[ALIAS].close()
+    def recover(version: Any, data: Any) -> tuple[int, bool]:
+        request = sent(data)
+        answer = model_admin.recover_view(request, str(version.pk))
+        told = "; ".join(map(str, request._messages))
+        return answer.status_code, "exists again" in told
 
-    def slow(self: Any, obj: Any, *args: Any) -> None:
-        if obj.title == "hers":
-            inside.set()
-            assert goes_on.wait(WAIT)
-        obj.save()
-
-    model_admin.save_model = lambda request, obj, form, change: slow(model_admin, obj)
-    threads = []
+    saves = []
     for version, title in ((newest, "hers"), (oldest, "his")):
         page = model_admin.recover_view(sent(), str(version.pk))
         data = {**form_of(page.content.decode(), "article_form"), "title": title}
-        threads.append(threading.Thread(target=recover, args=(version, data)))
-    threads[0].start()
-    assert inside.wait(WAIT), found
-    threads[1].start()
-    threads[1].join(0.3)  # in which he waits for her
-    assert threads[1].is_alive(), found
-    goes_on.set()
-    for thread in threads:
-        thread.join(WAIT)
+        saves.append(partial(recover, version, data))
+    found = at_once(model_admin, *saves)
     assert found == {"hers": (302, False), "his": (302, True)}
     assert Article.objects.get().title == "hers"
