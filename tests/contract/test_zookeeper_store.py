@@ -237,10 +237,7 @@ def test_a_client_of_kazoo_that_fails_is_replaced(
 def test_a_server_that_hangs_is_left_although_requests_go_on(
     proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer
 ) -> None:
-    hosts = [f"127.0.0.1:{proxy.port}"]
-    settings.REDLOCK = {
-        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 8}
-    }
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 8}}
     held = lock("order:1", ttl=60)
     held.acquire()
     session = backend_of().session
@@ -254,10 +251,7 @@ def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
     proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer, lost: list[str]
 ) -> None:
     """As ZooKeeper 3.8 sometimes does while it starts: kazoo would lose the session."""
-    hosts = [f"127.0.0.1:{proxy.port}"]
-    settings.REDLOCK = {
-        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 3600}
-    }
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 3600}}
     held = lock("order:1", ttl=60)
     held.acquire()
     handler = kazoo_of(backend_of()).handler
