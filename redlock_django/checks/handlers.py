@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from asgiref.sync import iscoroutinefunction
-from django.db import connections
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
@@ -60,12 +59,10 @@ def _operations_of(view: Any) -> Iterator[ViewHandler]:
 
 def atomic_aliases(view: Any) -> list[str]:
     """Return the database aliases for which Django opens the transaction of a view."""
-    return [
-        alias
-        for alias in connections
-        if connections[alias].settings_dict["ATOMIC_REQUESTS"]
-        and alias not in getattr(view, "_non_atomic_requests", ())
-    ]
+    excluded = getattr(view, "_non_atomic_requests", ())
+    if isinstance(excluded, TransactionMarker):
+        return []  # the view opens them itself
+    return TransactionMarker(excluded).atomic_aliases()
 
 
 def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:

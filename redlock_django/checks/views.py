@@ -182,18 +182,19 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
     yield from decorators_outside_transaction(view)
-    yield from conditions_before_lock(view, handlers_of(view))
-    yield from login_inside_lock(view, handlers_of(view), rule=planned.get(route.pattern))
+    handlers = list(handlers_of(view))
+    yield from conditions_before_lock(view, handlers)
+    yield from login_inside_lock(view, handlers, rule=planned.get(route.pattern))
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
-    for function in (view, *(handler.function for handler in handlers_of(view))):
+    for function in (view, *(handler.function for handler in handlers)):
         if options := getattr(function, "lock_options", None):
             try:
                 options.check_order(function)
             except InvalidRedlock as error:
                 yield Error(str(error), id="redlock_django.E012")
     around = planned.get(route.pattern, view)
-    for handler in handlers_of(view):
+    for handler in handlers:
         yield from _option_errors(handler.name, handler.function, route)
         yield from locked_twice(around, handler)
         if not hasattr(handler.function, "lock_options") or lock_middlewares():
