@@ -59,7 +59,7 @@ class Store(ABC):
     """
 
     lists_records = True
-    """Whether records are found without their whole key hash."""
+    """True if records can be listed, and found by the beginning of their key hash."""
 
     @abstractmethod
     def find(self, claim: Claim) -> Record | None:

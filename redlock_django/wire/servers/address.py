@@ -58,7 +58,7 @@ _INSTEAD = {
     "single_connection_client": _POOL,
     "health_check_interval": "remove it: the kernel probes idle connections",
 }
-"""What to write instead of a redis-py argument that would have no effect."""
+"""The advice for each argument of redis-py that would have no effect."""
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
 _PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
 

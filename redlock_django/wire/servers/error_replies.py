@@ -28,7 +28,7 @@ _CODES = {
     "TRYAGAIN": _CLUSTER,
     "WRONGTYPE": f"a key has another type: {_KEYS}",
 }
-"""What the codes of errors mean."""
+"""The meaning of an error, by its code."""
 
 _TEXTS = {
     "db index is out of range": "has no database with this number: see its setting 'databases'",
@@ -39,7 +39,7 @@ _TEXTS = {
     "authentication required": "needs a password: set one in OPTIONS",
     "wrongpass": "refused the password",
 }
-"""What errors without a code mean, by a part of what the server says."""
+"""The meaning of an error without a code, by a part of its text in lower case."""
 
 _STRIPPED = {
     "OutOfMemoryError": "OOM",
