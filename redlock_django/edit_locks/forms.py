@@ -273,11 +273,11 @@ class ComparedFormSet(_ModelFormSet):
         edited = [form for form in every if form.has_changed()]
         if not edited:
             return
-        every = [form.instance for form in edited]
-        editors = self.edit_transaction.editors_of(every)
-        using = router.db_for_write(self.model, instance=every[0])
+        shown = [form.instance for form in edited]
+        editors = self.edit_transaction.editors_of(shown)
+        using = router.db_for_write(self.model, instance=shown[0])
         self.edit_transaction.begin(using)
-        rows = locked_rows(self.model, [row.pk for row in every], using)
+        rows = locked_rows(self.model, [row.pk for row in shown], using)
         for form in edited:
             form.note_editors(editors)
             form.edit_stored = rows.get(form.instance.pk)
