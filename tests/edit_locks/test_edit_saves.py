@@ -18,6 +18,7 @@ from redlock_django.edit_locks.versions import version_of
 from tests.edit_locks.conftest import opened
 from tests.edit_locks.models import (
     Article,
+    Country,
     FencedArticle,
     LongArticle,
     Paragraph,
@@ -310,6 +311,20 @@ def test_actions_are_compared(anna: Client, article: Article) -> None:
     assert Article.objects.filter(state="public").count() == 0
     run(anna, "publish", article, other)()
     assert Article.objects.filter(state="public").count() == 2
+
+
+def test_an_action_finds_the_version_of_a_row_whose_key_has_a_space(
+    register: Callable[..., None], anna: Client
+) -> None:
+    def note(self: Any, request: Any, queryset: Any) -> None:
+        queryset.update(name="noted")
+
+    attributes = {"actions": ("note",), "note": note}
+    register(type("CountryAdmin", (EditLockMixin, admin.ModelAdmin), attributes), Country)
+    Country.objects.create(code=" b", name="Old")
+    page = opened(anna, "/admin/edited/country/", "changelist-form")
+    assert page.send(action="note", index="0", _selected_action=[" b"]).status_code == 302
+    assert Country.objects.get().name == "noted"
 
 
 def test_actions_on_rows_that_were_not_shown_are_refused(anna: Client, article: Article) -> None:

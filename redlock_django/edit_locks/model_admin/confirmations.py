@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Self
+from urllib.parse import quote, unquote
 
 from django.db import models, router
 from django.http import HttpRequest, HttpResponse
@@ -17,7 +18,7 @@ from redlock_django.edit_locks.saving_transaction import transaction_of
 from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
 
 ROW = "_edit_row"
-"""The name of the inputs with a primary key, a space, and the version of its row."""
+"""The name of the inputs with a primary key, percent-encoded, a space, and its row's version."""
 
 RELATED = "_edit_related"
 """The name of the input with the digest of what would be deleted together with the rows."""
@@ -41,8 +42,8 @@ _TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^
 
 def row_input(row: models.Model, ignored: Iterable[str]) -> SafeString:
     """Return the input that carries the version of a row, without the columns `ignored`."""
-    version = row_version(row, ignored)
-    return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, row.pk, version)
+    key, version = quote(str(row.pk), safe=""), row_version(row, ignored)
+    return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, key, version)
 
 
 def related_input(request: Any) -> SafeString:
@@ -61,14 +62,9 @@ def compare_related(request: Any, listing: str) -> None:
 
 def compare_deletion(request: Any, deleted: Any) -> None:
     """Note what would be deleted; raise NotAsShown if a page was sent that has not shown this."""
-    request._redlock_related = listing_of(deleted)
+    request._redlock_related = sha256(repr(deleted).encode()).hexdigest()
     if request.POST.get("post") or request.POST.get(RELATED):
         compare_related(request, request._redlock_related)
-
-
-def listing_of(shown: Any) -> str:
-    """Return the digest of what would be changed together with rows."""
-    return sha256(repr(shown).encode()).hexdigest()
 
 
 def compare_rows(
@@ -102,7 +98,7 @@ def compare_editors(request: Any, rows: Sequence[Any]) -> None:
 def _posted_versions(request: HttpRequest) -> Mapping[str, str]:
     """Return the versions that a page has sent, by primary key."""
     pairs = (value.partition(" ") for value in request.POST.getlist(ROW))
-    return {pk: version for pk, _, version in pairs}
+    return {unquote(key): version for key, _, version in pairs}
 
 
 def add_inputs(response: Any, inputs: Iterable[SafeString]) -> None:
