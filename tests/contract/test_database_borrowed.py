@@ -16,9 +16,9 @@ from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
-from redlock_django.backends.database.connections import Job
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.direct_cursor import DirectCursor, cancels_in_time
+from redlock_django.backends.database.jobs import Job
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests.contract.interrupting import after_each_interrupt

@@ -15,8 +15,9 @@ from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
-from redlock_django.backends.database.connections import Connection, Connections, Job
+from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.dialects import WAITERS
+from redlock_django.backends.database.jobs import Connection, Job
 from redlock_django.wire.wakeup import LoopWakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 

@@ -9,7 +9,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from redlock_django.backends.database import sql as sql
-from redlock_django.backends.database.connections import Connections, Job
+from redlock_django.backends.database.connections import Connections
+from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.slots import SlotStatements
 from redlock_django.engine.protocol.slots import slot_resource

@@ -21,10 +21,11 @@ from redlock_django.backends.database.attempt import (
     Queue,
     slots_of,
 )
-from redlock_django.backends.database.connections import Connections, Job
+from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.dialects import POSTGRESQL
 from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.inspection import DatabaseInspection
+from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
 from redlock_django.engine.hand_on import refused_ticket

@@ -18,13 +18,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
+from redlock_django.backends.database.jobs import Connection, Job, close_cursor, ignore_result
 from redlock_django.backends.database.settings import PATIENCE
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
@@ -46,46 +47,6 @@ _BROKEN = (OperationalError, InterfaceError, InternalError, NotSupportedError)
 _CONFLICTS = ("40001", "40P01")  # SQLSTATE: serialization failure, deadlock
 _UNSENT = 1000  # the most releases that are kept for a database that is down
 _REPEATED = 5  # attempts of a statement that conflicted with another
-
-
-class Connection:
-    """One connection of the process; `cursor` is None until it is made."""
-
-    def __init__(self) -> None:
-        self.cursor: CursorWrapper | DirectCursor | None = None
-
-    def close(self) -> None:
-        """Close the connection. It is made again when it is needed."""
-        _close(self.cursor)
-        self.cursor = None
-
-
-class Job(Generic[T]):
-    """A piece of work on a cursor, with its result once `finished` has been called.
-
-    It is `repeated` if its connection broke, perhaps after the work was done. `undo` is set by a
-    caller that does not want the result any more: a job that has not begun is skipped, and after
-    one that is running `undo` is run. `borrowed` has the connection on which its caller does it.
-    """
-
-    def __init__(self, work: Callable[[CursorWrapper], T]) -> None:
-        self.work = work
-        self.finished: Callable[[], object] = ignore_result
-        self.undo: Callable[[CursorWrapper], object] = ignore_cursor
-        self.repeated = False
-        self.borrowed: deque[Connection] = deque()
-        self.value: T | None = None
-        self.error: BaseException | None = None
-
-    def is_unwanted(self) -> bool:
-        """Return whether `undo` is set."""
-        return self.undo is not ignore_cursor
-
-    def result(self) -> T:
-        """Return what the work returned, or raise what it raised."""
-        if self.error is not None:
-            raise self.error
-        return self.value  # type: ignore[return-value]
 
 
 class Connections:
@@ -349,7 +310,7 @@ class Connections:
                 self._recognize(cast("CursorWrapper", made))
             return made
         except BaseException:
-            _close(made)  # a connection whose server is not recognized is not used
+            close_cursor(made)  # a connection whose server is not recognized is not used
             raise
 
     def _recognize(self, cursor: CursorWrapper) -> None:
@@ -379,22 +340,6 @@ class Connections:
             self._notice(self._name, up, reason)
 
 
-def ignore_result() -> None:
-    """Ignore the result: the `finished` of a job that is posted."""
-
-
-def ignore_cursor(cursor: CursorWrapper) -> None:
-    """Undo nothing: the `undo` of a job whose result is wanted."""
-
-
 def _move(take: Callable[[], Connection], put: Callable[[Connection], object]) -> None:
     """Take a connection from one place to another, in one call that no signal interrupts."""
     deque(map(put, islice(iter(take, None), 1)), maxlen=0)
-
-
-def _close(cursor: CursorWrapper | DirectCursor | None) -> None:
-    if cursor is not None:
-        with suppress(Exception):
-            cursor.close()
-        with suppress(Exception):
-            cursor.db.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
-from redlock_django.backends.database.connections import Job
+from redlock_django.backends.database.jobs import Job
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
 from redlock_django.engine.validity import Lease, valid_until
 
