@@ -274,6 +274,29 @@ def test_a_caller_is_in_its_job_again_after_one_of_a_signal_handler(
     assert not backend.connections.is_in_job()
 
 
+@pytest.mark.parametrize("error", [OperationalError, TimeoutError, KeyboardInterrupt])
+def test_a_thread_that_waits_for_a_connection_does_the_job_that_has_it(
+    backend: DatabaseBackend, error: type[BaseException]
+) -> None:
+    """Its caller has begun that job, and leaves it to the thread with the connection."""
+    posted = threading.Event()
+    calls: list[threading.Thread] = []
+
+    def work(cursor: Any) -> None:
+        calls.append(threading.current_thread())
+        if len(calls) == 1:
+            backend.connections.post(lambda cursor: posted.set())
+            until(lambda: backend.connections._waiting, what="the thread waits for the connection")
+            raise error
+
+    with suppress(StoreUnavailable, KeyboardInterrupt):
+        backend.connections.perform(Job(work))
+    assert posted.wait(60), "as before, both jobs wait for each other"
+    until(lambda: is_whole(backend), what="the connection is free")
+    assert [one is threading.current_thread() for one in calls] == [True, False]
+    pair(backend)
+
+
 def test_many_threads_share_one_connection(backend: DatabaseBackend) -> None:
     def work(number: int) -> Callable[[], Any]:
         def pairs() -> Any:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 T = TypeVar("T")
+_LOOKING = 0.05  # seconds for which a thread waits for a connection, then for a job that has one
 CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # A server that became read-only is an internal error: a new connection may reach the primary. A
 # prepared statement whose table was altered is not supported any more.
@@ -227,17 +228,19 @@ class Connections:
             self._idle.discard(thread)
             if job is None:
                 break
-            if job.is_unwanted() and not job.borrowed:
-                continue
-            connection = self._connection_for(job)
-            if not job.is_unwanted():
-                self._do(job, connection)
-            if job.is_unwanted():
-                self._do(Job(job.undo), connection)
-            # Before the caller goes on, which may want it for its next job.
-            self._free.put(connection)
-            job.finished()
+            if job.borrowed or not job.is_unwanted():
+                self._finish_job(job)
         self._free.get().close()
+
+    def _finish_job(self, job: Job[Any]) -> None:
+        connection = self._connection_for(job)
+        if not job.is_unwanted():
+            self._do(job, connection)
+        if job.is_unwanted():
+            self._do(Job(job.undo), connection)
+        # Before the caller goes on, which may want it for its next job.
+        self._free.put(connection)
+        job.finished()
 
     def _connection_for(self, job: Job[Any]) -> Connection:
         """Return the connection on which its caller has begun a job, or one that is free."""
@@ -248,9 +251,26 @@ class Connections:
             return connection
         thread = threading.current_thread()
         self._waiting.add(thread)
-        connection = self._free.get()
+        while True:
+            with suppress(queue.Empty):
+                connection = self._free.get(timeout=_LOOKING)
+                break
+            self._finish_left_jobs()
         self._waiting.discard(thread)
         return connection
+
+    def _finish_left_jobs(self) -> None:
+        """Do the queued jobs that callers have left with their connections.
+
+        They may have all connections, and all threads wait for one.
+        """
+        for _ in range(self._jobs.qsize()):
+            with suppress(queue.Empty):
+                job = self._jobs.get_nowait()
+                if job is not None and job.borrowed:
+                    self._finish_job(job)
+                else:
+                    self._jobs.put(job)
 
     def _do(self, job: Job[Any], connection: Connection) -> None:
         """Do a job, on a new connection if the old one broke.
