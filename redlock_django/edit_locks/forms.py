@@ -115,7 +115,7 @@ class ComparedForm(_ModelForm):
 
     def _version_of(self, row: models.Model, sets: dict[str, list[str]]) -> str:
         if self.edit_is_row:
-            return row_version(row, self._ignored())
+            return row_version(row, self._ignored(), sets)
         return json.dumps(version_of(row, self.edit_names(), sets))
 
     def full_clean(self) -> None:
@@ -174,13 +174,11 @@ class ComparedForm(_ModelForm):
             return  # it saves the row as it is stored
         shown = self._sent()
         self._changed: frozenset[str] | None = None
+        sets = locked_sets(stored, self.edit_sets(), str(stored._state.db))
+        self._shown = self._version_of(stored, sets)
         if self.edit_is_row:
-            self._shown = self._version_of(stored, {})
-            same = is_row(stored, shown, self._ignored())
+            same = is_row(stored, shown, self._ignored(), sets)
         else:
-            using = str(stored._state.db)
-            sets = locked_sets(stored, self.edit_sets(), using)
-            self._shown = self._version_of(stored, sets)
             version = _parsed(shown)
             self._changed = changed_since(version, stored, self.edit_names(), sets)
             same = bool(version) and not self._changed

@@ -53,6 +53,7 @@ class Article(Row):
 class Paragraph(Row):
     article = models.ForeignKey(Article, models.CASCADE, related_name="paragraphs")
     text = models.CharField(max_length=40)
+    tags = models.ManyToManyField(Tag, blank=True)
 
     class Meta:
         app_label = "edited"

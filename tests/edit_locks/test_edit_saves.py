@@ -190,6 +190,21 @@ def test_rows_of_inlines_are_compared(
     assert his.client.get(change).status_code == 200
 
 
+def test_many_to_many_fields_of_inlines_are_compared(
+    anna: Client, bob: Client, article: Article, change: str
+) -> None:
+    one, two = Tag.objects.create(name="one"), Tag.objects.create(name="two")
+    paragraph = article.paragraphs.create(text="1")
+    paragraph.tags.set([one])
+    hers, his = opened(anna, change), opened(bob, change)
+    assert his.send({"paragraphs-0-tags": [one.pk, two.pk]}).status_code == 302
+    assert hers.send({"paragraphs-0-text": "Anna's"}).status_code == 200
+    assert '<th scope="row">Tags</th><td>one</td><td>one, two' in hers.text
+    assert paragraph.tags.count() == 2
+    assert hers.send().status_code == 302
+    assert (paragraph.tags.get(), article.paragraphs.get().text) == (one, "Anna's")
+
+
 def test_a_row_of_an_inline_that_changed_is_not_deleted(
     anna: Client, article: Article, change: str
 ) -> None:
