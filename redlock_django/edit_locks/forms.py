@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
+from django.forms.formsets import DELETION_FIELD_NAME
 from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
@@ -120,7 +121,7 @@ class ComparedForm(_ModelForm):
 
     def full_clean(self) -> None:
         """Validate the form, and refuse it if the row has changed."""
-        is_saved = self.is_bound and self._is_saved()
+        is_saved = self.is_bound and self.edit_is_saved()
         is_new = self.instance._state.adding
         before = keys_of(self.instance)
         if is_saved and not is_new:
@@ -132,9 +133,13 @@ class ComparedForm(_ModelForm):
         elif is_saved:
             self._insert(before, is_new=is_new)
 
-    def _is_saved(self) -> bool:
-        """Return whether the row will be written: a formset leaves out rows as they are."""
-        return not self.edit_is_row or self.has_changed()
+    def edit_is_saved(self) -> bool:
+        """Return whether the row will be saved or deleted: a formset leaves out rows as they are.
+
+        In the admin, a row that may not be changed counts as it is, although it may be deleted.
+        """
+        changed = not self.edit_is_row or self.has_changed()
+        return changed or DELETION_FIELD_NAME in self.changed_data
 
     def _compare(self) -> None:
         self.edit_transaction.compared.append(self)
@@ -268,7 +273,7 @@ class ComparedFormSet(_ModelFormSet):
             self._queryset = [form.instance for form in self.initial_forms]
 
     def _lock(self, every: Iterable[Any]) -> None:
-        edited = [form for form in every if form.has_changed()]
+        edited = [form for form in every if form.edit_is_saved()]
         if not edited:
             return
         shown = [form.instance for form in edited]

@@ -62,6 +62,23 @@ def test_a_row_without_its_version_is_not_deleted(
     assert article.paragraphs.count() == 0
 
 
+def test_a_row_that_may_be_deleted_but_not_changed_is_compared(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    may_not = {"has_change_permission": lambda self, request, obj=None: False}
+    inline = type("Paragraphs", (admin.TabularInline,), {"model": Paragraph, **may_not})
+    register(type("ArticleAdmin", (EditLockMixin, Base), {"inlines": [inline]}))
+    article.paragraphs.create(text="1")
+    hers = opened(anna, change)
+    article.paragraphs.update(text="Bob's")
+    deletion = {"paragraphs-0-DELETE": "on"}
+    assert hers.send(deletion).status_code == 200
+    assert "this paragraph was changed" in hers.text
+    assert article.paragraphs.count() == 1
+    assert hers.send(deletion).status_code == 302
+    assert article.paragraphs.count() == 0
+
+
 def test_a_form_without_fields_saves_its_inlines(
     register: Callable[..., None], anna: Client, article: Article, change: str
 ) -> None:
