@@ -54,10 +54,9 @@ def _text(row: models.Model, field: models.Field[Any, Any]) -> str | None:
     value = getattr(row, field.attname)
     if value is None:
         return None
-    if field.is_relation:
-        return str(value)
-    text: Any = field.value_to_string(row)
-    return text if isinstance(text, str) else json.dumps(text, sort_keys=True, default=str)
+    # That of a JSONField is not a string, unless the stored value is one.
+    text: Any = str(value) if field.is_relation else field.value_to_string(row)
+    return json.dumps(text, sort_keys=True, default=str)
 
 
 def _version(secret: bytes, row: models.Model, names: Iterable[str], sets: Sets) -> Version:
@@ -100,7 +99,7 @@ def _row_version(
     shown = [one for one in columns(type(row)) if not left_out & {one.name, one.attname}]
     texts = [text for one in shown for text in (one.attname, _text(row, one))]
     for name in sorted(sets.keys() - left_out):
-        texts += [name, *sorted(sets[name])]
+        texts += [name, json.dumps(sorted(sets[name]))]
     digest = _digest(secret, row._meta.concrete_model._meta.label, str(row.pk), *texts)  # type: ignore[union-attr]
     return " ".join([digest, *missing])
 

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from redlock_django import EditLockMixin
-from redlock_django.edit_locks.versions import version_of
+from redlock_django.edit_locks.versions import row_version, version_of
 from tests.edit_locks.conftest import opened
 from tests.edit_locks.models import (
     Article,
@@ -101,6 +101,7 @@ def test_a_third_version_is_refused_again(
     "changed",
     [
         {"extra": {"a": [1, 2]}},
+        {"extra": '{"a": [1]}'},
         {"data": b"\x01"},
         {"data": None},
         {"price": "0.01"},
@@ -119,6 +120,18 @@ def test_every_column_counts(
     assert "edit" in hers.text
     article.refresh_from_db()
     assert article.title != "Anna's"
+
+
+def test_the_order_of_json_keys_does_not_count(anna: Client, article: Article, change: str) -> None:
+    Article.objects.update(extra={"a": 1, "b": 2})
+    hers = opened(anna, change)
+    Article.objects.update(extra={"b": 2, "a": 1})
+    assert hers.send(title="Anna's").status_code == 302
+
+
+def test_the_many_to_many_fields_of_a_version_are_kept_apart(article: Article) -> None:
+    one, other = {"a": ["0"], "b": ["b"]}, {"a": ["0", "b"], "b": []}
+    assert row_version(article, sets=one) != row_version(article, sets=other)
 
 
 def test_a_field_that_is_ignored_is_saved_as_it_is_stored(
