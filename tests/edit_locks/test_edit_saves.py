@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from tests.edit_locks.models import (
     Tag,
     Versioned,
 )
-from tests.edit_locks.pages import form_of
+from tests.edit_locks.pages import OpenPage, form_of
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -280,6 +281,38 @@ def test_a_list_is_saved_without_a_row_that_was_deleted(anna: Client, article: A
         article.pk: "public",
         second.pk: "public",
     }
+
+
+@pytest.fixture
+def pages(register: Callable[..., None]) -> None:
+    """Make the list one with pages, a filter and a search."""
+    attributes = {
+        "list_display": ("title", "body"), "list_editable": ("body",), "list_filter": ("state",),
+        "list_per_page": 2, "ordering": ("title",), "search_fields": ("price",),
+    }  # fmt: skip
+    register(type("ArticleAdmin", (EditLockMixin, _ModelAdmin), attributes))
+    Article.objects.bulk_create(Article(title=title, price=1) for title in "ABCDE")
+
+
+def forms_of(page: OpenPage) -> dict[str, str]:
+    """Return the form of each row in a list, by the title that is shown beside it."""
+    return dict(
+        re.findall(r'/change/[^>]*>(\w+)</a>.*?name="(form-\d)-body"', page.text, re.DOTALL)
+    )
+
+
+@pytest.mark.usefixtures("pages")
+@pytest.mark.parametrize("query", ["state__exact=draft", "q=1", "p=1"])
+def test_a_list_that_is_refused_shows_the_rows_that_it_has_sent(anna: Client, query: str) -> None:
+    page = opened(anna, f"{LIST}?{query}", "changelist-form")
+    assert forms_of(page) == {"A": "form-0", "B": "form-1"}
+    Article.objects.filter(title__in="AB").update(state="public", price=2)
+    Article.objects.bulk_create(Article(title=title) for title in ("00", "01"))
+    Article.objects.filter(title="A").update(title="A2")
+    assert page.send({"form-1-body": "Anna's"}, _save="Save").status_code == 200
+    assert forms_of(page) == {"A2": "form-0", "B": "form-1"}, "although both have left this page"
+    assert page.send(_save="Save").status_code == 302
+    assert Article.objects.get(body="Anna's").title == "B"
 
 
 def test_a_row_that_was_deleted_can_be_saved_as_a_new_one(

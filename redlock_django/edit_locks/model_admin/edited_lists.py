@@ -38,3 +38,19 @@ def without_deleted(data: QueryDict, rows: models.QuerySet[Any]) -> tuple[QueryD
     for count in ("form-TOTAL_FORMS", "form-INITIAL_FORMS"):
         changed[count] = str(len(kept))
     return changed, len(sent) - len(kept)
+
+
+def show_sent_rows(response: Any) -> None:
+    """Show each row that a list has sent beside its form, after a refusal.
+
+    Django shows the rows that are on the page by then: others if one has moved to another page or
+    does not match a filter any more.
+    """
+    page: Any = (getattr(response, "context_data", None) or {}).get("cl")
+    formset = getattr(page, "formset", None)
+    if formset is None or not formset.is_bound:
+        return
+    sent = [form.instance for form in formset.forms]
+    rows = page.root_queryset.in_bulk([row.pk for row in sent])
+    rows |= {row.pk: row for row in page.result_list}  # these may have more, for a column
+    page.result_list = [rows.get(row.pk, row) for row in sent]

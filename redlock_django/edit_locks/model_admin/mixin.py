@@ -38,7 +38,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     related_input,
     row_input,
 )
-from redlock_django.edit_locks.model_admin.edited_lists import without_deleted
+from redlock_django.edit_locks.model_admin.edited_lists import show_sent_rows, without_deleted
 from redlock_django.edit_locks.model_admin.passwords import change_password
 from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editors
 from redlock_django.edit_locks.saving_transaction import SavingTransaction, transaction_of
@@ -261,7 +261,9 @@ class EditLockMixin(_ModelAdmin):
                 if deleted:
                     text = _("Rows that were deleted after you opened this page: %(count)d.")
                     self.message_user(request, text % {"count": deleted}, messages.WARNING)
-            return super().changelist_view(request, extra_context)
+            response = super().changelist_view(request, extra_context)
+            show_sent_rows(response)
+            return response
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
         """Ask before a row is deleted, and delete it unless it has changed since."""
