@@ -315,6 +315,18 @@ def test_a_list_that_is_refused_shows_the_rows_that_it_has_sent(anna: Client, qu
     assert Article.objects.get(body="Anna's").title == "B"
 
 
+@pytest.mark.usefixtures("pages")
+def test_a_list_is_saved_from_a_page_that_there_is_no_more(anna: Client) -> None:
+    page = opened(anna, f"{LIST}?p=3", "changelist-form")
+    assert forms_of(page) == {"E": "form-0"}
+    Article.objects.filter(title="A").delete()
+    Article.objects.filter(title="E").update(price=2)
+    assert page.send({"form-0-body": "Anna's"}, _save="Save").status_code == 200
+    assert forms_of(page) == {"E": "form-0"}
+    assert page.send(_save="Save").status_code == 302
+    assert Article.objects.get(body="Anna's").title == "E"
+
+
 def test_a_row_that_was_deleted_can_be_saved_as_a_new_one(
     anna: Client, article: Article, change: str
 ) -> None:

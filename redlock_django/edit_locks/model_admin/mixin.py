@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.exceptions import DisallowedModelAdminToField
-from django.contrib.admin.options import TO_FIELD_VAR
+from django.contrib.admin.options import TO_FIELD_VAR, IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import PAGE_VAR
 from django.core.checks import CheckMessage
 from django.core.exceptions import PermissionDenied
 from django.db import models
@@ -252,6 +253,20 @@ class EditLockMixin(_ModelAdmin):
         show = partial(view.history_form_view, request, object_id, version_id, extra_context)
         with self._saving(request):
             return plugins.show_old_version(self, request, unquote(object_id), show)
+
+    def get_changelist_instance(self, request: Any) -> Any:
+        """Return the list; its first page if the page that was sent does not exist any more.
+
+        Django would redirect to a list without what was entered.
+        """
+        try:
+            return super().get_changelist_instance(request)
+        except IncorrectLookupParameters:
+            if request.method != "POST" or PAGE_VAR not in request.GET:
+                raise
+            request.GET = request.GET.copy()
+            del request.GET[PAGE_VAR]
+            return super().get_changelist_instance(request)
 
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         """Show the rows, save those of `list_editable`, or run an action."""
