@@ -151,7 +151,7 @@ def locked_sets(row: models.Model, names: Iterable[str], using: str) -> dict[str
         field: Any = row._meta.get_field(name)
         _check_table(using, field.m2m_db_table())
         through: models.QuerySet[Any] = models.QuerySet(field.remote_field.through, using=using)
-        links = through.filter(**{field.m2m_field_name(): row.pk})
+        links = through.filter(**{field.m2m_field_name(): row})
         list(links.order_by("pk").select_for_update().values_list("pk"))
         found[name] = keys(getattr(row, name).using(using).all())
     return found

@@ -121,6 +121,25 @@ class Seal(Row):
         return self.text
 
 
+class Shelf(Row):
+    """Its tags name it by another field than its primary key."""
+
+    code = models.CharField(max_length=2, primary_key=True)
+    number = models.IntegerField(unique=True)
+    tags = models.ManyToManyField(Tag, through="ShelfTag")
+
+    class Meta:
+        app_label = "edited"
+
+
+class ShelfTag(Row):
+    shelf = models.ForeignKey(Shelf, models.CASCADE, to_field="number")
+    tag = models.ForeignKey(Tag, models.CASCADE)
+
+    class Meta:
+        app_label = "edited"
+
+
 class FencedArticle(FencedModel):
     title = models.CharField(max_length=40)
 
@@ -128,4 +147,7 @@ class FencedArticle(FencedModel):
         app_label = "edited"
 
 
-MODELS = [Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, Seal, FencedArticle]
+MODELS = [
+    Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, Seal, Shelf, ShelfTag,
+    FencedArticle,
+]  # fmt: skip

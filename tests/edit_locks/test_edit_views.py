@@ -16,7 +16,7 @@ from django.views.generic import CreateView, TemplateView, UpdateView
 from redlock_django import EditLockViewMixin, InvalidRedlock
 from redlock_django.operate.inspection import held_locks
 from tests.edit_locks.conftest import report
-from tests.edit_locks.models import Article, ProxyArticle, Tag
+from tests.edit_locks.models import Article, ProxyArticle, Shelf, Tag
 from tests.edit_locks.pages import OpenPage
 
 if TYPE_CHECKING:
@@ -66,6 +66,22 @@ def test_the_second_of_two_saves_is_refused_with_both_versions(
     assert hers.send().status_code == 302
     article.refresh_from_db()
     assert (article.title, article.body) == ("Anna's", "typed")
+
+
+def test_many_to_many_fields_that_name_a_row_by_another_field(
+    page: str, client: Client, urls: list[Any]
+) -> None:
+    urls.append(path("<str:pk>/", EditArticle.as_view(model=Shelf, fields=("number", "tags"))))
+    shelf = Shelf.objects.create(code="a", number=1)
+    shelf.tags.set([Tag.objects.create(name="one")])
+    hers = OpenPage(client, "/a/")
+    shelf.tags.add(Tag.objects.create(name="two"))
+    assert hers.send(number="2").status_code == 200
+    assert "<td>one</td><td>one, two" in hers.text
+    assert shelf.tags.count() == 2
+    shelf.tags.clear()
+    assert OpenPage(client, "/a/").send(tags=[Tag.objects.get(name="one").pk]).status_code == 302
+    assert shelf.tags.get().name == "one"
 
 
 def test_a_page_says_that_another_has_it_open(page: str, client: Client) -> None:
