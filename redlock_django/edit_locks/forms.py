@@ -167,6 +167,8 @@ class ComparedForm(_ModelForm):
             old = {*self.edit_names()} if self.edit_transaction.reverted else ()
             for column in columns(type(row)):
                 if not column.primary_key and column.name not in old:
+                    if isinstance(column, models.FileField):
+                        row.__dict__.pop(column.attname, None)  # an image that replaces one is read
                     setattr(row, column.attname, getattr(stored, column.attname))
 
     def note_editors(self, editors: Sequence[tuple[models.Model, object]]) -> None:

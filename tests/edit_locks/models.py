@@ -140,6 +140,15 @@ class ShelfTag(Row):
         app_label = "edited"
 
 
+class Picture(Row):
+    title = models.CharField(max_length=40)
+    image = models.ImageField(width_field="width", editable=False)
+    width = models.IntegerField(editable=False)
+
+    class Meta:
+        app_label = "edited"
+
+
 class FencedArticle(FencedModel):
     title = models.CharField(max_length=40)
 
@@ -149,5 +158,5 @@ class FencedArticle(FencedModel):
 
 MODELS = [
     Tag, Article, Paragraph, LongArticle, Versioned, Country, Territory, Seal, Shelf, ShelfTag,
-    FencedArticle,
+    Picture, FencedArticle,
 ]  # fmt: skip

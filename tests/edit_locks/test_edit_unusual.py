@@ -12,7 +12,7 @@ from django.test import Client
 
 from redlock_django import EditLockMixin
 from tests.edit_locks.conftest import opened
-from tests.edit_locks.models import Article, Country, Paragraph
+from tests.edit_locks.models import Article, Country, Paragraph, Picture
 
 pytestmark = pytest.mark.django_db
 Base: Any = admin.ModelAdmin
@@ -95,6 +95,17 @@ def test_a_form_without_fields_saves_its_inlines(
     assert "this paragraph was changed" in hers.text
     article.refresh_from_db()
     assert (article.title, article.paragraphs.get().text) == ("Bob's", "Bob's")
+
+
+def test_a_save_does_not_read_an_image_that_it_does_not_replace(
+    register: Callable[..., None], anna: Client
+) -> None:
+    register(type("PictureAdmin", (EditLockMixin, Base), {}), Picture)
+    row = Picture.objects.create(title="Old", image="is not stored any more", width=1)
+    hers = opened(anna, f"/admin/edited/picture/{row.pk}/change/", "picture_form")
+    assert hers.send(title="Anna's").status_code == 302
+    row = Picture.objects.get()
+    assert (row.title, row.image.name, row.width) == ("Anna's", "is not stored any more", 1)
 
 
 def test_a_form_of_hidden_fields_is_compared(
