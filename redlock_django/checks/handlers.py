@@ -13,6 +13,8 @@ from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
     api_view_function,
+    class_handlers,
+    class_of,
     is_async_class,
     ninja_operations,
     opens_transaction,
@@ -31,20 +33,9 @@ class ViewHandler(NamedTuple):
 def handlers_of(view: Any) -> Iterator[ViewHandler]:
     """Yield the handler methods of a view class, or the functions of a django-ninja path."""
     yield from _operations_of(view)
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if owner is None:
-        return
-    called: dict[str, set[str]] = {name: {name} for name in getattr(owner, "http_method_names", ())}
-    # Django REST framework's view sets map HTTP methods to actions.
-    for method, action in (getattr(view, "actions", None) or {}).items():
-        called.setdefault(action, set()).add(method)
-    for name, methods in called.items():
-        if handler := getattr(owner, name, None):
-            yield ViewHandler(
-                f"{view_name(owner)}.{name}",
-                api_view_function(handler),
-                frozenset(map(str.upper, methods)),
-            )
+    owner: Any = class_of(view)
+    for name, function, methods in class_handlers(view):
+        yield ViewHandler(f"{view_name(owner)}.{name}", api_view_function(function), methods)
 
 
 def _operations_of(view: Any) -> Iterator[ViewHandler]:
@@ -100,4 +91,4 @@ def records_around(view: Any, handler: ViewHandler) -> IdempotencySettings | Non
 
 def is_async_view(view: Any) -> bool:
     """Return whether a view, or the class whose `as_view()` made it, is async."""
-    return iscoroutinefunction(view) or is_async_class(getattr(view, "view_class", None))
+    return iscoroutinefunction(view) or is_async_class(class_of(view))

@@ -51,6 +51,7 @@ from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
+    class_of,
     is_recording_wrapper,
     is_verified,
     records_requests,
@@ -122,7 +123,7 @@ def _recorded_refusals(view: Any) -> Iterator[CheckMessage]:
 
     Inside of a transaction a refusal undoes the record, and nothing is recorded.
     """
-    if getattr(view, "view_class", None) is None or not records_requests(view):
+    if not records_requests(view):
         return
     for handler in handlers_of(view):
         options: LockOptions | None = getattr(handler.function, "lock_options", None)
@@ -196,7 +197,7 @@ def _shared_scopes() -> Iterator[CheckMessage]:
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:
     """Yield an error where a replay would bypass authentication or permission checks."""
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    owner = class_of(view)
     if owner is None or not records_requests(view):
         return
     options = getattr(view, "idempotent_options", None)

@@ -67,9 +67,7 @@ def _bound_by_django(view: Any) -> FunctionType | None:
 
 
 def _facts(view: Callable[..., Any]) -> ViewFacts:
-    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    names = getattr(view_class, "http_method_names", ())
-    handlers = [getattr(view_class, name, None) for name in names]
+    handlers = [function for _, function, _ in class_handlers(view)]
     return ViewFacts(
         is_async=iscoroutinefunction(view),
         has_lock=has_lock(view),
@@ -79,13 +77,30 @@ def _facts(view: Callable[..., Any]) -> ViewFacts:
     )
 
 
+def class_of(view: object) -> type | None:
+    """Return the class whose `as_view()` made a view, or None."""
+    # View sets of REST framework have no `view_class`.
+    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+
+
+def class_handlers(view: object) -> Iterator[tuple[str, Callable[..., Any], frozenset[str]]]:
+    """Yield the handlers of a view's class: name, function, and HTTP methods that call it."""
+    owner = class_of(view)
+    called: dict[str, set[str]] = {name: {name} for name in getattr(owner, "http_method_names", ())}
+    # The view sets of REST framework map HTTP methods to actions.
+    for method, action in (getattr(view, "actions", None) or {}).items():
+        called.setdefault(action, set()).add(method)
+    for name, methods in called.items():
+        if handler := getattr(owner, name, None):
+            yield name, handler, frozenset(map(str.upper, methods))
+
+
 def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
     """Return the framework that authenticates the user inside of a view, or None.
 
     `owner` is the instance whose method the view is, or None.
     """
-    view_class = getattr(view, "cls", None) or getattr(view, "view_class", None) or type(owner)
-    if hasattr(view_class, "initialize_request"):
+    if hasattr(class_of(view) or type(owner), "initialize_request"):
         return Framework.REST_FRAMEWORK
     return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
 
@@ -100,8 +115,7 @@ def may_authenticate(view: Callable[..., Any]) -> bool:
 
     Only that function knows: django-ninja adds what authenticates after a view is decorated.
     """
-    has_class = getattr(view, "cls", None) or getattr(view, "view_class", None)
-    return has_class is not None or operation_of(view) is not None
+    return class_of(view) is not None or operation_of(view) is not None
 
 
 def is_rest_request(request: object) -> bool:

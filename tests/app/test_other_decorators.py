@@ -19,7 +19,9 @@ from django.views.decorators.http import condition, etag, require_POST
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
@@ -172,9 +174,24 @@ class EtagOnMixin(Mixed):
     pass
 
 
+class EtagOnAction(ViewSet):  # type: ignore[misc]
+    @etag(version)
+    @locked
+    def pay(self, request: Request, pk: int) -> Response:
+        return Response()
+
+
+@method_decorator([etag(version), locked], name="dispatch")
+class EtagOnViewSet(ViewSet):  # type: ignore[misc]
+    def pay(self, request: Request, pk: int) -> Response:
+        return Response()
+
+
 @pytest.mark.parametrize(
     ("view", "name"),
     [
+        (EtagOnAction.as_view({"post": "pay"}), ".pay"),
+        (EtagOnViewSet.as_view({"post": "pay"}), ".EtagOnViewSet"),
         (etag(version)(locked(pay)), ".pay"),
         (condition(version)(locked(apay)), ".apay"),
         (require_POST(etag(version)(require_POST(locked(pay)))), ".pay"),

@@ -32,6 +32,8 @@ from redlock_django.contrib.drf import LockAPIMixin, object_permissions
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
+from tests.app.checking import found
+from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import KEY, Site, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -375,6 +377,41 @@ def test_a_misplaced_decorator_is_an_error(api: Site, url: str, message: str) ->
 
 def test_the_checks_find_a_dispatch(api: Site) -> None:
     assert "redlock_django.E010" in {error.id for error in run_checks(tags=["redlock"])}
+
+
+@pytest.mark.parametrize(
+    "view", [lambda: Orders.as_view(), lambda: Actions.as_view({"post": "pay"})]
+)
+def test_a_lock_around_a_class_with_idempotent_handlers_is_refused(
+    api: Site, urls: Callable[..., None], view: Callable[[], Any]
+) -> None:
+    with pytest.raises(InvalidRedlock, match="@idempotent is below the lock, but not directly"):
+        lock_resource("shop")(view())
+    urls(path("<int:pk>/", view(), name="pay"))
+    rules = [{"view": "pay", "key": "shop"}]
+    api.settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    assert "@idempotent is below the lock, but not directly" in found()["E002"]
+
+
+def test_a_view_set_without_idempotent_actions_may_be_locked(api: Site) -> None:
+    assert lock_resource("shop")(OnObjects.as_view({"get": "list"})).lock_options
+
+
+@pytest.mark.parametrize(
+    "view", [lambda: Orders.as_view(), lambda: Actions.as_view({"patch": "pay"})]
+)
+def test_the_lock_of_a_handler_inside_of_what_is_recorded_is_reported(
+    api: Site,
+    urls: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    view: Callable[[], Any],
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    urls(path("<int:pk>/", idempotent(view())))
+    api.configure(STORE="cache")
+    messages = found()
+    assert ": its lock is inside of @idempotent, which would record" in messages["E056"]
+    assert "authenticates the user inside of @idempotent" in messages["E010"]
 
 
 class Everything(Base):
