@@ -20,6 +20,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
+from redlock_django.backends.zookeeper.paths import MIN_HOLD, data_of
 from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 from tests.live.linked import linked
@@ -197,7 +198,19 @@ class ZooKeeper(Store):
         # Otherwise the server would seem to hang.
         until(lambda: not backend.session._unanswered, "ZooKeeper has answered everything")
         self._passed += seconds
+        self._shorten(backend, seconds)
         backend.session.look()
+
+    def _shorten(self, backend: ZooKeeperBackend, seconds: float) -> None:
+        """Make nodes without a session end earlier: these end by the time of the servers."""
+        client, tree = backend.session._client, backend.tree
+        assert client is not None
+        for queue in client.get_children(tree.locks):
+            for name in client.get_children(f"{tree.locks}/{queue}"):
+                if MIN_HOLD in name:
+                    path = f"{tree.locks}/{queue}/{name}"
+                    ttl, _, value = client.get(path)[0].decode().partition(" ")
+                    client.set(path, data_of(float(ttl) - seconds, value))
 
 
 STORES: dict[str, type[Store]] = {
