@@ -144,17 +144,23 @@ def _key_names(model: type[models.Model]) -> Sequence[str]:
 def locked_sets(row: models.Model, names: Iterable[str], using: str) -> dict[str, list[str]]:
     """Return the primary keys in many-to-many fields of a locked row, locked as well.
 
-    The lock of the row keeps others from adding any: the database checks the foreign key.
+    The lock of the row keeps others from adding any: the database checks the foreign key. Fields of
+    django-taggit are read only: their links need not have one.
     """
     found = {}
     for name in names:
-        field: Any = row._meta.get_field(name)
-        _check_table(using, field.m2m_db_table())
-        through: models.QuerySet[Any] = models.QuerySet(field.remote_field.through, using=using)
-        links = through.filter(**{field.m2m_field_name(): row})
-        list(links.order_by("pk").select_for_update().values_list("pk"))
+        field = row._meta.get_field(name)
+        if isinstance(field, models.ManyToManyField):
+            _lock_links(row, field, using)
         found[name] = keys(getattr(row, name).using(using).all())
     return found
+
+
+def _lock_links(row: models.Model, field: Any, using: str) -> None:
+    _check_table(using, field.m2m_db_table())
+    through: models.QuerySet[Any] = models.QuerySet(field.remote_field.through, using=using)
+    links = through.filter(**{field.m2m_field_name(): row})
+    list(links.order_by("pk").select_for_update().values_list("pk"))
 
 
 def keys(rows: Iterable[Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""django-reversion, django-simple-history: to save an old version of a row is a save, too."""
+"""Plug-ins of the admin: to save an old version of a row is a save, too."""
 
 from __future__ import annotations
 
@@ -225,3 +225,50 @@ def test_a_row_that_was_deleted_is_not_made_again_by_an_old_page(
     assert hers.send().status_code == 200
     assert "this remembered was deleted after you opened this page" in hers.text
     assert not remembered().objects.exists()
+
+
+@cache
+def tagged() -> Any:
+    """Return a model with tags of django-taggit: its app must be installed."""
+    from taggit.managers import TaggableManager
+
+    class Tagged(Row):
+        title = models.CharField(max_length=40)
+        labels = TaggableManager()
+
+        class Meta:
+            app_label = "edited"
+
+    return Tagged
+
+
+@pytest.fixture
+def labels(settings: Settings, tables: None) -> Iterator[None]:
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "taggit"]
+    from taggit.models import Tag, TaggedItem
+
+    every = [Tag, TaggedItem, tagged()]
+    with connection.schema_editor() as editor:
+        for model in every:
+            editor.create_model(model)
+    yield
+    with connection.schema_editor() as editor:
+        for model in reversed(every):
+            editor.delete_model(model)
+
+
+@pytest.mark.usefixtures("labels")
+def test_tags_of_django_taggit_are_compared(
+    register: Callable[..., None], anna: Client, bob: Client
+) -> None:
+    register(type("TaggedAdmin", (EditLockMixin, admin.ModelAdmin), {}), tagged())
+    row = tagged().objects.create(title="Old")
+    row.labels.add("one")
+    path = f"/admin/edited/tagged/{row.pk}/change/"
+    hers, his = (opened(client, path, "tagged_form") for client in (anna, bob))
+    assert his.send(labels="one,two").status_code == 302
+    assert hers.send(title="Anna's").status_code == 200
+    assert '<th scope="row">Tags</th><td>one</td><td>one, two' in hers.text
+    assert sorted(row.labels.names()) == ["one", "two"]
+    assert hers.send().status_code == 302
+    assert sorted(row.labels.names()) == ["one"]
