@@ -255,6 +255,16 @@ class ComparedFormSet(_ModelFormSet):
     edit_transaction: SavingTransaction
     model: type[models.Model]
 
+    def _construct_form(self, i: int, **kwargs: Any) -> Any:
+        form = super()._construct_form(i, **kwargs)  # type: ignore[misc]
+        if not isinstance(form, ComparedForm):
+            raise InvalidRedlock(
+                f"{type(self).__qualname__} has made a form of {type(form).__qualname__}, whose "
+                "row is not compared: its forms must be of the class that it has as 'form'. Give "
+                f"{self.model._meta.label} a ModelAdmin with EditLockMixin, and remove the inline"
+            )
+        return form
+
     def full_clean(self) -> None:
         """Read and lock the rows that were edited, then validate all forms."""
         if self.is_bound:

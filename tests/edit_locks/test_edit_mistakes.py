@@ -114,6 +114,26 @@ def test_a_form_that_is_not_compared_saves_nothing(
     assert article.title == "Old"
 
 
+class ParagraphForms(forms.BaseInlineFormSet):  # type: ignore[type-arg]
+    """As those of django-polymorphic, each of whose rows may have a form of another class."""
+
+    def _construct_form(self, i: int, **kwargs: Any) -> Any:
+        self.form = forms.modelform_factory(Paragraph, fields=["text"])
+        return super()._construct_form(i, **kwargs)  # type: ignore[misc]
+
+
+@pytest.mark.django_db
+def test_a_formset_whose_forms_are_of_other_classes_is_not_shown(
+    register: Any, anna: Client, article: Article, change: str
+) -> None:
+    about = {"model": Paragraph, "formset": ParagraphForms, "extra": 0}
+    inline: Any = type("Paragraphs", (admin.TabularInline,), about)
+    register(type("ArticleAdmin", (EditLockMixin, Base), {"inlines": [inline]}))
+    article.paragraphs.create(text="1")
+    with pytest.raises(InvalidRedlock, match=r"must be of the class .* Give edited\.Paragraph a"):
+        opened(anna, change)
+
+
 @pytest.mark.django_db
 def test_a_save_model_without_super_overwrites_nothing(
     register: Any, anna: Client, article: Article, change: str
