@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django.core.files.storage import InMemoryStorage
 from django.db import models
 
 from redlock_django.fenced import FencedModel
@@ -143,7 +144,8 @@ class ShelfTag(Row):
 class Picture(Row):
     title = models.CharField(max_length=40)
     image = models.ImageField(width_field="width", editable=False)
-    width = models.IntegerField(editable=False)
+    width = models.IntegerField(editable=False, default=1)
+    scan = models.FileField(storage=InMemoryStorage(), blank=True)
 
     class Meta:
         app_label = "edited"

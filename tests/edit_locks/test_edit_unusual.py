@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django import forms
 from django.contrib import admin
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from redlock_django import EditLockMixin
@@ -101,11 +102,28 @@ def test_a_save_does_not_read_an_image_that_it_does_not_replace(
     register: Callable[..., None], anna: Client
 ) -> None:
     register(type("PictureAdmin", (EditLockMixin, Base), {}), Picture)
-    row = Picture.objects.create(title="Old", image="is not stored any more", width=1)
+    row = Picture.objects.create(title="Old", image="is not stored any more")
     hers = opened(anna, f"/admin/edited/picture/{row.pk}/change/", "picture_form")
     assert hers.send(title="Anna's").status_code == 302
     row = Picture.objects.get()
     assert (row.title, row.image.name, row.width) == ("Anna's", "is not stored any more", 1)
+
+
+def test_a_list_without_a_row_that_was_deleted_keeps_each_file_with_its_row(
+    register: Callable[..., None], anna: Client
+) -> None:
+    attributes = {"list_display": ("title", "scan"), "list_editable": ("scan",)}
+    register(type("PictureAdmin", (EditLockMixin, Base), attributes), Picture)
+    last, middle, first = (Picture.objects.create(title=title) for title in "cba")
+    page = opened(anna, "/admin/edited/picture/", "changelist-form")
+    assert page.fields["form-1-id"] == [str(middle.pk)]
+    first.delete()
+    files = {"form-1-scan": SimpleUploadedFile("new.txt", b"new")}
+    assert page.send(files, _save="Save").status_code == 302
+    assert {row.pk: row.scan.name for row in Picture.objects.all()} == {
+        middle.pk: "new.txt",
+        last.pk: "",
+    }
 
 
 def test_a_form_of_hidden_fields_is_compared(

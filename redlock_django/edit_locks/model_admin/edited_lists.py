@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.http import QueryDict
+from django.utils.datastructures import MultiValueDict
+
+_INPUT = re.compile(r"form-(\d+)-(.+)")
 
 
-def without_deleted(data: QueryDict, rows: models.QuerySet[Any]) -> tuple[QueryDict, int]:
-    """Return what a list has sent without those that are not among `rows`, and how many these are.
+def drop_deleted(request: Any, rows: models.QuerySet[Any]) -> int:
+    """Remove what a list has sent of rows that are not among `rows`; return how many these are.
 
     They are deleted. Django shows and saves a list only if each of its forms has a row.
     """
     pk: Any = rows.model._meta.pk
-    keys = [key for key in data if re.fullmatch(r"form-\d+-.+", key)]
-    names = [key for key in keys if key.endswith(f"-{pk.name}")]
+    inputs = filter(None, map(_INPUT.fullmatch, request.POST))
+    sent = {int(one[1]): request.POST[one[0]] for one in inputs if one[2] == pk.name}
     try:
-        pks = [*map(pk.to_python, map(data.get, names))]
+        pks = {form: pk.to_python(value) for form, value in sent.items()}
     except ValidationError:
-        return data, 0  # Django reports it
-    sent = {name.removesuffix(f"-{pk.name}"): value for name, value in zip(names, pks, strict=True)}
-    found = {*rows.filter(pk__in=pks).values_list("pk", flat=True)}
-    kept = sorted((int(form.split("-")[1]), form) for form, pk in sent.items() if pk in found)
-    if len(kept) == len(sent):
-        return data, 0
-    numbers = {form: f"form-{number}" for number, (_, form) in enumerate(kept)}
-    changed = data.copy()
-    for key in keys:
-        changed.pop(key)
-    for key in keys:
-        _, index, field = key.split("-", 2)
-        if number := numbers.get(f"form-{index}"):
-            changed.setlist(f"{number}-{field}", data.getlist(key))
-    for count in ("form-TOTAL_FORMS", "form-INITIAL_FORMS"):
-        changed[count] = str(len(kept))
-    return changed, len(sent) - len(kept)
+        return 0  # Django reports it
+    found = {*rows.filter(pk__in=pks.values()).values_list("pk", flat=True)}
+    kept = sorted(form for form in pks if pks[form] in found)
+    if len(kept) < len(sent):
+        numbers = {form: number for number, form in enumerate(kept)}
+        request.POST = request.POST.copy()
+        for inputs_of_forms in (request.POST, request.FILES):
+            _renumber(inputs_of_forms, numbers)
+        for count in ("form-TOTAL_FORMS", "form-INITIAL_FORMS"):
+            request.POST[count] = str(len(kept))
+    return len(sent) - len(kept)
+
+
+def _renumber(inputs: MultiValueDict[str, Any], numbers: Mapping[int, int]) -> None:
+    """Move the forms of a list to their new numbers, and remove those without one."""
+    named = [*filter(None, map(_INPUT.fullmatch, inputs))]
+    values = [inputs.pop(one[0]) for one in named]
+    for one, value in zip(named, values, strict=True):
+        if (number := numbers.get(int(one[1]))) is not None:
+            inputs.setlist(f"form-{number}-{one[2]}", value)
 
 
 def show_sent_rows(response: Any) -> None:

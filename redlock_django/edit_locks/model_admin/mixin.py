@@ -39,7 +39,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     related_input,
     row_input,
 )
-from redlock_django.edit_locks.model_admin.edited_lists import show_sent_rows, without_deleted
+from redlock_django.edit_locks.model_admin.edited_lists import drop_deleted, show_sent_rows
 from redlock_django.edit_locks.model_admin.passwords import change_password
 from redlock_django.edit_locks.presence_pages import ACTION, PresencePage, answer, other_editors
 from redlock_django.edit_locks.saving_transaction import SavingTransaction, transaction_of
@@ -272,7 +272,7 @@ class EditLockMixin(_ModelAdmin):
         """Show the rows, save those of `list_editable`, or run an action."""
         with self._saving(request):
             if request.method == "POST" and "_save" in request.POST:
-                request.POST, deleted = without_deleted(request.POST, self.get_queryset(request))
+                deleted = drop_deleted(request, self.get_queryset(request))
                 if deleted:
                     text = _("Rows that were deleted after you opened this page: %(count)d.")
                     self.message_user(request, text % {"count": deleted}, messages.WARNING)
