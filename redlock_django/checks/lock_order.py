@@ -12,12 +12,19 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.checks.handlers import ViewHandler
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
-from redlock_django.web.transactions import TransactionMarker, place_of_lock, view_name
+from redlock_django.web.transactions import (
+    TransactionMarker,
+    not_adjacent_error,
+    place_of_lock,
+    view_name,
+)
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
+    class_of,
     is_verified,
     opens_transaction,
     records_requests,
@@ -116,6 +123,38 @@ def _has_condition_above(view: Any) -> bool:
         )
         view = getattr(function, "__wrapped__", None)
     return False
+
+
+def refused_decorators(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
+    """Yield E061 for decorators of a class that are refused at each request, not at import.
+
+    `method_decorator` decorates a method at each request, and the decorator of a `dispatch` sees no
+    handler. On a function, the same decorators are refused when it is decorated.
+    """
+    owner = class_of(view)
+    if owner is None:
+        return
+    functions = [handler.function for handler in handlers]
+    dispatches = [vars(base).get("dispatch") for base in owner.__mro__]
+    errors = [_refusal(function, owner) for function in (*dispatches, *functions)]
+    records_around = records_requests(view)
+    if opens_transaction(view) and not records_around and any(map(records_requests, functions)):
+        errors.append(not_adjacent_error(view))
+    for text in dict.fromkeys(str(error) for error in errors if error is not None):
+        yield checks.Error(text, id="redlock_django.E061")
+
+
+def _refusal(function: Any, owner: type) -> InvalidRedlock | None:
+    """Return the error with which a decorator of this package refuses a method, or None."""
+    while opens_transaction(function) or records_requests(function):
+        try:
+            function = _applied(function, owner)
+        except InvalidRedlock as error:
+            return error
+        except Exception:  # noqa: BLE001 - of a decorator of the site: the request finds out
+            return None
+        function = getattr(function, "__wrapped__", None)
+    return None
 
 
 def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
@@ -222,20 +261,25 @@ def _in_order(function: Any) -> Any:
     Django applies them again for each request, to a method of its instance, and gives its own
     wrapper the attributes of all of them, without their order.
     """
+    try:
+        return _applied(function)
+    except Exception:  # noqa: BLE001 - `refused_decorators` reports those of this package
+        return function
+
+
+def _applied(function: Any, owner: type = object) -> Any:
+    """Return what `method_decorator` makes of a method for an instance of its class `owner`.
+
+    Raises what its decorators raise. Any other function is returned as it is.
+    """
     if module_of(function) != "django.utils.decorators":
         return function
     kept = inspect.getclosurevars(function).nonlocals
     if not {"decorators", "method"} <= kept.keys():
         return function
-
-    @functools.wraps(kept["method"])
-    def called(*args: Any, **kwargs: Any) -> None:
-        """Stand for the method, as Django does when it creates the class."""
-
-    wrapped: Any = called
-    try:
-        for decorate in kept["decorators"]:
-            wrapped = decorate(wrapped)
-    except Exception:  # noqa: BLE001 - such as two locks: the request finds out
-        return function
-    return wrapped
+    method = kept["method"]
+    bound: Any = functools.partial(method.__get__(object.__new__(owner)))
+    functools.update_wrapper(bound, method)  # as Django does
+    for decorate in kept["decorators"]:
+        bound = decorate(bound)
+    return bound

@@ -20,6 +20,7 @@ from redlock_django.checks.lock_order import (
     decorators_outside_transaction,
     locked_twice,
     login_inside_lock,
+    refused_decorators,
 )
 from redlock_django.checks.middleware import revision_databases
 from redlock_django.conf.settings import lock_middlewares
@@ -42,7 +43,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
     locked in the store and in a transaction. W049: a template that is locked with two limits.
     E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the
-    lock.
+    lock. E061: decorators of a class that every request refuses.
     """
     errors = partial(_route_errors, planned=_planned())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
@@ -185,6 +186,7 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     handlers = list(handlers_of(view))
     yield from conditions_before_lock(view, handlers)
     yield from login_inside_lock(view, handlers, rule=planned.get(route.pattern))
+    yield from refused_decorators(view, handlers)
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
     for function in (view, *(handler.function for handler in handlers)):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.conf import settings as site_settings
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
@@ -27,11 +30,13 @@ from rest_framework import renderers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from redlock_django import idempotent, lock_resource, verified_by
 from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web import view_kinds
+from tests.app.checking import found
 
 Urls = Callable[..., None]
 locked = lock_resource("order:7")
@@ -82,6 +87,113 @@ def test_a_lock_around_an_idempotent_handler_is_an_error(urls: Urls) -> None:
     urls(path("", Handler.as_view()))
     with pytest.raises(InvalidRedlock, match="@idempotent is"):
         Client().post("/")
+
+
+def wrapping(view: Any) -> Any:
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+class Sync(View):
+    def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Async(View):
+    async def post(self, request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+
+class Api(LockAPIMixin, APIView):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    def post(self, request: Request) -> Response:
+        return Response()
+
+
+class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    def pay(self, request: Request) -> Response:
+        return Response()
+
+
+CLASSES: dict[str, tuple[type[Any], Callable[[type[Any]], Any]]] = {
+    "sync": (Sync, lambda owner: owner.as_view()),
+    "async": (Async, lambda owner: owner.as_view()),
+    "api": (Api, lambda owner: owner.as_view()),
+    "view set": (Actions, lambda owner: owner.as_view({"post": "pay"})),
+}
+REFUSED: dict[str, tuple[list[Any], str]] = {
+    "two locks": ([locked, lock_resource("shop")], "has two lock decorators"),
+    "apart": ([locked, wrapping, by_anyone], "@idempotent is below the lock, but not directly"),
+    "twice": ([idempotent, by_anyone], "decorated with @idempotent twice"),
+    "login inside": ([by_anyone, login_required], "a login or permission decorator is inside"),
+    "signature inside": (
+        [by_anyone, verified_by(lambda request: True)],
+        "@verified_by is inside of @idempotent",
+    ),
+}
+
+
+def sent(urls: Urls, name: str, owner: type[Any]) -> Any:
+    urls(path("", CLASSES[name][1](owner)))
+    post: Any = async_to_sync(AsyncClient().post) if name == "async" else Client().post
+    return partial(post, "/", headers=KEY)
+
+
+@pytest.mark.parametrize("place", ["dispatch", "handler", "dispatch of a base"])
+@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_checks_find_decorators_of_a_method_that_each_request_refuses(
+    urls: Urls, settings: Settings, name: str, refused: str, place: str
+) -> None:
+    settings.REST_FRAMEWORK = {"UNAUTHENTICATED_USER": None}
+    decorators, message = REFUSED[refused]
+    base = CLASSES[name][0]
+    handler = "pay" if base is Actions else "post"
+    decorated = handler if place == "handler" else "dispatch"
+    owner: Any = method_decorator(decorators, name=decorated)(type("Pay", (base,), {}))
+    if place == "dispatch of a base":
+        owner = type("Derived", (owner,), {"dispatch": wrapping(owner.dispatch)})
+    send = sent(urls, name, owner)
+    assert message in found()["E061"]
+    with pytest.raises(InvalidRedlock, match=message):
+        send()
+
+
+@pytest.mark.parametrize("decorators", [[locked, by_anyone], [by_anyone, locked], [locked]])
+@pytest.mark.parametrize("name", ["sync", "async"])
+def test_the_checks_find_a_lock_of_a_dispatch_around_an_idempotent_handler(
+    urls: Urls, name: str, decorators: list[Any]
+) -> None:
+    """A record outside of the lock, or directly below it, is another matter."""
+    base = CLASSES[name][0]
+    inner = type("Inner", (base,), {"post": idempotent(base.post)})
+    send = sent(urls, name, method_decorator(decorators, name="dispatch")(inner))
+    if len(decorators) == 2:
+        assert "E061" not in found()
+        assert send().status_code == 200
+    else:
+        assert "@idempotent is below the lock, but not directly" in found()["E061"]
+        with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
+            send()
+
+
+def test_the_checks_apply_decorators_to_a_method_as_django_does(urls: Urls) -> None:
+    class Pay(Sync):
+        @method_decorator(locked)
+        @by_anyone
+        def post(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+    assert sent(urls, "sync", Pay)().status_code == 200
+    assert "E061" not in found()
 
 
 @pytest.mark.parametrize(
