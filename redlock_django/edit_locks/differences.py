@@ -60,13 +60,14 @@ def _differences(
 ) -> Iterator[Difference]:
     columns = {one.name: one for one in [*stored._meta.fields, *stored._meta.many_to_many]}
     for name, field in form.fields.items():
-        if name not in columns or name == stored._meta.pk.name:
+        if name == stored._meta.pk.name:
             continue
-        now = _stored(stored, columns[name])
+        column = columns.get(name)
+        now = _stored(stored, column) if column else form.get_initial_for_field(field, name)
         ours = form.cleaned_data[name] if name in form.cleaned_data else form[name].data
-        entered, is_now = _shown(ours, columns[name]), _shown(now, columns[name])
+        entered, is_now = _shown(ours, column), _shown(now, column)
         is_new = changed is not None and name in changed
-        if is_new or entered != is_now:
+        if is_new or (column and entered != is_now):
             if getattr(field.widget, "input_type", "") == "password" or _is_password(stored, name):
                 entered = is_now = "••••••"
             label = str(form[name].label)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
-from django.forms.formsets import DELETION_FIELD_NAME
+from django.forms.formsets import DELETION_FIELD_NAME, ORDERING_FIELD_NAME
 from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
@@ -98,12 +98,26 @@ class ComparedForm(_ModelForm):
         many = self.instance._meta.many_to_many
         return [one.name for one in many if one.name in self.fields]
 
+    def edit_others(self) -> dict[str, list[str]]:
+        """Return the initial values of fields that are no columns: they may be saved elsewhere."""
+        options = self.instance._meta
+        known = {one.name for one in [*options.concrete_fields, *options.many_to_many]}
+        known |= {DELETION_FIELD_NAME, ORDERING_FIELD_NAME, *self.edit_ignore}
+        found = {}
+        for name, field in self.fields.items():
+            value = self.initial.get(name, field.initial)
+            if name not in known and not callable(value):
+                many = isinstance(value, list | tuple | models.QuerySet)
+                found[name] = keys(cast("Any", value) if many else [value])
+        return found
+
     def edit_version(self) -> str:
         """Return the version for the page: of the row that it shows beside what was entered."""
         if self.edit_is_read_only:
             return READ
         if not self.is_bound:
             sets = {name: keys(self.initial.get(name) or ()) for name in self.edit_sets()}
+            sets |= self.edit_others()
             (row,) = self.edit_transaction.reverted or [self.instance]
             return DELETED if row is None else self._version_of(row, sets)
         if self.edit_refused and self._shown:
@@ -153,9 +167,7 @@ class ComparedForm(_ModelForm):
             self.edit_refused = "open"
             return
         if not self.edit_is_row:
-            using = router.db_for_write(type(row), instance=row)
-            self.edit_transaction.begin(using)
-            self.edit_stored = locked_rows(type(row), [row.pk], using).get(row.pk)
+            self.edit_stored = locked_row(row, self.edit_transaction)
         if (stored := self.edit_stored) is None:
             is_known = self.edit_transaction.reverted and self._sent() == DELETED
             self.edit_refused = "" if is_known else "deleted"
@@ -181,7 +193,7 @@ class ComparedForm(_ModelForm):
             return  # it saves the row as it is stored
         shown = self._sent()
         self._changed: frozenset[str] | None = None
-        sets = locked_sets(stored, self.edit_sets(), str(stored._state.db))
+        sets = locked_sets(stored, self.edit_sets(), str(stored._state.db)) | self.edit_others()
         self._shown = self._version_of(stored, sets)
         if self.edit_is_row:
             same = is_row(stored, shown, self._ignored(), sets)
@@ -218,6 +230,13 @@ class ComparedForm(_ModelForm):
             return deleted_message(self.instance)
         is_known = self.edit_refused != "missing"
         return conflict_message(self, self.edit_stored, self._changed if is_known else None)
+
+
+def locked_row(row: models.Model, saving: SavingTransaction) -> models.Model | None:
+    """Return the row as it is now, locked until it is saved; None if it has been deleted."""
+    using = router.db_for_write(type(row), instance=row)
+    saving.begin(using)
+    return locked_rows(type(row), [row.pk], using).get(row.pk)
 
 
 def _parsed(text: str) -> dict[str, str]:

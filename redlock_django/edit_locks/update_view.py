@@ -12,7 +12,7 @@ from django.http import HttpResponseRedirect
 from django.utils.decorators import classonlymethod
 from django.views.generic import UpdateView, View
 
-from redlock_django.edit_locks.forms import compared_form
+from redlock_django.edit_locks.forms import compared_form, locked_row
 from redlock_django.edit_locks.inserted_rows import KeyTaken
 from redlock_django.edit_locks.options import check_alias, check_options, check_values, overrides
 from redlock_django.edit_locks.presence_pages import (
@@ -103,6 +103,9 @@ class EditLockViewMixin(_UpdateView):
 
     def get_form(self, form_class: Any = None) -> Any:
         """Return the form, which compares the row."""
+        if self._edit_transaction.is_active and self.object is not None:
+            # Before the form reads what it shows from other tables.
+            locked_row(self.object, self._edit_transaction)
         compared = compared_form(
             form_class or self.get_form_class(),
             edit_transaction=self._edit_transaction,

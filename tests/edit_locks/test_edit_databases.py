@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from django import forms
 from django.db import OperationalError, connections, transaction
 from django.test import RequestFactory
 from django.views.generic import UpdateView
@@ -115,14 +116,17 @@ def in_thread(alias: str, work: Callable[[], Any]) -> None:
     assert not thread.is_alive()
 
 
-def save_both(article: Article, alias: str, *, atomic: bool, waits: bool = True) -> dict[str, Any]:
+def save_both(
+    article: Article, alias: str, *, atomic: bool, waits: bool = True,
+    edit: type[Edit] = Edit, field: str = "title",
+) -> dict[str, Any]:  # fmt: skip
     """Save "Anna's" and "Bob's" at once; return the status or the error of each.
 
     Bob's `waits` for hers, or fails at once.
     """
-    fields = page_of(article)
+    fields = page_of(article, edit)
     compared, goes_on = threading.Event(), threading.Event()
-    slow = Edit.as_view(compared=compared, goes_on=goes_on)
+    slow = edit.as_view(compared=compared, goes_on=goes_on)
     found: dict[str, Any] = {}
 
     def run(name: str, view: Any) -> None:
@@ -130,14 +134,14 @@ def save_both(article: Article, alias: str, *, atomic: bool, waits: bool = True)
             with ExitStack() as stack:
                 if atomic:
                     stack.enter_context(transaction.atomic(using=alias))
-                found[name] = send(view, article, fields, title=name).status_code
+                found[name] = send(view, article, fields, **{field: name}).status_code
         except OperationalError as error:
             found[name] = error
         finally:
             connections[alias].close()
 
     first = threading.Thread(target=run, args=("Anna's", slow))
-    second = threading.Thread(target=run, args=("Bob's", Edit.as_view()))
+    second = threading.Thread(target=run, args=("Bob's", edit.as_view()))
     first.start()
     assert compared.wait(WAIT)
     second.start()
@@ -155,6 +159,37 @@ def test_of_two_saves_at_once_one_is_refused(alias: str, atomic: bool) -> None:
     article = Article.objects.using(alias).create(title="Old")
     assert save_both(article, alias, atomic=atomic) == {"Anna's": 302, "Bob's": 200}
     assert article.title == "Anna's"
+
+
+class NoteForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form with a field that is saved in another table, and read when the form is made."""
+
+    note = forms.CharField()
+
+    class Meta:
+        model = Article
+        fields = ("title",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["note"] = Tag.objects.get().name
+
+    def save(self, commit: bool = True) -> Any:
+        Tag.objects.update(name=self.cleaned_data["note"])
+        return super().save(commit)
+
+
+class EditNote(Edit):
+    fields = None  # type: ignore[assignment]
+    form_class = NoteForm
+
+
+def test_of_two_saves_of_another_table_at_once_one_is_refused(alias: str) -> None:
+    article = Article.objects.using(alias).create(title="Old")
+    Tag.objects.using(alias).create(name="old")
+    found = save_both(article, alias, atomic=False, edit=EditNote, field="note")
+    assert found == {"Anna's": 302, "Bob's": 200}
+    assert Tag.objects.using(alias).get().name == "Anna's"
 
 
 @pytest.mark.parametrize("alias", ["sqlite-deferred"], indirect=True)

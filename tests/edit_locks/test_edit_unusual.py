@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django import forms
@@ -13,7 +14,7 @@ from django.test import Client
 
 from redlock_django import EditLockMixin
 from tests.edit_locks.conftest import opened
-from tests.edit_locks.models import Article, Country, Paragraph, Picture
+from tests.edit_locks.models import Article, Country, Paragraph, Picture, Tag
 
 pytestmark = pytest.mark.django_db
 Base: Any = admin.ModelAdmin
@@ -96,6 +97,54 @@ def test_a_form_without_fields_saves_its_inlines(
     assert "this paragraph was changed" in hers.text
     article.refresh_from_db()
     assert (article.title, article.paragraphs.get().text) == ("Bob's", "Bob's")
+
+
+class TagForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form that is saved in other tables, too."""
+
+    articles = forms.ModelMultipleChoiceField(Article.objects.all(), required=False)
+    new = forms.CharField(initial=uuid4, required=False)
+    ignored = forms.CharField(required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["ignored"] = uuid4()
+        if self.instance.pk:
+            self.fields["articles"].initial = [*self.instance.article_set.all()]
+
+    def _save_m2m(self) -> None:
+        self.instance.article_set.set(self.cleaned_data["articles"])
+
+
+def test_a_field_that_is_saved_in_another_table_is_compared(
+    register: Callable[..., None], anna: Client, bob: Client, article: Article
+) -> None:
+    about = {"form": TagForm, "edit_ignore": ("ignored",)}
+    register(type("TagAdmin", (EditLockMixin, Base), about), Tag)
+    tag = Tag.objects.create(name="tag")
+    path = f"/admin/edited/tag/{tag.pk}/change/"
+    hers, his = (opened(client, path, "tag_form") for client in (anna, bob))
+    assert his.send(articles=[article.pk]).status_code == 302
+    assert hers.send(name="Anna's").status_code == 200
+    assert '<th scope="row">Articles</th><td>–</td><td>Old' in hers.text
+    assert tag.article_set.get() == article
+    assert hers.send().status_code == 302
+    assert not tag.article_set.exists()
+
+
+def test_a_form_reads_other_tables_after_its_row_is_locked(
+    register: Callable[..., None], anna: Client, article: Article, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_for_bob(row: Any, saving: Any) -> None:
+        tag.article_set.add(article)
+
+    about = {"form": TagForm, "edit_ignore": ("ignored",)}
+    register(type("TagAdmin", (EditLockMixin, Base), about), Tag)
+    tag = Tag.objects.create(name="tag")
+    hers = opened(anna, f"/admin/edited/tag/{tag.pk}/change/", "tag_form")
+    monkeypatch.setattr("redlock_django.edit_locks.model_admin.mixin.locked_row", wait_for_bob)
+    assert hers.send(name="Anna's").status_code == 200
+    assert tag.article_set.get() == article
 
 
 def test_a_save_does_not_read_an_image_that_it_does_not_replace(

@@ -59,7 +59,7 @@ def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
         check_alias(name, admin.edit_using)
     except InvalidRedlock as error:
         yield _error(admin, str(error), "Write the name of an alias.")
-    for field in admin.edit_ignore:
+    for field in {*admin.edit_ignore} - {*admin.form.base_fields}:
         try:
             admin.model._meta.get_field(field)
         except FieldDoesNotExist:

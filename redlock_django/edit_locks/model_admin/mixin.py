@@ -26,6 +26,7 @@ from redlock_django.edit_locks.forms import (
     compared_form,
     compared_formset,
     form_of_deleted_row,
+    locked_row,
 )
 from redlock_django.edit_locks.inserted_rows import KeyTaken
 from redlock_django.edit_locks.model_admin import plugins
@@ -166,13 +167,16 @@ class EditLockMixin(_ModelAdmin):
         return self.get_object(request, unquote(object_id), field)
 
     def get_object(self, request: Any, object_id: Any, from_field: Any = None) -> Any:
-        """Return a row, and note who has it open where its change form is about to be shown."""
+        """Return a row; note who has it open if its form is about to be shown, or lock it."""
         obj = super().get_object(request, object_id, from_field)
         transaction = transaction_of(request)
-        if transaction.shows_form and obj is not None and request.method == "GET":
+        if transaction.shows_form and obj is not None and request.method in ("GET", "POST"):
             transaction.shows_form = False
             if self.has_change_permission(request, obj):
-                self._show_presence(request, obj)
+                if request.method == "GET":
+                    self._show_presence(request, obj)
+                else:  # before the form reads what it shows from other tables
+                    locked_row(obj, transaction)
         return obj
 
     def _show_presence(self, request: Any, obj: Any) -> None:
