@@ -109,7 +109,8 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
         "testing/masters.py",
     }
     tokens = (PACKAGE / "backends" / "redlock" / "backend.py").read_text()
-    assert "partial(os.urandom, 16)" in tokens
+    assert 'getattr(os, "getrandom", os.urandom)' in tokens
+    assert "iter(partial(_random_bytes, 16), b" in tokens
 
 
 def test_redis_py_with_mixed_up_replies_is_excluded() -> None:
