@@ -95,10 +95,7 @@ class Templates:
                 gaps = (name, digits, value, name)
         else:
             return pack_command(command, number)
-        sizes = len(name), len(value), len(digits)
-        key: tuple[object, ...] = (command.name, fixed, limit, suffix, sizes)
-        if command.waiter:
-            key += tuple(map(len, gaps))
+        key = command.name, fixed, limit, suffix, *map(len, gaps)
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MOST:
