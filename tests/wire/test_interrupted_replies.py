@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dis
+import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
+from types import CodeType, FrameType
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -60,6 +65,152 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
             return exchange.decided
 
     _strike_everywhere(strike, lines, least=10)
+
+
+class Checks:
+    """Raise KeyboardInterrupt at the nth moment at which Python may handle a signal in the package.
+
+    That is where a function begins, after a call of a function in C, and where a loop repeats.
+    """
+
+    def __init__(self) -> None:
+        self.wanted = self.seen = 0
+        self._last: tuple[FrameType, int] | None = None
+
+    def run(self, work: Callable[[], object], wanted: int = 0) -> None:
+        """Call `work`; interrupt it at the `wanted` moment, counted from 1, or never if it is 0."""
+        self.wanted, self.seen, self._last = wanted, 0, None
+        before = sys.gettrace()
+        sys.settrace(self._begin)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def everywhere(self, strike: Callable[[int], None], least: int) -> None:
+        """Call `strike` for no moment, and for each of the moments that it has; `least` of them."""
+        strike(0)
+        moments = self.seen
+        assert moments >= least
+        for nth in range(1, moments + 1):
+            try:
+                strike(nth)
+            except Exception as error:
+                raise AssertionError(f"after an interrupt at moment {nth}") from error
+
+    def _begin(self, frame: FrameType, event: str, argument: object) -> Any:
+        if "/redlock_django/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._may_strike()
+        return self._go_on
+
+    def _go_on(self, frame: FrameType, event: str, argument: object) -> Any:
+        last, self._last = self._last, None
+        if event == "opcode":
+            self._last = frame, frame.f_lasti
+            if last and last[0] is frame and last[1] in _checks_of(frame.f_code):
+                self._may_strike()
+        return self._go_on
+
+    def _may_strike(self) -> None:
+        self.seen += 1
+        if self.seen == self.wanted:
+            raise KeyboardInterrupt
+
+
+@cache
+def _checks_of(code: CodeType) -> set[int]:
+    """Return the offsets of the instructions after which Python handles signals."""
+    names = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
+    return {each.offset for each in dis.get_instructions(code) if each.opname in names}
+
+
+def _goes_on(links: ManualLinks, link: Link) -> None:
+    """Require that the link is there, owes no reply, and that its master still answers."""
+    assert links.masters[0].link is link
+    assert not link.owed
+    exchange = links.ask(links.acquire("c" * 32))
+    links.reply(0, exchange.number)
+    assert exchange.decided
+    assert links.masters[0].link is link
+
+
+@pytest.mark.parametrize("cut", [0, 20])
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_interrupt_while_replies_are_read_costs_no_link(answer: str, cut: int) -> None:
+    checks = Checks()
+    status, *rest = ANSWERS[answer]
+
+    def strike(nth: int) -> None:
+        with manual_links(1) as links:
+            link, exchange = links.link(0), links.ask(links.acquire())
+            released = links.ask(links.release())
+            reply = [exchange.number, status, links.time.wall, *rest]
+            data = resp(short(reply) if answer.endswith("short") else reply)
+            links.say(0, data[:cut])
+            links.ends[0].say(data[cut:] + resp(released.number))
+            with suppress(KeyboardInterrupt):
+                checks.run(partial(links.read, links.masters[0]), nth)
+            links.read(links.masters[0])
+            assert exchange.decided
+            assert released.decided
+            _goes_on(links, link)
+
+    checks.everywhere(strike, least=10)
+
+
+@pytest.mark.parametrize("kind", ["a round", "a release of no round"])
+def test_an_interrupt_while_commands_are_sent_costs_no_link(kind: str) -> None:
+    checks = Checks()
+
+    def strike(nth: int) -> None:
+        with manual_links(1) as links:
+            link, master = links.link(0), links.masters[0]
+            work: Callable[[], object] = partial(links.ask, links.acquire())
+            if kind != "a round":
+                work = partial(links.outbox.write_release, master, links.release())
+            with suppress(KeyboardInterrupt):
+                checks.run(work, nth)
+            links.ask(links.release())
+            for said in links.ends[0].heard():
+                fences = 1 if NAMES[said[1]] == "acquire" else 0
+                links.reply(0, int(said[3 + int(said[2])]), fences=fences)
+            _goes_on(links, link)
+
+    checks.everywhere(strike, least=10)
+
+
+def test_a_real_signal_while_replies_are_read_costs_no_link() -> None:
+    armed, struck = False, 0
+
+    def strike(*_: object) -> None:
+        nonlocal armed, struck
+        if armed:
+            armed, struck = False, struck + 1
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        with manual_links(1) as links:
+            link = links.link(0)
+            for number in range(3_000):
+                exchange = links.ask(links.acquire())
+                reply = [exchange.number, GRANTED, links.time.wall, 7]
+                links.ends[0].say(resp(short(reply) if number % 2 else reply))
+                with suppress(KeyboardInterrupt):
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 40 + 1))
+                    links.read(links.masters[0])
+                    armed = False
+                links.read(links.masters[0])
+            armed = False
+            assert struck > 100
+            _goes_on(links, link)
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from redlock_django.wire.links import links as links_module
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.programs import started
 from tests.waiting import stalls, until
+from tests.wire.manual_links import manual_links
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
@@ -44,7 +46,7 @@ from tests.wire.variants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from redlock_django.testing.masters import LocalMaster
@@ -94,27 +96,43 @@ class Struck(Exception):
 
 
 class Interrupted:
-    """A socket whose send, like that of TLS, is Python code; a signal interrupts the first one."""
+    """A socket with a method that, like those of TLS, is Python code; a signal interrupts it."""
 
-    def __init__(self, real: socket.socket) -> None:
-        self.recv, self._send, self._sends = real.recv, real.send, 0
+    def __init__(self, real: socket.socket, method: str) -> None:
+        self._real, self._method, self._is_struck = real, method, False
 
-    def send(self, data: bytearray) -> int:
-        sent, self._sends = self._send(data), self._sends + 1
-        if self._sends == 1:
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        return partial(self._call, found) if name == self._method else found
+
+    def _call(self, method: Callable[[Any], Any], argument: Any) -> Any:
+        result, is_struck, self._is_struck = method(argument), self._is_struck, True
+        if not is_struck:
             raise Struck
-        return sent
+        return result
 
 
 def test_an_interrupted_send_drops_the_link() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link = Link(Interrupted(ours))  # type: ignore[arg-type]
+        link = Link(Interrupted(ours, "send"))  # type: ignore[arg-type]
         link.out += b"PING\r\n"
         with pytest.raises(Struck):
             link.send()
-        with pytest.raises(ProtocolDesync):
+        with pytest.raises(ProtocolDesync, match="a send was interrupted"):
             link.send()
+
+
+def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
+    with manual_links(1) as links:
+        master, ends = links.masters[0], links.ends[0]
+        master.link = Link(Interrupted(ends.theirs, "recv"))  # type: ignore[arg-type]
+        exchange = links.ask(links.acquire())
+        with pytest.raises(Struck):
+            links.reply(0, exchange.number)
+        links.read(master)
+        assert "a receive was interrupted" in master.reason
+        assert exchange.decided
 
 
 def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:

@@ -463,6 +463,15 @@ def test_a_refusal_that_comes_in_two_parts_counts() -> None:
             assert exchange.tally.is_refused, f"cut after {cut} bytes"
 
 
+def test_a_refusal_that_is_parsed_in_two_parts_counts() -> None:
+    with timed_links(True, masters=1) as (links, time):
+        for cut in (30, 60):
+            exchange = links.ask(links.acquire("b" * 32))
+            reply = resp([exchange.number, 0, time.wall, 1, 900, 5, b"f" * 32, -1])
+            links.say(0, reply[:cut], reply[cut:])
+            assert exchange.tally.account.refusals, f"cut after {cut} bytes"
+
+
 @pytest.mark.parametrize("together", [1, 2])
 def test_a_refusal_of_another_round_is_not_a_vote(together: int) -> None:
     with timed_links(True) as (links, time):

@@ -156,7 +156,6 @@ class Link:
     __slots__ = (
         "behind",
         "blocked",
-        "cut",
         "expired",
         "heard",
         "inspected",
@@ -166,7 +165,9 @@ class Link:
         "parsing",
         "pushes",
         "ran",
+        "received",
         "recv",
+        "reply",
         "send_some",
         "socket",
         "tail",
@@ -181,12 +182,15 @@ class Link:
         if isinstance(connected, ssl.SSLSocket):
             self.recv = _all_of(_asked_twice(self.recv))
             self.send_some = _asked_twice(self.send_some)
+        if not isinstance(self.recv, BuiltinMethodType):
+            self.recv = _in_order(self.recv, "receive")
         if not isinstance(self.send_some, BuiltinMethodType):
-            self.send_some = _in_order(self.send_some)
+            self.send_some = _in_order(self.send_some, "send")
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
+        self.received = bytearray()  # what is neither handled nor given to the parser yet
         self.parser = hiredis.Reader()
-        self.parsing = False  # the parser has bytes that it has not returned
-        self.cut = b""  # the beginning of a reply whose rest is to come, which is not parsed yet
+        self.parsing = False  # the parser, or `reply`, has what is not handled yet
+        self.reply: Any = False  # of the parser; False, as it returns, if there is none
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
@@ -199,10 +203,9 @@ class Link:
 
     def write(self, owed: Owed, data: bytes) -> None:
         """Queue a command, whose reply is owed from now on; `send` sends it."""
-        # An interrupt between these two lines leaves a reply that is not expected or that never
-        # comes: in both cases the link is dropped, and no reply is misread.
-        self.owed.append(owed)
+        # No signal is handled between these two lines, because the first one calls nothing.
         self.out += data
+        self.owed.append(owed)
 
     def send(self) -> bool:
         """Send bytes, and return whether some are left because the socket accepts no more now.
@@ -244,24 +247,24 @@ class Link:
             self.socket.close()
 
 
-def _in_order(send: Callable[[Any], int]) -> Callable[[Any], int]:
-    """Wrap a send that is Python code so that nothing is sent after one that was interrupted."""
-    is_sending = False
+def _in_order(operation: Callable[[Any], Any], name: str) -> Callable[[Any], Any]:
+    """Wrap an operation that is Python code so that it fails once it was interrupted."""
+    is_running = False
 
-    def send_in_order(data: Any) -> int:
-        nonlocal is_sending
-        if is_sending:  # it is unknown which bytes the master has
-            raise ProtocolDesync("a send was interrupted")
-        is_sending = True
+    def run_in_order(argument: Any) -> Any:
+        nonlocal is_running
+        if is_running:  # it is unknown which bytes the master, or the interrupted caller, has
+            raise ProtocolDesync(f"a {name} was interrupted")
+        is_running = True
         try:
-            sent = send(data)
+            result = operation(argument)
         except OSError:
-            is_sending = False
+            is_running = False
             raise
-        is_sending = False
-        return sent
+        is_running = False
+        return result
 
-    return send_in_order
+    return run_in_order
 
 
 def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:

@@ -159,7 +159,7 @@ def plain_replies(command: Command, number: int) -> tuple[bytes | None, bytes]:
     return _HEAD.pack(_GRANTED, number, GRANTED), _HEAD.pack(_REFUSED, number, REFUSED)
 
 
-def is_cut(data: bytes) -> bool:
+def is_cut(data: bytearray) -> bool:
     """Return whether these bytes are the beginning of a plain reply, whose rest is to come."""
     if data.startswith(b":"):
         return not data.endswith(_END)

@@ -85,38 +85,37 @@ class Inbox:
             link = master.link
             if link is None:
                 continue
-            receive = link.recv  # CPython looks methods up faster than attributes
             try:
-                data = receive(BACKLOG if link.expired else CHUNK)
+                # The bytes are received and kept in one step, as in `Link.send`.
+                [data] = map(link.recv, (BACKLOG if link.expired else CHUNK,))
             except WOULD_BLOCK:
-                if link.parsing:  # an interrupt may have left replies there
-                    self._count(master, link, b"", clock(), ran)
+                if not link.received and not link.parsing:  # as an interrupt may have left them
+                    continue
+            except (OSError, ProtocolDesync) as error:
+                self._dialer.lose(master, broken(error), ended=isinstance(error, OSError))
                 continue
-            except OSError as error:
-                self._dialer.lose(master, broken(error), ended=True)
-                continue
-            if not data:
-                self._dialer.lose(master, "closed the connection", ended=True)
-                continue
+            else:
+                if not data:
+                    self._dialer.lose(master, "closed the connection", ended=True)
+                    continue
+                link.received += data
             now = clock()
             if now < heard:
                 self._steps.saw(heard)  # before our clock went back
             heard = now
-            self._count(master, link, data, heard, ran)
+            self._count(master, link, heard, ran)
         self._steps.saw(heard)
 
     # Plain replies.
 
-    def _count(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
+    def _count(self, master: Master, link: Link, heard: float, ran: float) -> None:
         """Count the replies in what was received from a master until `heard`.
 
         `ran` is for how long the driver had been running then. From the first reply on that is not
         plain, all are parsed.
         """
-        if link.cut:
-            data, link.cut = link.cut + data, b""
-        at, end, owed = 0, len(data), link.owed
-        while at < end and owed and not link.parsing:
+        data, owed = link.received, link.owed
+        while data and owed and not link.parsing:
             exchange: Any = owed[0]  # an Exchange, if it has plain replies
             # A master that was hung sends hundreds of replies to rounds that are decided, whose
             # votes need no trust in it.
@@ -125,25 +124,25 @@ class Inbox:
             if (grant := exchange.grant) is None:
                 break
             if not (refusal := exchange.refusal):
-                if data != grant and not data.startswith(grant, at):
+                if data != grant and not data.startswith(grant):
                     break
-                at += len(grant)
+                size = len(grant)
                 verdict = exchange.tally.grant(master.index, 0, ())
                 if verdict is not PENDING and not exchange.decided:
                     exchange.decide()
-            elif end - at >= REFUSAL_SIZE and data[at + 1] == REFUSES:
-                head, time, ttl, fence, rival = read_refusal(data, at)
+            elif len(data) >= REFUSAL_SIZE and data[1] == REFUSES:
+                head, time, ttl, fence, rival = read_refusal(data)
                 if head != refusal or not self._believes(master, time, exchange.sent, heard):
                     break
-                at += REFUSAL_SIZE
+                size = REFUSAL_SIZE
                 verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
                 if verdict is not PENDING and not exchange.decided:
                     exchange.decide()
-            elif end - at >= GRANT_SIZE:
-                head, time, fence = read_grant(data, at)
+            elif len(data) >= GRANT_SIZE:
+                head, time, fence = read_grant(data)
                 if head != grant or not self._believes(master, time, exchange.sent, heard):
                     break
-                at += GRANT_SIZE
+                size = GRANT_SIZE
                 verdict = exchange.tally.grant(master.index, time, (fence,))
                 if verdict is not PENDING:
                     if not exchange.decided:
@@ -152,12 +151,14 @@ class Inbox:
                         self._outbox.undo_late(master, exchange)
             else:
                 break
-            owed.popleft()  # last, as in `_answer`
+            # Last, as in `_answer`. No signal is handled in between, because nothing is called.
             if link.expired:
                 link.expired -= 1
+            del data[:size]
+            owed.popleft()
             link.ran, link.heard, link.took = ran, heard, heard - exchange.sent
-        if at < end or link.parsing:
-            self._parse(master, link, data[at:])
+        if data or link.parsing:
+            self._parse(master, link)
         if master.late and not owed:
             self._lateness.in_time(master)
 
@@ -170,14 +171,14 @@ class Inbox:
 
     # All other replies.
 
-    def _parse(self, master: Master, link: Link, data: bytes) -> None:
+    def _parse(self, master: Master, link: Link) -> None:
         """Parse what was received, and handle each reply in it."""
-        if not link.parsing and is_cut(data):
-            link.cut = data  # it may be plain once the rest has come
-            return
+        if not link.parsing and is_cut(link.received):
+            return  # it may be plain once the rest has come
         link.parsing = True
         try:
-            link.parser.feed(data)
+            [_] = map(link.parser.feed, (bytes(link.received),))  # in one step, as in `Link.send`
+            del link.received[:]
             self._answer_all(master, link)
         except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
             logger.error(
@@ -191,8 +192,12 @@ class Inbox:
     def _answer_all(self, master: Master, link: Link) -> None:
         """Handle each reply that the parser has."""
         parser = link.parser
-        while (reply := parser.gets()) is not False:
-            self._answer(master, link, reply)
+        while True:
+            if link.reply is False:  # otherwise an interrupt has left it
+                [link.reply] = map(parser.gets, (True,))  # in one step, as in `Link.send`
+            if link.reply is False:
+                break
+            self._answer(master, link, link.reply)
             if master.link is not link:
                 break
             if not parser.has_data():
@@ -207,14 +212,16 @@ class Inbox:
             return
         if not link.owed:
             raise ProtocolDesync("a reply without a command")
-        # Removed only once its reply has proved to be valid and is handled: otherwise the waiting
-        # caller would get no verdict if the link is lost, or an interrupt strikes meanwhile.
+        # Removed, with its reply, only once that has proved to be valid and is handled: otherwise
+        # the waiting caller would get no verdict if the link is lost. After an interrupt, nearly
+        # every reply is handled again.
         owed = link.owed[0]
         if isinstance(reply, hiredis.ReplyError):
             self._handle_error(master, owed, str(reply))
         elif owed.kind is Kind.COMMAND:
             self._handle_vote(master, owed, reply)
         elif owed.kind is Kind.CHECK:
+            link.reply = False  # it settles a check once: after an interrupt the link is dropped
             self._handle_check(master, owed, reply)
         elif not isinstance(reply, bytes) or owed.kind is Kind.SUBSCRIBE:
             raise ProtocolDesync("a reply of another round")
@@ -286,14 +293,18 @@ class Inbox:
                 raise ProtocolDesync("a subscription without a SUBSCRIBE")
             self._waiters.listen(master.index)
             self._pop_owed(link)
-        elif kind == b"message" and len(push) == 3:
+            return
+        link.reply = False  # first, because a round that begins with a call may read this link
+        if kind == b"message" and len(push) == 3:
             self._waiters.call(push[2], master.index)
 
     def _pop_owed(self, link: Link) -> None:
         """Remove the oldest owed reply, which has come and is handled."""
-        owed = link.owed.popleft()
+        # No signal is handled before the end of `popleft`, because nothing is called until then.
+        link.reply = False
         if link.expired:
             link.expired -= 1
+        owed = link.owed.popleft()
         link.ran = self._lateness.running.passed
         link.heard = clock()
         link.took = link.heard - owed.sent

@@ -283,8 +283,8 @@ class Outbox:
         exchange.grant, exchange.refusal = plain_replies(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:
-            link.owed.append(exchange)  # first: see `Link.write`
             link.out += data + link.tail if trusted else data
+            link.owed.append(exchange)  # in one step with the bytes: see `Link.write`
         self.dirty.update(plan.asked)
         return True
 

@@ -37,13 +37,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a part of a reply is lost", "fast path: a reply that is cut is counted with its rest",
-        Inbox._parse, without("link.cut = data"),
+        Inbox._parse, instead("return", "return link.received.clear()"),
         test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
     ),
     Mutant(
         "a part of a reply is read twice", "fast path: a reply that is cut is counted once",
-        Inbox._count, instead("data, link.cut = link.cut + data, b''", "data = link.cut + data"),
-        test_plain_rounds.test_a_refusal_that_comes_in_two_parts_counts,
+        Inbox._parse, without("del link.received[:]"),
+        test_plain_rounds.test_a_refusal_that_is_parsed_in_two_parts_counts,
     ),
     Mutant(
         "a cut reply is parsed", "fast path: a reply that comes in two parts needs no vote",

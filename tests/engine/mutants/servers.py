@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "half a command is sent on", "link: closed after an interrupted send", _in_order,
-        never("is_sending"),
+        never("is_running"),
         test_link.test_an_interrupted_send_drops_the_link,
     ),
     Mutant(
