@@ -29,6 +29,7 @@ from redlock_django.edit_locks.versions import (
     keys,
     locked_rows,
     locked_sets,
+    parsed_versions,
     row_version,
     version_of,
 )
@@ -198,7 +199,7 @@ class ComparedForm(_ModelForm):
         if self.edit_is_row:
             same = is_row(stored, shown, self._ignored(), sets)
         else:
-            version = _parsed(shown)
+            version = parsed_versions(shown)
             self._changed = changed_since(version, stored, self.edit_names(), sets)
             same = bool(version) and not self._changed
         if not shown:
@@ -237,16 +238,6 @@ def locked_row(row: models.Model, saving: SavingTransaction) -> models.Model | N
     using = router.db_for_write(type(row), instance=row)
     saving.begin(using)
     return locked_rows(type(row), [row.pk], using).get(row.pk)
-
-
-def _parsed(text: str) -> dict[str, str]:
-    """Return the version that a page has sent, empty if it is none."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    is_version = isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
-    return found if is_version else {}
 
 
 def _render_version(form: ComparedForm, bound: Any) -> None:

@@ -114,6 +114,16 @@ def is_row(
     return digest in {one.split(" ")[0] for one in found}
 
 
+def parsed_versions(sent: str) -> Version:
+    """Return the versions that a page has sent as JSON, by field or row; empty if it is none."""
+    try:
+        found = json.loads(sent)
+    except ValueError:
+        return {}
+    is_version = isinstance(found, dict) and all(isinstance(one, str) for one in found.values())
+    return found if is_version else {}
+
+
 def locked_rows(
     model: type[models.Model], pks: Iterable[Any], using: str
 ) -> dict[Any, models.Model]:

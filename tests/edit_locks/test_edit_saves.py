@@ -400,6 +400,16 @@ def test_an_action_finds_the_version_of_a_row_whose_key_has_a_space(
     assert Country.objects.get().name == "noted"
 
 
+def test_a_list_sends_the_versions_of_all_rows_in_one_input(
+    anna: Client, settings: Settings
+) -> None:
+    rows = Article.objects.bulk_create(Article(title=str(number)) for number in range(30))
+    publish = run(anna, "publish", rows[0])
+    settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 10 + 3 * len(rows)  # its form, id and version
+    assert publish().status_code == 302
+    assert Article.objects.filter(state="public").count() == 1
+
+
 def test_actions_on_rows_that_were_not_shown_are_refused(anna: Client, article: Article) -> None:
     run(anna, "publish", article, select_across="1")()
     assert "rows of other pages were selected" in told(anna)
@@ -411,7 +421,7 @@ def test_actions_on_rows_that_were_not_shown_are_refused(anna: Client, article: 
 def test_delete_selected_is_compared(anna: Client, article: Article) -> None:
     ask = run(anna, "delete_selected", article)
     page = ask()
-    assert "_edit_row" in page.content.decode()
+    assert "_edit_rows" in page.content.decode()
     confirmed = form_of(page.content.decode())
     Article.objects.update(title="Bob's")
     anna.post(LIST, confirmed)

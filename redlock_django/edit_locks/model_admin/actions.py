@@ -16,7 +16,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     add_inputs,
     compare_rows,
     related_input,
-    row_input,
+    rows_input,
 )
 
 
@@ -49,8 +49,7 @@ def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
             model_admin.message_user(request, str(changed), messages.ERROR)
             return None
         if isinstance(response, HttpResponse):  # it asks for a confirmation
-            inputs = [row_input(row, ignored) for row in rows]
-            add_inputs(response, [*inputs, related_input(request)])
+            add_inputs(response, [rows_input(rows, ignored), related_input(request)])
         return response
 
     return run

@@ -15,7 +15,6 @@ from redlock_django.exceptions import InvalidRedlock
 ERROR = "redlock_django.E060"
 
 HOOKS = (
-    "action_checkbox",
     "changeform_view",
     "changelist_view",
     "construct_change_message",

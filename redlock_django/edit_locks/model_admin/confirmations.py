@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Self
-from urllib.parse import quote, unquote
 
 from django.db import models, router
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.saving_transaction import transaction_of
-from redlock_django.edit_locks.versions import is_row, locked_rows, row_version
+from redlock_django.edit_locks.versions import (
+    is_row,
+    locked_rows,
+    parsed_versions,
+    row_version,
+)
 
-ROW = "_edit_row"
-"""The name of the inputs with a primary key, percent-encoded, a space, and its row's version."""
+ROWS = "_edit_rows"
+"""The name of the input with the versions of rows by primary key, as JSON."""
 
 RELATED = "_edit_related"
 """The name of the input with the digest of what would be deleted together with the rows."""
@@ -40,10 +45,13 @@ class NotAsShown(Exception):
 _TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
 
 
-def row_input(row: models.Model, ignored: Iterable[str]) -> SafeString:
-    """Return the input that carries the version of a row, without the columns `ignored`."""
-    key, version = quote(str(row.pk), safe=""), row_version(row, ignored)
-    return format_html('<input type="hidden" name="{}" value="{} {}">', ROW, key, version)
+def rows_input(rows: Iterable[models.Model], ignored: Iterable[str]) -> SafeString:
+    """Return the input that carries the versions of rows, without the columns `ignored`.
+
+    It is one for all rows: Django accepts DATA_UPLOAD_MAX_NUMBER_FIELDS inputs.
+    """
+    versions = json.dumps({str(row.pk): row_version(row, ignored) for row in rows})
+    return format_html('<input type="hidden" name="{}" value="{}">', ROWS, versions)
 
 
 def related_input(request: Any) -> SafeString:
@@ -75,7 +83,7 @@ def compare_rows(
         return
     compare_editors(request, rows)
     transaction = transaction_of(request)
-    shown = _posted_versions(request)
+    shown = parsed_versions(request.POST.get(ROWS, ""))
     using = router.db_for_write(model, instance=rows[0])
     transaction.begin(using)
     stored = locked_rows(model, [row.pk for row in rows], using)
@@ -93,12 +101,6 @@ def compare_editors(request: Any, rows: Sequence[Any]) -> None:
     for row, editor in transaction_of(request).editors_of(rows):
         about = {"editor": editor, "row": row}
         raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
-
-
-def _posted_versions(request: HttpRequest) -> Mapping[str, str]:
-    """Return the versions that a page has sent, by primary key."""
-    pairs = (value.partition(" ") for value in request.POST.getlist(ROW))
-    return {unquote(key): version for key, _, version in pairs}
 
 
 def add_inputs(response: Any, inputs: Iterable[SafeString]) -> None:

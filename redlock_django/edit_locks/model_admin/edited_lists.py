@@ -46,17 +46,15 @@ def _renumber(inputs: MultiValueDict[str, Any], numbers: Mapping[int, int]) -> N
             inputs.setlist(f"form-{number}-{one[2]}", value)
 
 
-def show_sent_rows(response: Any) -> None:
+def show_sent_rows(page: Any) -> None:
     """Show each row that a list has sent beside its form, after a refusal.
 
     Django shows the rows that are on the page by then: others if one has moved to another page or
     does not match a filter any more.
     """
-    page: Any = (getattr(response, "context_data", None) or {}).get("cl")
-    formset = getattr(page, "formset", None)
-    if formset is None or not formset.is_bound:
+    if page.formset is None or not page.formset.is_bound:
         return
-    sent = [form.instance for form in formset.forms]
+    sent = [form.instance for form in page.formset.forms]
     rows = page.root_queryset.in_bulk([row.pk for row in sent])
     rows |= {row.pk: row for row in page.result_list}  # these may have more, for a column
     page.result_list = [rows.get(row.pk, row) for row in sent]

@@ -17,7 +17,6 @@ from django.db import models
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.decorators import method_decorator
-from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
@@ -38,7 +37,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     compare_deletion,
     compare_rows,
     related_input,
-    row_input,
+    rows_input,
 )
 from redlock_django.edit_locks.model_admin.edited_lists import drop_deleted, show_sent_rows
 from redlock_django.edit_locks.model_admin.passwords import change_password
@@ -202,7 +201,7 @@ class EditLockMixin(_ModelAdmin):
         if obj is not None and request.method == "POST":  # the form was refused
             self._show_presence(request, obj)
         if obj is not None and context.get("action_form"):  # since Django 6.1
-            add_inputs(response, [row_input(obj, self.edit_ignore)])
+            add_inputs(response, [rows_input([obj], self.edit_ignore)])
         if page := getattr(request, "_redlock_presence", None):
             page.add_to(response, f"{self.opts.model_name}_form")
         return response
@@ -281,7 +280,11 @@ class EditLockMixin(_ModelAdmin):
                     text = _("Rows that were deleted after you opened this page: %(count)d.")
                     self.message_user(request, text % {"count": deleted}, messages.WARNING)
             response = super().changelist_view(request, extra_context)
-            show_sent_rows(response)
+            page = (getattr(response, "context_data", None) or {}).get("cl")
+            if page is not None:
+                show_sent_rows(page)
+            if page is not None and "action_checkbox" in page.list_display:
+                add_inputs(response, [rows_input(page.result_list, self.edit_ignore)])
             return response
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
@@ -302,7 +305,7 @@ class EditLockMixin(_ModelAdmin):
         """Return the page that asks before a row is deleted; it carries the row's version."""
         response = super().render_delete_form(request, context)
         add_inputs(
-            response, [row_input(context["object"], self.edit_ignore), related_input(request)]
+            response, [rows_input([context["object"]], self.edit_ignore), related_input(request)]
         )
         return response
 
@@ -313,10 +316,6 @@ class EditLockMixin(_ModelAdmin):
         return found
 
     # Actions.
-
-    def action_checkbox(self, obj: Any) -> Any:
-        """Return the checkbox of a row in the list, with its version."""
-        return format_html("{}{}", super().action_checkbox(obj), row_input(obj, self.edit_ignore))
 
     def get_actions(self, request: Any, action_location: Any = None) -> Any:
         """Return the actions, which refuse rows that have changed since they were shown.

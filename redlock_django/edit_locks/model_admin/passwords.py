@@ -13,7 +13,7 @@ from redlock_django.edit_locks.model_admin.confirmations import (
     NotAsShown,
     add_inputs,
     compare_rows,
-    row_input,
+    rows_input,
 )
 from redlock_django.edit_locks.saving_transaction import transaction_of
 from redlock_django.edit_locks.versions import columns
@@ -38,5 +38,5 @@ def change_password(
             return HttpResponseRedirect(request.get_full_path())
         transaction_of(request).is_row_compared = True
     response = view()
-    add_inputs(response, [row_input(user, others)])
+    add_inputs(response, [rows_input([user], others)])
     return response

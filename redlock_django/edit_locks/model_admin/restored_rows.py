@@ -18,7 +18,13 @@ from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 
 from redlock_django.edit_locks.saving_transaction import SavingTransaction
-from redlock_django.edit_locks.versions import is_row, locked_rows, locked_sets, row_version
+from redlock_django.edit_locks.versions import (
+    is_row,
+    locked_rows,
+    locked_sets,
+    parsed_versions,
+    row_version,
+)
 
 RESTORED = "_edit_restored"
 """The name of the input with the versions of all rows that a revert writes or deletes."""
@@ -71,12 +77,7 @@ def restored_input(rows: Sequence[RestoredRow]) -> SafeString:
 
 def changed_rows(rows: Sequence[RestoredRow], sent: str) -> list[RestoredRow]:
     """Return the rows that are not as a page has shown them, by what its input has sent."""
-    try:
-        shown = json.loads(sent)
-    except ValueError:
-        shown = None
-    if not isinstance(shown, dict) or not all(isinstance(one, str) for one in shown.values()):
-        shown = {}
+    shown = parsed_versions(sent)
     return [one for one in rows if not one.is_as_shown(shown.get(one.key))]
 
 
