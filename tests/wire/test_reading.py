@@ -10,6 +10,8 @@ from functools import partial
 from linecache import getline
 from unittest.mock import Mock, patch
 
+import pytest
+
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.steps import Round
 from redlock_django.wire.drivers import combiner, threads
@@ -79,6 +81,35 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
                 strike((place, nth))
             except Exception as error:
                 raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
+
+
+def test_a_thread_is_woken_although_an_interrupt_struck_before() -> None:
+    asked: list[Received] = []
+    player = ScriptedMaster(asked.append)
+    with (
+        scripted("threads", player, master_timeout=FOREVER) as variant,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        assert isinstance(variant.driver, ThreadDriver)
+        shared = variant.driver.combiner
+        reading = pool.submit(variant.acquire, "first")
+        until(lambda: shared.reader and len(asked) == 1)
+        waiting = pool.submit(variant.acquire, "second")
+        until(lambda: shared.waiting and len(asked) == 2)
+        player.answer = honest
+        sleeper = next(iter(shared.waiting))
+        wake, calls = sleeper.wake, iter([True, False])
+
+        def interrupted() -> None:
+            if next(calls, False):
+                raise KeyboardInterrupt
+            wake()
+
+        sleeper.wake = interrupted
+        player.send(b"".join(map(honest, asked)))
+        with pytest.raises(KeyboardInterrupt):
+            reading.result(20)
+        waiting.result(20)
 
 
 def test_a_thread_that_leaves_wakes_another_thread_if_no_thread_reads() -> None:

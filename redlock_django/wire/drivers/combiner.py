@@ -279,6 +279,12 @@ class Combiner:
             if successor := next((other for other in waiting if not other.decided), None):
                 successor.wake()
 
+    def wake_decided(self) -> None:
+        """Wake the threads that need not wait any more: an interrupt may have struck before."""
+        for sleeper in [*self.waiting, *self.sleeping]:
+            if sleeper.decided:
+                sleeper.wake()
+
     def wake_reader(self) -> None:
         """Wake the thread that reads for all, unless it is this one."""
         if threading.get_ident() != self._reader_thread:

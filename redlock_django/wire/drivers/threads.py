@@ -92,6 +92,7 @@ class ThreadDriver:
                 if is_finished(protocol):
                     running.busy = False
                     raise  # the protocol itself raised this
+                self.combiner.wake_decided()
                 if waiter is not None:
                     with self.combiner.mutex:
                         self.links.waiters.interrupt(waiter)

@@ -142,8 +142,8 @@ class Exchange(Owed):
         # may be owed for long; the callback that wakes the caller (a loop's future) need not live
         # as long.
         self.decided = True
-        wake, self.wake = self.wake, wake_none
-        wake()
+        self.wake()
+        self.wake = wake_none  # last: after an interrupt, `Combiner.wake_decided` calls it again
 
     def abandon(self) -> None:
         """Note that callers do not wait any more: do not send a retry of this round."""
