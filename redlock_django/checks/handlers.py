@@ -1,11 +1,15 @@
-"""The handlers of a view: what runs inside of `dispatch`, or of a path of django-ninja."""
+"""The handlers of a view: what runs inside of `dispatch`, a `partial` or a path of django-ninja."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from asgiref.sync import iscoroutinefunction
+from django.views.generic import View
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
@@ -23,16 +27,24 @@ from redlock_django.web.view_kinds import (
 
 
 class ViewHandler(NamedTuple):
-    """A handler of a view: its name for messages, and the HTTP methods for which it is called."""
+    """A handler of a view: its name for messages, and the HTTP methods for which it is called.
+
+    `given` are the keyword arguments that it gets besides those of the URL.
+    """
 
     name: str
     function: Callable[..., Any]
     methods: frozenset[str]
+    given: Mapping[str, object] = MappingProxyType({})
 
 
 def handlers_of(view: Any) -> Iterator[ViewHandler]:
-    """Yield the handler methods of a view class, or the functions of a django-ninja path."""
+    """Yield the handler methods of a view class, or the functions of a django-ninja path.
+
+    And the function that a `partial` or an instance calls, if it is decorated and the view is not.
+    """
     yield from _operations_of(view)
+    yield from _called_by(view)
     owner: Any = class_of(view)
     for name, function, methods in class_handlers(view):
         yield ViewHandler(f"{view_name(owner)}.{name}", api_view_function(function), methods)
@@ -48,12 +60,43 @@ def _operations_of(view: Any) -> Iterator[ViewHandler]:
                 yield ViewHandler(view_name(function), handler, frozenset(operation.methods))
 
 
+def _called_by(view: Any) -> Iterator[ViewHandler]:
+    """Yield the function with attributes of this package that its `partial` or instance lacks."""
+    given: dict[str, object] = {}
+    while view is not None:
+        if isinstance(view, partial):
+            given |= view.keywords
+            called = view.func
+        elif hasattr(view, "__wrapped__"):
+            view = view.__wrapped__
+            continue
+        elif inspect.isroutine(view) or not inspect.isfunction(called := type(view).__call__):
+            return
+        if _is_decorated(called) and not _is_decorated(view):
+            yield ViewHandler(view_name(called), called, _METHODS, given)
+        view = called
+
+
+_METHODS = frozenset(map(str.upper, View.http_method_names))
+
+
+def _is_decorated(view: Any) -> bool:
+    return opens_transaction(view) or records_requests(view)
+
+
 def atomic_aliases(view: Any) -> list[str]:
     """Return the database aliases for which Django opens the transaction of a view."""
     excluded = getattr(view, "_non_atomic_requests", ())
-    if isinstance(excluded, TransactionMarker):
-        return []  # the view opens them itself
+    if isinstance(excluded, TransactionMarker) or is_async_view(view):
+        return []  # the view opens them itself, or is refused
     return TransactionMarker(excluded).atomic_aliases()
+
+
+def refused_aliases(view: Any) -> list[str]:
+    """Return the database aliases whose ATOMIC_REQUESTS makes each request to a view fail."""
+    if not is_async_view(view):
+        return []
+    return TransactionMarker(getattr(view, "_non_atomic_requests", ())).atomic_aliases()
 
 
 def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
@@ -61,6 +104,8 @@ def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
 
     `view` is what the URL runs, with the lock of a rule.
     """
+    if is_async_view(view):
+        return {}
     marker = getattr(view, "_non_atomic_requests", None)
     if not isinstance(marker, TransactionMarker):
         return dict.fromkeys(atomic_aliases(view), "ATOMIC_REQUESTS")
@@ -72,7 +117,7 @@ def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
     if options is not None and options.in_transaction is not None:
         around[options.in_transaction] = "the lock around it"
     records = records_around(view, handler)
-    if records is not None and records.store == "database" and not is_async_view(view):
+    if records is not None and records.store == "database":
         around.setdefault(records.database, "@idempotent")
     return around
 

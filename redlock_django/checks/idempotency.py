@@ -98,7 +98,7 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
 def _before_authentication(view: Any) -> Iterator[CheckMessage]:
     """Yield E010 for handlers and operations that a framework must not run in this way."""
     in_rest_framework = authenticating_framework(view) is Framework.REST_FRAMEWORK
-    for name, handler, _ in handlers_of(view):
+    for name, handler, *_ in handlers_of(view):
         if not records_requests(handler):
             continue
         framework = authenticating_framework(handler)

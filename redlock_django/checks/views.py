@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,12 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.handlers import handlers_of, transactions_around
+from redlock_django.checks.handlers import (
+    ViewHandler,
+    handlers_of,
+    refused_aliases,
+    transactions_around,
+)
 from redlock_django.checks.lock_order import (
     conditions_before_lock,
     decorators_outside_transaction,
@@ -31,6 +37,7 @@ from redlock_django.web.name_templates import Template
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
 from redlock_django.web.transactions import OUTSIDE, view_name
+from redlock_django.web.view_kinds import opens_transaction, records_requests
 
 
 def check_views(**_: Any) -> list[CheckMessage]:
@@ -43,7 +50,8 @@ def check_views(**_: Any) -> list[CheckMessage]:
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
     locked in the store and in a transaction. W049: a template that is locked with two limits.
     E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the
-    lock. E061: decorators of a class that every request refuses.
+    lock. E061: decorators of a class that every request refuses. E062: an async
+    view under ATOMIC_REQUESTS.
     """
     errors = partial(_route_errors, planned=_planned())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
@@ -196,8 +204,11 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
             except InvalidRedlock as error:
                 yield Error(str(error), id="redlock_django.E012")
     around = planned.get(route.pattern, view)
+    yield from _async_under_transactions(around, handlers)
     for handler in handlers:
-        yield from _option_errors(handler.name, handler.function, route)
+        kwargs = route.kwargs | handler.given.keys()
+        given = replace(route, kwargs=kwargs, converters={**route.converters, **handler.given})
+        yield from _option_errors(handler.name, handler.function, given)
         yield from locked_twice(around, handler)
         if not hasattr(handler.function, "lock_options") or lock_middlewares():
             continue
@@ -209,6 +220,20 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
                 + OUTSIDE,
                 id="redlock_django.E005",
             )
+
+
+def _async_under_transactions(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
+    """Yield E062 for an async view that is locked or idempotent, under ATOMIC_REQUESTS."""
+    functions = [view, *(handler.function for handler in handlers)]
+    aliases = refused_aliases(view)
+    if aliases and any(opens_transaction(each) or records_requests(each) for each in functions):
+        yield Error(
+            f"{view_name(view)} is an async view, and ATOMIC_REQUESTS is True for the database "
+            f"{aliases[0]!r}, so every request to it fails.",
+            hint="Put @transaction.non_atomic_requests above the view (on the dispatch of a "
+            "class), or set ATOMIC_REQUESTS to False.",
+            id="redlock_django.E062",
+        )
 
 
 def _old_data_in_views(

@@ -68,7 +68,8 @@ OUTSIDE = (
     "Put @idempotent above @transaction.atomic; for a class under ATOMIC_REQUESTS, use "
     'IdempotentMixin or @method_decorator(idempotent, name="dispatch"); for django-ninja, set '
     "ATOMIC_REQUESTS to False. Write decorators above "
-    "it with functools.wraps, so that Django sees that the view opens its own transaction"
+    "it with functools.wraps, and decorate a partial() or an instance itself, so that Django sees "
+    "that the view opens its own transaction"
 )
 
 

@@ -271,6 +271,7 @@ OUTSIDE = (
     '@method_decorator(lock_resource(...), name="dispatch") or LockResourceMixin; for REST '
     "framework, use redlock_django.contrib.drf.LockAPIMixin; for django-ninja, set ATOMIC_REQUESTS "
     "to False and put @transaction.atomic below @lock_resource. Write decorators above it with "
-    "functools.wraps, so that Django sees that the view opens its own transaction"
+    "functools.wraps, and decorate a partial() or an instance itself, so that Django sees that the "
+    "view opens its own transaction"
 )
 """How to acquire a lock outside of the transaction; the end of several messages."""

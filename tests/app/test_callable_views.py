@@ -1,0 +1,200 @@
+"""Views that are partial objects or instances: the checks find what their requests would refuse."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, markcoroutinefunction
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import idempotent, lock_resource
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from tests.app.checking import found
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+Urls = Callable[..., None]
+Decorator = Callable[[Any], Any]
+locked = lock_resource("order:<int:pk>")
+by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _middleware(memory: None, settings: Settings) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set ATOMIC_REQUESTS to False."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
+
+
+def pay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+async def apay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
+    return HttpResponse()
+
+
+def wrapping(view: Any) -> Any:
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+def instance(decorate: Decorator) -> Any:
+    class Pay:
+        @decorate
+        def __call__(self, request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return Pay()
+
+
+def async_instance(decorate: Decorator) -> Any:
+    class Pay:
+        @decorate
+        async def __call__(self, request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return markcoroutinefunction(Pay())
+
+
+HIDING: dict[str, Callable[[Decorator], Any]] = {
+    "partial": lambda decorate: partial(decorate(pay), paid=True),
+    "partial of a partial": lambda decorate: partial(partial(decorate(pay), paid=True), by="card"),
+    "decorated partial": lambda decorate: wrapping(partial(decorate(pay), paid=True)),
+    "instance": instance,
+    "instance, method_decorator": lambda decorate: instance(method_decorator(decorate)),
+    "partial of an instance": lambda decorate: partial(instance(decorate), paid=True),
+}
+SHOWING: dict[str, Callable[[Decorator], Any]] = {
+    "around a partial": lambda decorate: decorate(partial(pay, paid=True)),
+    "around an instance": lambda decorate: decorate(instance(lambda view: view)),
+    "partial with the attributes of its view": lambda decorate: functools.update_wrapper(
+        partial(decorate(pay), paid=True), decorate(pay)
+    ),
+    "bound method": lambda decorate: instance(decorate).__call__,
+}
+ASYNC: dict[str, Callable[[Decorator], Any]] = {
+    "function": lambda decorate: decorate(apay),
+    "partial": lambda decorate: partial(decorate(apay), paid=True),
+    "around a partial": lambda decorate: decorate(partial(apay, paid=True)),
+    "instance": async_instance,
+    "class": lambda decorate: method_decorator(decorate, name="dispatch")(AsyncPay()).as_view(),
+    "handler": lambda decorate: AsyncPay(decorate).as_view(),
+}
+
+
+def AsyncPay(decorate: Decorator = lambda view: view) -> Any:  # noqa: N802 - a class
+    class Pay(View):
+        @decorate
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse()
+
+    return Pay
+
+
+@pytest.mark.parametrize("shape", HIDING)
+def test_a_lock_in_the_transaction_of_a_request_is_found(
+    urls: Urls, settings: Settings, shape: str
+) -> None:
+    urls(path("<int:pk>/", HIDING[shape](locked)))
+    assert "acquires its lock inside the transaction of ATOMIC_REQUESTS" in found()["E006"]
+    assert "decorate a partial() or an instance itself" in found()["E006"]
+    with pytest.raises(InvalidRedlock, match="is called inside an open transaction of 'default'"):
+        Client().post("/7/")
+    settings.MIDDLEWARE = []
+    assert "only LockMiddleware can answer a lock error after rollback" in found()["E005"]
+
+
+@pytest.mark.parametrize("shape", HIDING)
+def test_a_record_in_the_transaction_of_a_request_is_found(urls: Urls, shape: str) -> None:
+    urls(path("<int:pk>/", HIDING[shape](idempotent)))
+    assert "is @idempotent inside the transaction of ATOMIC_REQUESTS" in found()["E009"]
+    with pytest.raises(InvalidRedlock, match="is called inside an atomic block of 'default'"):
+        Client().post("/7/", headers={"Idempotency-Key": "k"})
+
+
+@pytest.mark.parametrize("shape", SHOWING)
+@pytest.mark.parametrize("decorate", [locked, idempotent])
+def test_a_view_that_opens_its_own_transaction_is_in_order(
+    urls: Urls, shape: str, decorate: Decorator
+) -> None:
+    urls(path("<int:pk>/", SHOWING[shape](decorate)))
+    assert found() == {}
+    assert Client().post("/7/").status_code == 200
+
+
+@pytest.mark.parametrize("shape", HIDING)
+def test_a_name_that_a_rule_has_locked_is_found(
+    urls: Urls, settings: Settings, plain: None, shape: str
+) -> None:
+    rule = {"view": "pay", "key": "order:<int:pk>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    urls(path("<int:pk>/", HIDING[shape](locked), name="pay"))
+    assert "which rule 1 of RULES in REDLOCK['default'] has locked already" in found()["E055"]
+    with pytest.raises(AlreadyHeld, match="has locked already in this request"):
+        Client().post("/7/")
+
+
+@pytest.mark.parametrize("shape", HIDING)
+def test_a_template_needs_the_kwargs_of_the_url_and_of_the_partial(
+    urls: Urls, plain: None, shape: str
+) -> None:
+    urls(path("<int:pk>/", HIDING[shape](lock_resource("order:<int:id>"))))
+    assert "template 'order:<int:id>' needs the URL kwarg 'id'" in found()["E004"]
+    urls(path("<int:pk>/", HIDING[shape](lock_resource("order:<int:pk>:<paid>"))))
+    is_given = "paid" not in found().get("E004", "")
+    assert is_given is ("partial" in shape)
+
+
+def test_a_value_that_a_partial_gives_has_one_spelling(urls: Urls, plain: None) -> None:
+    urls(path("<int:pk>/", partial(lock_resource("order:<int:pk>:<shop_id>")(pay), shop_id="a")))
+    assert found() == {}
+    assert Client().post("/7/").status_code == 200
+
+
+@pytest.mark.parametrize("shape", ASYNC)
+@pytest.mark.parametrize("decorate", [locked, by_anyone])
+def test_an_async_view_under_atomic_requests_is_found(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch, shape: str, decorate: Decorator
+) -> None:
+    urls(path("<int:pk>/", ASYNC[shape](decorate)))
+    post: Any = async_to_sync(AsyncClient().post)
+    assert (
+        "is an async view, and ATOMIC_REQUESTS is True for the database 'default'"
+        in (found()["E062"])
+    )
+    assert found().keys() == {"E062"}
+    with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
+        post("/7/", headers={"Idempotency-Key": "k"})
+    urls(path("<int:pk>/", transaction.non_atomic_requests(ASYNC[shape](decorate))))
+    assert found() == {}
+    assert post("/7/").status_code == 200
+
+
+@pytest.mark.parametrize("shape", ASYNC)
+def test_an_async_view_of_a_rule_under_atomic_requests_is_found(
+    urls: Urls, settings: Settings, shape: str
+) -> None:
+    urls(path("<int:pk>/", ASYNC[shape](lambda view: view), name="pay"))
+    assert found() == {}  # Django refuses it, and it is none of ours
+    rule = {"view": "pay", "key": "order:<int:pk>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    assert found().keys() == {"E062"}
