@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 from django.db import OperationalError, ProgrammingError, connections
 
 from redlock_django.backends.database import direct_cursor
+from redlock_django.backends.database import settings as database_settings
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import (
@@ -111,6 +113,22 @@ def test_a_server_that_has_vanished_is_noticed_although_nothing_is_sent(
         names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_USER_TIMEOUT")
         options = [link.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
     assert options == [10, 10, 40_000]  # of a DATABASE_TIMEOUT of 10 s
+
+
+def test_a_server_that_hangs_while_a_connection_is_set_up_is_noticed(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With any driver: here a thread shuts the connection."""
+    backend = Postgres(request, settings).backend
+    assert isinstance(backend, DatabaseBackend)
+
+    def hang(cursor: CursorWrapper) -> None:
+        cursor.execute("SET client_connection_check_interval = '10ms'")  # the server ends with it
+        cursor.execute("SELECT pg_sleep(20)")
+
+    monkeypatch.setattr(database_settings, "_prepare_statements", hang)
+    with pytest.raises(OperationalError, match=r"no answer within 0\.4 s"):
+        replace(backend.settings, database_timeout=0.1).connect()
 
 
 def test_gevent_and_psycopg2_keep_the_cursor_of_django(

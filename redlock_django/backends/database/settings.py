@@ -6,12 +6,13 @@ import atexit
 import math
 import os
 import shutil
+import socket
 import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -31,6 +32,7 @@ from redlock_django.backends.database.dialects import (
 )
 from redlock_django.backends.database.trust import only_in
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, seconds, string
+from redlock_django.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -134,7 +136,8 @@ class DatabaseSettings(StoreSettings):
             wanted, self.database
         )
         try:
-            _prepare_session(wrapper, self.database_timeout)
+            with _answering(wrapper, PATIENCE * self.database_timeout):
+                _prepare_session(wrapper, self.database_timeout)
         except BaseException:
             with suppress(Exception):
                 wrapper.close()
@@ -209,6 +212,43 @@ def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
         if wrapper.vendor == "postgresql":
             _prepare_statements(cursor)
         recognize_mariadb(cursor)
+
+
+@contextmanager
+def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+    """Limit the time of a block in which a connection of PostgreSQL is set up.
+
+    After that, the connection is shut, so that its statement fails with any driver. Other drivers
+    have a limit of their own.
+    """
+    over, is_late = Wakeup(), False
+
+    def watch() -> None:
+        nonlocal is_late
+        while not over.wait(seconds):
+            is_late = _shut(wrapper) or is_late
+
+    if wrapper.vendor == "postgresql":
+        with suppress(RuntimeError):  # no thread can be started: then there is no limit
+            threading.Thread(target=watch, name="redlock-database-limit", daemon=True).start()
+    try:
+        yield
+    except OperationalError:
+        if is_late:
+            raise OperationalError(f"no answer within {seconds:g} s") from None
+        raise
+    finally:
+        over.wake()
+
+
+def _shut(wrapper: BaseDatabaseWrapper) -> bool:
+    """Shut a connection that another thread uses, and return whether there was one."""
+    driver: Any = wrapper.connection  # None while it connects, which has a limit of its own
+    with suppress(Exception), socket.socket(fileno=os.dup(driver.fileno())) as connected:
+        driver.fileno()  # raises if it was closed meanwhile: the number may be another file's
+        connected.shutdown(socket.SHUT_RDWR)
+        return True
+    return False
 
 
 def is_psycopg3() -> bool:
