@@ -53,7 +53,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     lock. E061: decorators of a class that every request refuses. E062: an async
     view under ATOMIC_REQUESTS.
     """
-    errors = partial(_route_errors, planned=_planned())
+    errors = partial(_route_errors, planned=_planned(), invalid=_invalid_aliases())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
 
 
@@ -187,16 +187,20 @@ def _planned() -> Locked:
         return {}  # E001 or E002 reports it.
 
 
-def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
+def _route_errors(
+    route: Route, planned: Locked, invalid: Collection[str]
+) -> Iterator[CheckMessage]:
+    """Yield the errors of a view; those of the options of `invalid` aliases are not known."""
     view: Any = route.pattern.callback
-    yield from _option_errors(view_name(view), view, route)
+    option_errors = partial(_option_errors, invalid=invalid)
+    yield from option_errors(view_name(view), view, route)
     yield from decorators_outside_transaction(view)
     handlers = list(handlers_of(view))
     yield from conditions_before_lock(view, handlers)
     yield from login_inside_lock(view, handlers, rule=planned.get(route.pattern))
     yield from refused_decorators(view, handlers)
     if route.pattern in planned:
-        yield from _option_errors(view_name(view), planned[route.pattern], route)
+        yield from option_errors(view_name(view), planned[route.pattern], route)
     for function in (view, *(handler.function for handler in handlers)):
         if options := getattr(function, "lock_options", None):
             try:
@@ -208,7 +212,7 @@ def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     for handler in handlers:
         kwargs = route.kwargs | handler.given.keys()
         given = replace(route, kwargs=kwargs, converters={**route.converters, **handler.given})
-        yield from _option_errors(handler.name, handler.function, given)
+        yield from option_errors(handler.name, handler.function, given)
         yield from locked_twice(around, handler)
         if not hasattr(handler.function, "lock_options") or lock_middlewares():
             continue
@@ -258,7 +262,9 @@ def _old_data_in_views(
                 )
 
 
-def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
+def _option_errors(
+    name: str, view: Any, route: Route, *, invalid: Collection[str]
+) -> Iterator[CheckMessage]:
     if hasattr(view, "needs_view"):
         yield Error(
             f"{route.path!r}: lock_resource() has got a view instead of a template, so it returned "
@@ -269,7 +275,7 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
     options: LockOptions | None = getattr(view, "lock_options", None)
     if options is None:
         return
-    if options.using in invalid_aliases():
+    if options.using in invalid:
         return  # E001 reports it once, for all views.
     try:
         options.check()
@@ -299,6 +305,6 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
         )
 
 
-def invalid_aliases() -> set[str]:
+def _invalid_aliases() -> set[str]:
     """Return the aliases of REDLOCK whose settings are invalid; "default" if it is empty."""
     return set(list(locks) or ["default"]) - {options.alias for options in valid_aliases()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.checks import register_checks, views
+from redlock_django.checks.aliases import valid_aliases as really_valid_aliases
 from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY
@@ -385,6 +386,21 @@ def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock:
     settings.REDLOCK = redlock
     messages = run_checks(tags=["redlock"])
     assert [message.id for message in messages] == ["redlock_django.E001"]
+
+
+def test_the_settings_are_read_once_for_all_views(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[None] = []
+
+    def valid_aliases() -> Iterator[Any]:
+        read.append(None)
+        return really_valid_aliases()
+
+    monkeypatch.setattr(views, "valid_aliases", valid_aliases)
+    urls(*(path(f"{number}/<int:pk>/", locked(unlocked)) for number in range(9)))
+    found()
+    assert len(read) == 1
 
 
 def test_setting_up_the_app_again_registers_no_check_twice() -> None:
