@@ -136,4 +136,5 @@ def records_around(view: Any, handler: ViewHandler) -> IdempotencySettings | Non
 
 def is_async_view(view: Any) -> bool:
     """Return whether a view, or the class whose `as_view()` made it, is async."""
-    return iscoroutinefunction(view) or is_async_class(class_of(view))
+    owner = class_of(view)
+    return iscoroutinefunction(view) or (owner is not None and is_async_class(owner))

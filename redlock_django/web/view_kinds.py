@@ -6,10 +6,10 @@ The frameworks are not imported.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
-from functools import lru_cache, partial
+from functools import partial
 from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -227,10 +227,16 @@ def bound_to(view: Any) -> Any:
     return None
 
 
-@lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
-def is_async_class(view_class: Hashable) -> bool:
+# Django looks at every handler of the class each time.
+_async_classes: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
+
+
+def is_async_class(view_class: type) -> bool:
     """Return whether the methods of a view class are async, although `dispatch` is no coroutine."""
-    return getattr(view_class, "view_is_async", False) is True
+    known = _async_classes.get(view_class)
+    if known is None:
+        known = _async_classes[view_class] = getattr(view_class, "view_is_async", False) is True
+    return known
 
 
 def opens_transaction(view: object) -> bool:

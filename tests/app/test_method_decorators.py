@@ -272,7 +272,6 @@ def test_what_is_known_of_a_method_is_found_out_once_and_forgotten_with_it(
     method = serve()
     asked.clear()
     urls()
-    view_kinds.is_async_class.cache_clear()  # keeps a thousand classes
     gc.collect()
     assert method() is None
 
