@@ -6,7 +6,9 @@ import os
 import random
 import re
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -186,6 +188,28 @@ class Host:
 
 
 @contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Make SIGTERM raise KeyboardInterrupt in this block, where it would end the process at once.
+
+    Namespaces outlive the process that has made them.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` and uv send one each
+        raise KeyboardInterrupt
+
+    is_ours = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not is_ours or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def hosts(number: int) -> Iterator[list[Host]]:
     """Start hosts with a master each, and delete them after the block."""
     with hosts_of(Host, number) as made:
@@ -200,7 +224,7 @@ def hosts_of(kind: type[AnyHost], number: int) -> Iterator[list[AnyHost]]:
     """Start hosts of this kind, and delete them after the block."""
     _clear_up()
     subnet = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
-    with ExitStack() as stack:
+    with _interrupted_by_sigterm(), ExitStack() as stack:
         made: list[AnyHost] = []
         processes = ProcessGroup("redlock-hosts-")
         for index in range(number):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from tests.waiting import until
 from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant, threads_by_day
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+NAMESPACES = Path("/run/netns")
 
 ways = pytest.mark.parametrize(
     ("cut", "heal"), [(Host.cut, Host.join), (Host.mute, Host.unmute)], ids=["cut", "mute"]
@@ -37,6 +42,29 @@ def machines(five_machines: list[Host]) -> list[Host]:
         with machine.client() as client:
             client.flushall()
     return five_machines
+
+
+_WAITING = """
+import signal
+from tests.live.network import hosts
+
+with hosts(1) as (host,):
+    print(host.name, flush=True)
+    signal.pause()
+"""
+
+
+def test_no_namespace_is_left_by_sigterm() -> None:
+    if reason := namespace_obstacle():
+        pytest.skip(reason)
+    program = [sys.executable, "-c", _WAITING]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().decode().strip()
+        assert (NAMESPACES / name).exists()
+        process.terminate()
+    assert name
+    assert not (NAMESPACES / name).exists()
 
 
 @contextmanager
