@@ -247,6 +247,8 @@ def labels(settings: Settings, tables: None) -> Iterator[None]:
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "taggit"]
     from taggit.models import Tag, TaggedItem
 
+    if admin.site.is_registered(Tag):  # in the admin of later tests, which have no such app
+        admin.site.unregister(Tag)
     every = [Tag, TaggedItem, tagged()]
     with connection.schema_editor() as editor:
         for model in every:
