@@ -19,12 +19,16 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.decorators import api_view
+from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.checks import register_checks, views
 from redlock_django.checks.aliases import valid_aliases as really_valid_aliases
 from redlock_django.checks.views import sees_commits as really_sees_commits
+from redlock_django.contrib.drf import LockAPIMixin
 from tests.app.checking import found
 from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY
 
@@ -252,6 +256,20 @@ class LockedApi(APIView):  # type: ignore[misc]
     pass
 
 
+class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
+    @method_decorator([locked, login_required])
+    def inside(self, request: Request, pk: int) -> Response:
+        return Response()
+
+    @method_decorator([login_required, locked])
+    def in_order(self, request: Request, pk: int) -> Response:
+        return Response()
+
+    @lock_resource("report:<int:pk>", limit=2)
+    def two_at_once(self, request: Request, pk: int) -> Response:
+        return Response()
+
+
 @pytest.mark.parametrize(
     ("view", "inside"),
     [
@@ -272,6 +290,8 @@ class LockedApi(APIView):  # type: ignore[misc]
         (api_view(["POST"])(locked(login_required(unlocked))), "decorator"),
         (api_view(["POST"])(login_required(locked(unlocked))), None),
         (locked(LockedApi.as_view()), "REST framework"),
+        (Actions.as_view({"post": "inside"}), "Actions.inside: a login or permission decorator"),
+        (Actions.as_view({"post": "in_order"}), None),
     ],
 )
 def test_a_login_check_inside_the_lock(urls: Urls, view: Any, inside: str | None) -> None:
@@ -470,6 +490,7 @@ class ThreeAtOnce(TwoAtOnce):
         TwoAtOnce.as_view(),
         MethodTwoAtOnce.as_view(),
         ThreeAtOnce.as_view(lock_limit=2),
+        Actions.as_view({"post": "two_at_once"}),
     ],
 )
 def test_two_limits_of_a_template_are_reported(other: Any, urls: Urls) -> None:
