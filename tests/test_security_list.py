@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import tomllib
 from functools import cache
@@ -109,8 +110,7 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
         "testing/masters.py",
     }
     tokens = (PACKAGE / "backends" / "redlock" / "backend.py").read_text()
-    assert 'getattr(os, "getrandom", os.urandom)' in tokens
-    assert "iter(partial(_random_bytes, 16), b" in tokens
+    assert "partial(random_source(), 16)" in tokens
 
 
 def test_redis_py_with_mixed_up_replies_is_excluded() -> None:
@@ -123,3 +123,15 @@ def test_no_command_can_empty_a_server() -> None:
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
         said = re.findall(r"['\"](?:FLUSH\w+|SHUTDOWN|DEBUG|KEYS|CONFIG)['\"]", path.read_text())
         assert not said or path.is_relative_to(PACKAGE / "testing"), (path, said)
+
+
+def test_tokens_are_drawn_where_a_sandbox_forbids_getrandom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(size: int) -> bytes:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "getrandom", forbidden)
+    assert redlock.random_source() is os.urandom
+    monkeypatch.delattr(os, "getrandom")
+    assert redlock.random_source() is os.urandom

@@ -367,9 +367,20 @@ class RedisBackend(RedlockBackend):
             await driver.aclose()
 
 
-# os.urandom lets go of the interpreter for 0.3 µs, and so wakes a thread that waits for it.
-_random_bytes: Callable[[int], bytes] = getattr(os, "getrandom", os.urandom)
-TOKENS = map(bytes.hex, iter(partial(_random_bytes, 16), b""))
+def random_source() -> Callable[[int], bytes]:
+    """Return the function that draws random bytes from the kernel.
+
+    `os.urandom` lets go of the interpreter for 0.3 µs, and so wakes a thread that waits for it. But
+    not every platform has `os.getrandom`, and a sandbox may forbid its system call.
+    """
+    try:
+        os.getrandom(16)
+    except (AttributeError, OSError):
+        return os.urandom
+    return os.getrandom
+
+
+TOKENS = map(bytes.hex, iter(partial(random_source(), 16), b""))
 """New 128-bit tokens as 32 hex digits. A fork would repeat the numbers of `random`."""
 
 
