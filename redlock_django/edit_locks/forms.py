@@ -234,10 +234,18 @@ class ComparedForm(_ModelForm):
 
 
 def locked_row(row: models.Model, saving: SavingTransaction) -> models.Model | None:
-    """Return the row as it is now, locked until it is saved; None if it has been deleted."""
+    """Return the row as it is now, locked until it is saved; None if it has been deleted.
+
+    A view locks the row before it makes the form, which then gets what the view has read.
+    """
+    if saving.locked is not None and saving.locked[0] is row:
+        return saving.locked[1]
     using = router.db_for_write(type(row), instance=row)
     saving.begin(using)
-    return locked_rows(type(row), [row.pk], using).get(row.pk)
+    stored = locked_rows(type(row), [row.pk], using).get(row.pk)
+    if saving.is_active:
+        saving.locked = row, stored
+    return stored
 
 
 def _render_version(form: ComparedForm, bound: Any) -> None:

@@ -20,6 +20,8 @@ class SavingTransaction(ExitStack):
     def __init__(self) -> None:
         super().__init__()
         self.compared: list[object] = []
+        self.locked: tuple[models.Model, models.Model | None] | None = None
+        """A row, and the same as it was when it was locked; None if it has been deleted."""
         self.is_row_compared = False
         """True if a row was compared for a form that does not compare it itself."""
         self.is_form = False
@@ -43,8 +45,11 @@ class SavingTransaction(ExitStack):
 
     def __exit__(self, *error: object) -> bool:
         self._views -= 1
+        if self._views:
+            return False
+        self.locked = None  # others may change it from now on
         close: Callable[..., Any] = super().__exit__
-        return bool(close(*error)) if not self._views else False
+        return bool(close(*error))
 
     @property
     def is_active(self) -> bool:

@@ -14,7 +14,7 @@ from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection
 from django.test import Client
-from django.test.utils import modify_settings
+from django.test.utils import CaptureQueriesContext, modify_settings
 from django.urls import clear_url_caches, path
 
 from tests.edit_locks.models import MODELS, Article
@@ -120,6 +120,14 @@ def change(article: Article) -> str:
 
 def opened(client: Client, path: str, form: str = "article_form") -> OpenPage:
     return OpenPage(client, path, form)
+
+
+def reads_of(model: type[Any], work: Callable[[], Any]) -> int:
+    """Return how many queries of `work` read rows of a model."""
+    with CaptureQueriesContext(connection) as queries:
+        work()
+    table = f'FROM "{model._meta.db_table}" WHERE'
+    return sum(table in one["sql"] for one in queries.captured_queries)
 
 
 def report(page: OpenPage, action: str) -> Any:

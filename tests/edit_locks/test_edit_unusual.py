@@ -13,7 +13,9 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from redlock_django import EditLockMixin
-from tests.edit_locks.conftest import opened
+from redlock_django.edit_locks.forms import locked_row
+from redlock_django.edit_locks.saving_transaction import SavingTransaction
+from tests.edit_locks.conftest import opened, reads_of
 from tests.edit_locks.models import Article, Country, Paragraph, Picture, Tag
 
 pytestmark = pytest.mark.django_db
@@ -145,6 +147,26 @@ def test_a_form_reads_other_tables_after_its_row_is_locked(
     monkeypatch.setattr("redlock_django.edit_locks.model_admin.mixin.locked_row", wait_for_bob)
     assert hers.send(name="Anna's").status_code == 200
     assert tag.article_set.get() == article
+
+
+def test_a_save_reads_its_row_once_more_to_lock_it(
+    register: Callable[..., None], anna: Client, article: Article, change: str
+) -> None:
+    register(type("ArticleAdmin", (EditLockMixin, Base), {}))
+    hers = opened(anna, change)
+    assert reads_of(Article, lambda: hers.send(title="Anna's")) == 2
+    assert hers.answer.status_code == 302
+
+
+def test_each_transaction_reads_a_locked_row_again(article: Article) -> None:
+    saving = SavingTransaction()
+    for title in ("Anna's", "Bob's"):
+        Article.objects.update(title=title)
+        with saving:
+            stored = locked_row(article, saving)
+            assert locked_row(article, saving) is stored
+        assert stored is not None
+        assert str(stored) == title
 
 
 def test_a_save_does_not_read_an_image_that_it_does_not_replace(

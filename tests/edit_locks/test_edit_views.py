@@ -15,7 +15,7 @@ from django.views.generic import CreateView, TemplateView, UpdateView
 
 from redlock_django import EditLockViewMixin, InvalidRedlock
 from redlock_django.operate.inspection import held_locks
-from tests.edit_locks.conftest import report
+from tests.edit_locks.conftest import reads_of, report
 from tests.edit_locks.models import Article, ProxyArticle, Shelf, Tag
 from tests.edit_locks.pages import OpenPage
 
@@ -66,6 +66,12 @@ def test_the_second_of_two_saves_is_refused_with_both_versions(
     assert hers.send().status_code == 302
     article.refresh_from_db()
     assert (article.title, article.body) == ("Anna's", "typed")
+
+
+def test_a_save_reads_its_row_once_more_to_lock_it(page: str, client: Client) -> None:
+    hers = OpenPage(client, page)
+    assert reads_of(Article, lambda: hers.send(title="Anna's")) == 2
+    assert hers.answer.status_code == 302
 
 
 def test_many_to_many_fields_that_name_a_row_by_another_field(

@@ -84,8 +84,11 @@ class EditLockMixin(_ModelAdmin):
     ) -> type[Any]:
         """Return the form class, which compares the row; a new one, with rows that have its key."""
         form = super().get_form(request, obj, change=change, **kwargs)
-        if obj is None and transaction_of(request).is_deleted:
+        transaction = transaction_of(request)
+        if obj is None and transaction.is_deleted:
             return form_of_deleted_row(form)
+        if obj is not None and transaction.is_active and request.method == "POST":
+            locked_row(obj, transaction)  # before the form reads what it shows from other tables
         return compared_form(form, **self._attributes(request))
 
     def get_formsets_with_inlines(self, request: Any, obj: Any = None) -> Iterator[Any]:
@@ -166,16 +169,13 @@ class EditLockMixin(_ModelAdmin):
         return self.get_object(request, unquote(object_id), field)
 
     def get_object(self, request: Any, object_id: Any, from_field: Any = None) -> Any:
-        """Return a row; note who has it open if its form is about to be shown, or lock it."""
+        """Return a row, and note who has it open where its change form is about to be shown."""
         obj = super().get_object(request, object_id, from_field)
         transaction = transaction_of(request)
-        if transaction.shows_form and obj is not None and request.method in ("GET", "POST"):
+        if transaction.shows_form and obj is not None and request.method == "GET":
             transaction.shows_form = False
             if self.has_change_permission(request, obj):
-                if request.method == "GET":
-                    self._show_presence(request, obj)
-                else:  # before the form reads what it shows from other tables
-                    locked_row(obj, transaction)
+                self._show_presence(request, obj)
         return obj
 
     def _show_presence(self, request: Any, obj: Any) -> None:
