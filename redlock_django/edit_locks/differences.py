@@ -15,6 +15,9 @@ from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
 from django.utils.translation import gettext as _
 
+MANY = (models.QuerySet, list, tuple, set, frozenset)
+"""The types of a value that is many values."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
@@ -87,7 +90,7 @@ def _stored(row: models.Model, field: Any) -> Any:
 
 
 def _shown(value: Any, field: Any) -> str:
-    if isinstance(value, models.QuerySet | list | tuple):
+    if isinstance(value, MANY):
         return ", ".join(sorted(_shown(one, field) for one in value)) or "–"
     if value is None or value == "" or getattr(value, "name", value) in (None, ""):
         return "–"  # also a FileField without a file
@@ -96,7 +99,7 @@ def _shown(value: Any, field: Any) -> str:
     if isinstance(value, dt.datetime) and is_aware(value):
         value = localtime(value)
     choices = dict(getattr(field, "flatchoices", ()) or ())
-    if not isinstance(value, dict) and value in choices:
+    if choices and not isinstance(value, dict) and value in choices:
         return str(choices[value])
     if isinstance(value, dt.date | dt.time | Decimal | float | int):
         return str(localize(value))

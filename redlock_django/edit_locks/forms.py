@@ -19,7 +19,12 @@ from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
 
-from redlock_django.edit_locks.differences import conflict_message, deleted_message, open_message
+from redlock_django.edit_locks.differences import (
+    MANY,
+    conflict_message,
+    deleted_message,
+    open_message,
+)
 from redlock_django.edit_locks.inserted_rows import Keys, insert_only, keys_of
 from redlock_django.edit_locks.saving_transaction import SavingTransaction
 from redlock_django.edit_locks.versions import (
@@ -100,16 +105,18 @@ class ComparedForm(_ModelForm):
         return [one.name for one in many if one.name in self.fields]
 
     def edit_others(self) -> dict[str, list[str]]:
-        """Return the initial values of fields that are no columns: they may be saved elsewhere."""
+        """Return the initial values of fields that are no columns: they may be saved elsewhere.
+
+        Not of those that are disabled, whose value is what the form has just read.
+        """
         options = self.instance._meta
         known = {one.name for one in [*options.concrete_fields, *options.many_to_many]}
         known |= {DELETION_FIELD_NAME, ORDERING_FIELD_NAME, *self.edit_ignore}
         found = {}
         for name, field in self.fields.items():
             value = self.initial.get(name, field.initial)
-            if name not in known and not callable(value):
-                many = isinstance(value, list | tuple | models.QuerySet)
-                found[name] = keys(cast("Any", value) if many else [value])
+            if name not in known and not field.disabled and not callable(value):
+                found[name] = keys(value if isinstance(value, MANY) else [value])
         return found
 
     def edit_version(self) -> str:

@@ -107,12 +107,15 @@ class TagForm(forms.ModelForm):  # type: ignore[type-arg]
     articles = forms.ModelMultipleChoiceField(Article.objects.all(), required=False)
     new = forms.CharField(initial=uuid4, required=False)
     ignored = forms.CharField(required=False)
+    shown = forms.CharField(disabled=True)
+    codes = forms.CharField(required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.initial["ignored"] = uuid4()
+        self.initial["ignored"] = self.initial["shown"] = uuid4()
+        self.initial["codes"] = {8, 0} if self.is_bound else {0, 8}  # in another order
         if self.instance.pk:
-            self.fields["articles"].initial = [*self.instance.article_set.all()]
+            self.fields["articles"].initial = {*self.instance.article_set.all()}
 
     def _save_m2m(self) -> None:
         self.instance.article_set.set(self.cleaned_data["articles"])
