@@ -85,8 +85,15 @@ def test_a_bypass_is_an_error_of_the_checks(attributes: dict[str, Any], says: st
     assert error.hint
 
 
+class AddsField(forms.ModelForm):  # type: ignore[type-arg]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["added"] = forms.CharField()
+
+
 def test_what_keeps_the_promise_is_no_error() -> None:
     assert errors() == []
+    assert errors(form=AddsField, edit_ignore=("added",)) == []
     assert errors(get_form=calls_super, save_model=bare, edit_ignore=("views",)) == []
     assert errors(actions_detail=("show",), edit_reading_actions=("show",)) == []
 

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib.admin import ModelAdmin
 from django.core.checks import CheckMessage, Error
 from django.core.exceptions import FieldDoesNotExist
+from django.forms import ModelForm
 
 from redlock_django.edit_locks.options import check_alias, check_options, overrides
 from redlock_django.exceptions import InvalidRedlock
@@ -58,7 +59,9 @@ def check_admin(admin: Any, mixin: type[Any]) -> Iterator[CheckMessage]:
         check_alias(name, admin.edit_using)
     except InvalidRedlock as error:
         yield _error(admin, str(error), "Write the name of an alias.")
-    for field in {*admin.edit_ignore} - {*admin.form.base_fields}:
+    # A form with an __init__() of its own may add fields in it.
+    ignored = admin.edit_ignore if admin.form.__init__ is ModelForm.__init__ else ()
+    for field in {*ignored} - {*admin.form.base_fields}:
         try:
             admin.model._meta.get_field(field)
         except FieldDoesNotExist:
