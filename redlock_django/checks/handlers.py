@@ -41,7 +41,8 @@ class ViewHandler(NamedTuple):
 def handlers_of(view: Any) -> Iterator[ViewHandler]:
     """Yield the handler methods of a view class, or the functions of a django-ninja path.
 
-    And the function that a `partial` or an instance calls, if it is decorated and the view is not.
+    The function that a `partial` or an instance calls is one, if it is decorated and the view is
+    not.
     """
     yield from _operations_of(view)
     yield from _called_by(view)

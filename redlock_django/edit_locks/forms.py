@@ -107,7 +107,7 @@ class ComparedForm(_ModelForm):
     def edit_others(self) -> dict[str, list[str]]:
         """Return the initial values of fields that are no columns: they may be saved elsewhere.
 
-        Not of those that are disabled, whose value is what the form has just read.
+        Disabled fields are left out: their value is what the form has just read.
         """
         options = self.instance._meta
         known = {one.name for one in [*options.concrete_fields, *options.many_to_many]}

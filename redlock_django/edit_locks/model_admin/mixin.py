@@ -283,8 +283,8 @@ class EditLockMixin(_ModelAdmin):
             page = (getattr(response, "context_data", None) or {}).get("cl")
             if page is not None:
                 show_sent_rows(page)
-            if page is not None and "action_checkbox" in page.list_display:
-                add_inputs(response, [rows_input(page.result_list, self.edit_ignore)])
+                if "action_checkbox" in page.list_display:
+                    add_inputs(response, [rows_input(page.result_list, self.edit_ignore)])
             return response
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
