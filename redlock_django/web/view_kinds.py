@@ -80,12 +80,15 @@ def _facts(view: Callable[..., Any]) -> ViewFacts:
 def class_of(view: object) -> type | None:
     """Return the class whose `as_view()` made a view, or None."""
     # View sets of REST framework have no `view_class`.
-    return getattr(view, "view_class", None) or getattr(view, "cls", None)
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    return owner if isinstance(owner, type) else None
 
 
 def class_handlers(view: object) -> Iterator[tuple[str, Callable[..., Any], frozenset[str]]]:
     """Yield the handlers of a view's class: name, function, and HTTP methods that call it."""
     owner = class_of(view)
+    if owner is None:
+        return
     called: dict[str, set[str]] = {name: {name} for name in getattr(owner, "http_method_names", ())}
     # The view sets of REST framework map HTTP methods to actions.
     for method, action in (getattr(view, "actions", None) or {}).items():

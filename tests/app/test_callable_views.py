@@ -198,3 +198,15 @@ def test_an_async_view_of_a_rule_under_atomic_requests_is_found(
     rule = {"view": "pay", "key": "order:<int:pk>"}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     assert found().keys() == {"E062"}
+
+
+@pytest.mark.parametrize(("name", "value"), [("cls", "x"), ("actions", ["list"])])
+def test_a_view_may_have_attributes_that_are_named_as_those_of_classes(
+    urls: Urls, plain: None, name: str, value: object
+) -> None:
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    setattr(view, name, value)
+    urls(path("<int:pk>/", view))
+    assert found() == {}
