@@ -42,7 +42,7 @@ def paths(folder: str, names: str) -> set[str]:
     [
         ("`with lock()`: acquire and release", 27),
         ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 39),
-        ("POST with `@lock_resource` and `@idempotent`", 55),
+        ("POST with `@lock_resource` and `@idempotent`", 56),
         ("its replay", 24),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redlock_django.engine.protocol.commands import Acquire, AcquireSlot, Command, Release
-from redlock_django.engine.quorum import Tally
+from redlock_django.engine.quorum import LOST, Tally
 
 
 def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
@@ -13,7 +13,7 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
     have not answered by then nearly always refuse as well: an undo is only sent to those that are
     still silent when the client asks again (`Wait.undo_silent`).
     """
-    return isinstance(ask, Acquire) and tally.rival_won
+    return isinstance(ask, Acquire) and tally.verdict is LOST and tally.rival_won
 
 
 def undo_of_late_grant(ask: Acquire) -> Release:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,8 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.waiters import SENT, Waiter
+from redlock_django.wire.links.waiter import SENT, Waiter
+from redlock_django.wire.links.waiters import Believes
 from tests.engine.checker import Checker, Holding, Ticket
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -331,13 +333,15 @@ class Client:
         seconds = 0.0 if waiter.decided else max(waiter.until - self.clock.read(), 1e-6)
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, ticket)
 
-    def called(self, name: bytes, master: int) -> None:
+    def called(self, name: bytes, master: int, believes: Believes) -> None:
         """Handle a master's call to a waiter of this client, which may have left already."""
         waiter = self.waiter
-        if not self.wire.waiters.call(name, master):
+        if not self.wire.waiters.call(name, master, believes):
             self.world.seen["called in vain"] += 1
-        elif waiter is not None and name.decode().partition("/")[0] == waiter.name:
+        elif waiter is not None and re.split("[/=]", name.decode())[0] == waiter.name:
             self.world.seen["woken"] += waiter.decided
+            sent = waiter.sent if waiter.state is SENT else None
+            self.world.seen["granted by releases"] += sent is not None and not sent.number
         else:
             self.world.seen["asked to watch"] += 1
 
@@ -398,6 +402,7 @@ class Client:
         *,
         busy: float,
         two: float,
+        longest: float,
         min_holds: float,
         stop_at: float,
     ) -> Program:
@@ -421,7 +426,7 @@ class Client:
             wait = rng.choice((0.0, 0.0, rng.uniform(0, 1.5)))
             if self._unreachable > 1:
                 wait = 0.0
-            hold, min_hold = rng.uniform(0, 1.6) * ttl, 0.0
+            hold, min_hold = rng.uniform(0, longest) * ttl, 0.0
             if holds.random() < min_holds:
                 min_hold = holds.uniform(0, 1) * (ttl - drift(ttl))
                 hold *= holds.choice((0.1, 1.0))

@@ -27,7 +27,8 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.link.link import Exchange
-from redlock_django.wire.links.waiters import Crowd, Waiter, Waiters
+from redlock_django.wire.links.waiter import Crowd, Waiter
+from redlock_django.wire.links.waiters import Waiters
 from tests.engine.masters import MARKER, START, Masters
 
 HOUR = 3600.0
@@ -651,7 +652,7 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
 
 def _in_a_pause() -> tuple[Masters, Protocol[RedlockLease], Pause]:
     """Return a waiter in the pause after its first round, and free the lock."""
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     held = masters.run(masters.acquire())
     protocol = masters.acquire(wait=5.0, waiter="redlock:wake:here 1")
     masters.hear(_asked(next(protocol)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from struct import pack
 from typing import Any
 
@@ -92,22 +93,33 @@ def test_keys() -> None:
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
     locks = ["P:lock:r", "P:lock:s"]
-    assert RELEASE.keys() == SHORTEN.keys() == ["P:held", *locks, *queues]
-    assert Release(**COMMON, bury=True).keys() == ["P:held", *locks, tomb, *queues]
-    assert Release(**COMMON, bury=True, calls=False).keys() == ["P:held", *locks, tomb]
-    assert Release(**COMMON, calls=False).keys() == ["P:held", *locks]
-    assert FOLLOWED.keys() == ["P:held", *locks, *queues]
+    head = ["P:held", *locks]
+    assert RELEASE.keys() == SHORTEN.keys() == [*head, *queues]
+    assert Release(**COMMON, bury=True).keys() == [*head, tomb, *queues]
+    assert Release(**COMMON, bury=True, calls=False).keys() == [*head, tomb]
+    assert Release(**COMMON, calls=False).keys() == head
+    assert FOLLOWED.keys() == [*head, *queues]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
+
+
+def test_keys_of_a_waiter_for_one_lock() -> None:
+    one = {**COMMON, "resources": ("r",)}
+    waits = replace(ACQUIRE, resources=("r",), waiter="P:wake:a 1", ticket=7)
+    assert waits.keys()[3:] == ["P:lock:r", "P:fence:r", "P:queue:r", "P:offers:r"]
+    assert Release(**one).keys() == ["P:held", "P:lock:r", "P:queue:r", "P:offers:r"]
+    failover = replace(DEPLOYMENT, names=("a",), failover=True)
+    assert not replace(waits, deployment=failover).offers, "another server may be promoted"
 
 
 def test_keys_of_a_slot() -> None:
     slots = ["P:lock:r", "P:lock:r[1]", "P:lock:r[2]"]
     pair, tomb = ["P:lock:r[1]", "P:fence:r[1]"], f"P:tomb:{TOKEN}"
     assert ACQUIRE_SLOT.keys() == ["P:master", "P:held", tomb, *pair, "P:queue:r", *slots]
-    assert RELEASE_SLOT.keys() == ["P:held", "P:lock:r[1]", "P:queue:r", *slots]
+    head, queue = ["P:held", "P:lock:r[1]"], ["P:queue:r", "P:offers:r"]
+    assert RELEASE_SLOT.keys() == [*head, *queue, *slots]
     bury = Release(**SLOT, limit=3, bury=True)
-    assert bury.keys() == ["P:held", "P:lock:r[1]", tomb, "P:queue:r", *slots]
-    assert Release(**SLOT, limit=3, calls=False).keys() == ["P:held", "P:lock:r[1]"]
+    assert bury.keys() == [*head, tomb, *queue, *slots]
+    assert Release(**SLOT, limit=3, calls=False).keys() == head
 
 
 def test_arguments_of_a_slot() -> None:

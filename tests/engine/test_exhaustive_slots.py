@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.backends.memory import scripts
+from redlock_django.backends.memory import scripts, slot_script
 from redlock_django.engine.slot_choice import SlotChoice
 from tests.engine import exhaustive_slots
 from tests.engine.exhaustive_slots import Broken, Search
@@ -30,7 +30,7 @@ def test_the_command_prints_how_many_states_there_are(capsys: pytest.CaptureFixt
 def test_must_fail_a_slot_that_is_taken_from_its_holder() -> None:
     overwrite = never("lock != value")
     with (
-        mutated(scripts.acquire_slot, overwrite, "overwrite"),
+        mutated(slot_script.acquire_slot, overwrite, "overwrite"),
         mutated(scripts.set_locks, instead("keyspace.get(key) is None", "True"), "set"),
         pytest.raises(Broken, match="two hold one slot"),
     ):

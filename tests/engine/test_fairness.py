@@ -12,7 +12,7 @@ from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import pauses
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
-from redlock_django.wire.links.waiters import WATCH, Waiter
+from redlock_django.wire.links.waiter import WATCH, Waiter
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+CALLING = 1.0  # releases only call waiters, as where offers are too old
 TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
 # The longest gap after a lost call, and after a turn that passed unused.
 FALLBACK = 2 * pauses.CALM + 6 * pauses.CALM_LONGEST / pauses.CROWD + 0.03
@@ -237,17 +238,26 @@ def test_dead_waiters_cost_nothing_but_an_unheard_call(seeds: range) -> None:
 @by_day
 def test_stopped_waiters_cost_one_turn(seeds: range) -> None:
     for seed in seeds:
-        simulation = crowd(seed, replace(TURNS, clients=8))
-
-        def stop_a_waiter(simulation: Simulation = simulation) -> None:
-            resting = [client for client in simulation.living if client.is_resting]
-            if resting:
-                resting[0].pause(0.5)
-
-        run_disturbed(simulation, stop_a_waiter)
+        simulation = crowd(seed, replace(TURNS, clients=8, earlier=CALLING))
+        run_disturbed(simulation, partial(_stop_a_waiter, simulation))
         assert simulation.world.seen["pauses"] > 3
         assert simulation.world.seen["asked to watch"] > 50
         assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
+
+
+def _stop_a_waiter(simulation: Simulation) -> None:
+    resting = [client for client in simulation.living if client.is_resting]
+    if resting:
+        resting[0].pause(0.5)
+
+
+@by_day
+def test_a_stopped_waiter_that_releases_grant_the_lock_costs_its_ttl(seeds: range) -> None:
+    for seed in seeds:
+        simulation = crowd(seed, replace(TURNS, clients=8))
+        run_disturbed(simulation, partial(_stop_a_waiter, simulation))
+        assert simulation.world.seen["granted by releases"] > 20
+        assert max(simulation.checker.gaps) < 0.5 + MISSED, f"seed {seed}"
 
 
 @by_day
@@ -356,8 +366,8 @@ def _nobody_is_called(patch: Patch) -> None:
 def _the_first_to_ask(patch: Patch) -> None:
     real = Queues.call_first
 
-    def call_first(self: Queues, key: str, now: int, *asking: Any) -> Any:
-        return None if asking else real(self, key, now)
+    def call_first(self: Queues, key: str, now: int, *asking: Any, **how: Any) -> Any:
+        return None if asking else real(self, key, now, **how)
 
     patch.setattr(Queues, "call_first", call_first)
 
@@ -391,9 +401,10 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def check_fairness(seeds: Iterable[int]) -> None:
+def check_fairness(seeds: Iterable[int], earlier: float = CALLING) -> None:
     for seed in seeds:
-        simulation = crowd(seed, waits=(20.0, 0.0, 0.03), pause=0.005)
+        setup = replace(TURNS, earlier=earlier)
+        simulation = crowd(seed, setup, waits=(20.0, 0.0, 0.03), pause=0.005)
 
         def check(simulation: Simulation = simulation) -> None:
             assert simulation.checker.overtaken == 0
@@ -406,8 +417,9 @@ def check_fairness(seeds: Iterable[int]) -> None:
 
 @by_day
 @pytest.mark.slow
-def test_without_a_mutant_the_check_passes(seeds: range) -> None:
-    check_fairness(seeds)
+@pytest.mark.parametrize("earlier", [0.0, 0.5, CALLING])
+def test_without_a_mutant_the_check_passes(seeds: range, earlier: float) -> None:
+    check_fairness(seeds, earlier)
 
 
 @pytest.mark.slow

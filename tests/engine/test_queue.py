@@ -71,7 +71,7 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
 
 
 def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
     assert masters.queues() == [[A, B, C]] * 3, "one order on all masters"
@@ -96,7 +96,7 @@ def free_silently(masters: Masters, lease: RedlockLease) -> None:
 
 
 def test_a_release_that_is_followed_calls_no_waiter() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
     free(masters, lease)
@@ -109,7 +109,7 @@ def test_a_release_that_is_followed_calls_no_waiter() -> None:
 
 
 def test_a_holder_whose_release_is_followed_leaves_every_queue() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     first, second = Waiting(masters, A), Waiting(masters, B)
     free(masters, lease)
@@ -120,7 +120,7 @@ def test_a_holder_whose_release_is_followed_leaves_every_queue() -> None:
 
 
 def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease)
@@ -136,7 +136,7 @@ def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
 
 
 def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     Waiting(masters, A)
     with pytest.raises(ResourceLocked, match=r"^r: held by another client$"):
@@ -173,7 +173,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
 
 
 def test_dead_waiters_are_skipped_at_once() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     for name in (A, B):
         Waiting(masters, name)
@@ -186,7 +186,7 @@ def test_dead_waiters_are_skipped_at_once() -> None:
 
 
 def test_an_invalid_waiter_name_is_skipped() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     Waiting(masters, "nonsense")
     waiting = Waiting(masters, A)
@@ -195,7 +195,7 @@ def test_an_invalid_waiter_name_is_skipped() -> None:
 
 
 def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     Waiting(masters, A)
     waiting = Waiting(masters, B)
@@ -208,7 +208,7 @@ def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
 
 
 def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     Waiting(masters, A)
     queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
@@ -221,7 +221,7 @@ def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() 
 
 
 def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     for number in range(1, 101):
         Waiting(masters, f"P:wake:a {number}")
@@ -233,7 +233,7 @@ def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
 
 
 def test_a_process_that_asks_has_not_stopped() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     for number in (1, 2, 3):
         Waiting(masters, f"P:wake:a {number}")
@@ -248,7 +248,7 @@ def test_a_process_that_asks_has_not_stopped() -> None:
 
 
 def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     late, third = Waiting(masters, A), Waiting(masters, B)
     second = Waiting(masters, C)
@@ -266,7 +266,7 @@ def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> Non
 
 
 def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
@@ -281,7 +281,7 @@ def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
 
 
 def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
@@ -296,7 +296,7 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
 
 
 def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken(ttl=1.0)
     Waiting(masters, A)
     free(masters, lease)
@@ -309,7 +309,7 @@ def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
 
 
 def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     for number in range(1, 4):
         Waiting(masters, f"P:wake:a {number}")
@@ -322,7 +322,7 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
 
 def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each() -> None:
     """The waiter that begins the next turn asks when it is over, however long the queue is."""
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     for process in "abcde":
         for number in range(1, 41):
@@ -337,7 +337,7 @@ def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each()
 
 
 def test_one_process_watches_its_own_turns() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     for number in range(1, NEWEST + 2):
         Waiting(masters, f"P:wake:a {number}")
@@ -347,7 +347,7 @@ def test_one_process_watches_its_own_turns() -> None:
 
 
 def test_a_waiter_alone_watches_nothing() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken()
     Waiting(masters, A)
     free(masters, lease)
@@ -355,7 +355,7 @@ def test_a_waiter_alone_watches_nothing() -> None:
 
 
 def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     slow, next_one = Waiting(masters, A), Waiting(masters, B)
     free(masters, lease)
@@ -373,7 +373,7 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
 
 
 def test_a_wrong_clock_neither_gains_nor_loses_a_place() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     Waiting(masters, A, wall=-3600.0)
     masters.now += 1.1
@@ -556,7 +556,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
 
 
 def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
@@ -621,7 +621,7 @@ def test_a_lock_without_expiry_has_a_queue_too() -> None:
 
 
 def test_a_queue_key_of_another_type_costs_no_lock() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     masters.memories[0].keyspace.set(masters.deployment.queue("r"), b"something else")
     lease = masters.taken()
     Waiting(masters, A)
@@ -633,7 +633,7 @@ def test_a_queue_key_of_another_type_costs_no_lock() -> None:
 
 
 def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken("s")
     waiting = Waiting(masters, A, "r", "s")
     assert masters.queues("r") == [[], [], []]
@@ -659,7 +659,7 @@ def test_a_client_refused_one_of_several_resources_leaves_the_other_queues() -> 
 
 
 def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     one = Waiting(masters, B, "s")
@@ -674,7 +674,7 @@ def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
 
 
 def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
-    masters = Masters(1)
+    masters = Masters(1, offers=False)
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     Waiting(masters, B, "s")
@@ -689,7 +689,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
 
 
 def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     s = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     r = masters.taken("r")
@@ -705,7 +705,7 @@ def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
 
 
 def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     protocol = masters.acquire(wait=0.05, waiter=A)
     other = Waiting(masters, B)
@@ -719,7 +719,7 @@ def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() 
 @pytest.mark.parametrize("kind", [Cancelled, KeyboardInterrupt])
 @pytest.mark.parametrize("called", [False, True])
 def test_an_interrupted_pause_leaves_every_queue(kind: type[BaseException], called: bool) -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     waiting, other = Waiting(masters, A), Waiting(masters, B)
     if called:
@@ -752,7 +752,7 @@ def test_an_interrupted_round_leaves_the_queues_of_rounds_before() -> None:
 
 
 def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
-    masters = Masters(3)
+    masters = Masters(3, offers=False)
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease, deaf=(2,))

@@ -1,4 +1,4 @@
-"""The lock and queue keys that are left on real masters."""
+"""The keys of locks, queues and offers that are left on real masters."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def values(masters: Sequence[LocalMaster], resource: str) -> list[bytes]:
 
 
 def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
-    """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
+    """Wait until a release alone, before any TTL ends, has left no lock, queue or offer."""
     left: dict[str, int] = {}
 
     def nothing() -> bool:
         left.clear()
-        left.update(_masters_by_key(masters, "redlock:lock:*", "redlock:queue:*"))
+        left.update(
+            _masters_by_key(masters, "redlock:lock:*", "redlock:queue:*", "redlock:offers:*")
+        )
         return not left
 
     try:

@@ -17,9 +17,11 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.servers.acl import LOCKS, least_acl
+from tests.live.replaced_scripts import lengthen_offers
 from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
+from tests.wire.test_granted_waiters import scripts_run, waiting
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
@@ -254,6 +256,26 @@ def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authori
     with over_tls(name, authority, masters) as (variant, _):
         lease = variant.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
         assert variant.release(lease) is True
+
+
+@both
+def test_a_release_grants_the_lock_to_a_waiter_over_tls(
+    name: str, masters: list[LocalMaster], authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengthen_offers(monkeypatch)
+    with over_tls(name, authority, masters) as (theirs, proxies):
+        options = {"ssl_ca_certs": str(authority / "ca.pem")}
+        urls = [proxy.url for proxy in proxies]
+        with joined("threads", masters[:3], urls=urls, options=options) as ours:
+            lease = ours.acquire("order:1")
+            ours.settle()
+            with waiting(theirs, masters[:3]) as taker:
+                before = scripts_run(masters[:3])
+                ours.release(lease)
+                won = taker.result(60)
+                ours.settle()
+                assert scripts_run(masters[:3]) == [one + 1 for one in before]
+            assert theirs.release(won) is True
 
 
 @either

@@ -11,7 +11,7 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.links.waiter import Waiter
 from tests.wire.manual_links import ManualLinks, one_link
 from tests.wire.scripted import NAMES, push, resp
 from tests.wire.test_plain_rounds import timed_links

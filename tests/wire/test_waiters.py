@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine import attempt, pauses
+from redlock_django.engine import pauses, wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.quorum import Switch
-from redlock_django.wire.links import waiters as wire_waiters
-from redlock_django.wire.links.waiters import MOST_ASKING, Crowd, LocalQueues, Waiter, Waiters
+from redlock_django.wire.links import waiter as wire_waiters
+from redlock_django.wire.links.local_queues import LocalQueues
+from redlock_django.wire.links.waiter import MOST_ASKING, Crowd, Waiter
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
 from tests.live.replaced_scripts import lengthen_turns
 from tests.waiting import until
@@ -183,7 +185,7 @@ def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However far apart their waits begin, and so end, on a busy machine.
-    monkeypatch.setattr(attempt, "LAST_MOMENT", 60.0)
+    monkeypatch.setattr(wait, "LAST_MOMENT", 60.0)
     many, asked = 12, 0
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
         lease = variant.acquire("order:1")
@@ -261,7 +263,7 @@ def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[Loca
 def test_a_release_wakes_the_next_waiter_of_its_process_without_a_call(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
+    monkeypatch.setattr(Waiters, "call", lambda self, name, master, believes: False)
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
         with waiters(variant, masters[:3], "A", "B", "C") as queue:
@@ -307,7 +309,7 @@ def test_a_round_is_sent_for_a_waiter_that_sleeps(
 def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
+    monkeypatch.setattr(Waiters, "call", lambda self, name, master, believes: False)
     monkeypatch.setattr(pauses, "CALM", 0.3)
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")

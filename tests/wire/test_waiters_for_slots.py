@@ -7,7 +7,8 @@ import pytest
 from redlock_django.engine.protocol.commands import AcquireSlot, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.link.resp import Templates, pack_command
-from redlock_django.wire.links.waiters import MOST_ASKING, Waiters
+from redlock_django.wire.links.waiter import MOST_ASKING
+from redlock_django.wire.links.waiters import Waiters
 from tests.wire.manual_links import manual_links
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"))

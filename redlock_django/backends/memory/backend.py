@@ -24,7 +24,8 @@ from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.links.waiters import Waiter, Waiters
+from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.survey import Answer, Survey
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 

@@ -10,7 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from redlock_django.backends.memory import inspection, scripts
+from redlock_django.backends.memory import inspection, scripts, slot_script
 from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
 from redlock_django.engine.protocol.commands import Argument, Command
 from redlock_django.wire.clock import wall_ns
@@ -19,7 +19,7 @@ Script = Callable[[Keyspace, int, list[str], list[bytes]], ScriptReply]
 
 SCRIPTS: dict[str, Script] = {
     "acquire": scripts.acquire,
-    "acquire_slot": scripts.acquire_slot,
+    "acquire_slot": slot_script.acquire_slot,
     "confirm": scripts.confirm,
     "extend": scripts.extend,
     "heal": scripts.heal,

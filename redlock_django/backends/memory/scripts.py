@@ -11,8 +11,7 @@ import re
 from struct import Struct
 
 from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
-from redlock_django.backends.memory.queue import Queues, channel_of
-from redlock_django.engine.protocol.commands import TOKEN
+from redlock_django.backends.memory.queue import FreedLock, Queues, StoredOffer, channel_of
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -28,19 +27,19 @@ from redlock_django.engine.protocol.statuses import (
     UNMARKED,
 )
 
-_FENCE = re.compile(rb"\d{1,16}")
-_OURS = re.compile(rb"[0-9a-fA-F]{32} \{")
-_NUMBERS = Struct("<5d")
-_NOBODY = (b"", b"", b"")
+FENCE = re.compile(rb"\d{1,16}")
+OURS = re.compile(rb"[0-9a-fA-F]{32} \{")
+NUMBERS = Struct("<5d")
+NOBODY = (b"", b"", b"")
 _MARKER = re.compile(rb"([0-9a-fA-F]+) (\d+) (\S+)")
 
 
 def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
     """Set every lock or none."""
     value = argv[1]
-    proposal, ttl, skew, fence_ttl, max_ttl = map(int, _NUMBERS.unpack(argv[2]))
+    proposal, ttl, skew, fence_ttl, max_ttl = map(int, NUMBERS.unpack(argv[2]))
     count = (len(keys) - 3) // 3
-    number, _, waiter = argv[3 + count].partition(b" ") if len(argv) > 5 + count else _NOBODY
+    number, _, waiter = argv[3 + count].partition(b" ") if len(argv) > 5 + count else NOBODY
     age = proposal - int(number or 0)
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
@@ -48,28 +47,39 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
         return [BURIED, now]
     proposal = min(max(proposal, now - skew), now + skew)
     ticket = proposal - age if waiter else math.inf
-    pairs, queue_keys = list(zip(keys[3:-count:2], keys[4:-count:2], strict=True)), keys[-count:]
-    queues, fences = Queues(keyspace), []
+    middle = 3 + 2 * count
+    pairs = list(zip(keys[3:middle:2], keys[4:middle:2], strict=True))
+    queue_keys, offers = keys[middle : middle + count], "".join(keys[middle + count :])
+    queues, fences = Queues(keyspace, offers), []
+    held, offer = keyspace.get(keys[3]), queues.offer_of(waiter)
+    is_ours = offer is not None and held != value and held == offer.value
     for index, ((key, fence_key), queue) in enumerate(zip(pairs, queue_keys, strict=True), 1):
         lock, fence = keyspace.get(key), keyspace.get(fence_key)
-        if fence is not None and not _FENCE.fullmatch(fence):
+        if fence is not None and not FENCE.fullmatch(fence):
             return [CORRUPT, now]
-        stored = _number(fence)
+        stored = stored_fence(fence)
         status, left, other = REFUSED, 0, None
+        lock = None if is_ours else lock
         if lock is not None and lock != value:
             left, other = keyspace.pttl(key), lock[:32]
-            is_ours = _OURS.match(lock) is not None
-            if left > max_ttl and is_ours:
+            is_known = OURS.match(lock) is not None
+            if left > max_ttl and is_known:
                 left = max_ttl
                 keyspace.strings[key] = (lock, now // 1000 + left)
             shown = max_ttl if left < 0 else left
-            keyspace.add_to_index(keys[1], shown, argv[2 + index], new_only=is_ours)
-        elif lock is None:
+            keyspace.add_to_index(keys[1], shown, argv[2 + index], new_only=is_known)
+        elif lock is None and not is_ours:
             first = queues.call_first(queue, now, waiter, ticket)
             if first is not None:
                 status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
         if other is not None:
-            ahead = queues.stand(queue, waiter, ticket, max_ttl if left < 0 else left)
+            lasts = max_ttl if left < 0 else left
+            ahead = queues.stand(queue, waiter, ticket, lasts)
+            if offers and ahead >= 0:
+                numbers = now, proposal, ttl, skew, fence_ttl, max_ttl
+                stored_keys = keys[2], keys[0], keys[4]
+                offer = StoredOffer(value, *numbers, argv[-2], *stored_keys)
+                queues.store_offer(waiter, offer, lasts)
             pass_on(keyspace, pairs, queue_keys, index, waiter, now)
             return [status, now, index, left, stored, other, ahead]
         if lock is None or fence is None:
@@ -77,6 +87,8 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
         if stored > now + 2 * skew:
             return [FENCE_AHEAD, now]
         fences.append(stored)
+    if is_ours:
+        del keyspace.strings[keys[3]]
     if keyspace.get(keys[1]) is not None:
         return [CORRUPT, now]
     resources = argv[3 : 3 + count]
@@ -85,73 +97,8 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
     if now % 16 == 0:
         keyspace.trim_index(keys[1], now // 1000)
     for queue in queue_keys:
-        keyspace.remove(queue, waiter)
+        queues.leave(queue, waiter)
     return [GRANTED, now, *fences]
-
-
-def acquire_slot(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-    """Set the lock of one slot of a name that has several."""
-    value = argv[1]
-    proposal, ttl, skew, fence_ttl, max_ttl = map(int, _NUMBERS.unpack(argv[2]))
-    number, _, waiter = argv[4].partition(b" ") if len(argv) > 6 else _NOBODY
-    age = proposal - int(number or 0)
-    if not is_trusted(keyspace, keys, argv, now):
-        return [NOT_READY, now]
-    if keyspace.get(keys[2]) is not None:
-        return [BURIED, now]
-    proposal = min(max(proposal, now - skew), now + skew)
-    ticket = proposal - age if waiter else math.inf
-    key, fence_key, queue, slots = keys[3], keys[4], keys[5], keys[6:]
-    lock, fence = keyspace.get(key), keyspace.get(fence_key)
-    if fence is not None and not _FENCE.fullmatch(fence):
-        return [CORRUPT, now]
-    stored, queues = _number(fence), Queues(keyspace)
-    free: list[int] = []
-    if lock != value:
-        holders = [keyspace.get(slot) for slot in slots]
-        lasts = [
-            shortened(keyspace, slot, holder, max_ttl)
-            for slot, holder in zip(slots, holders, strict=True)
-            if holder is not None
-        ]
-        free = [slot for slot, holder in enumerate(holders) if holder is None]
-        status, left = REFUSED, min((left for left in lasts if left >= 0), default=-1)
-        other = lock and lock[:32]
-        taken = b"".join(b"0" if holder is None else b"1" for holder in holders)
-        if free and (first := queues.call_first(queue, now, waiter, ticket, len(free), free)):
-            status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
-            taken = b"1" * len(slots)
-        if other is not None:
-            if not (free or waiter) and len(other) == TOKEN:
-                return [status, now, 1, left, stored, other, -1]
-            ahead = queues.stand(queue, waiter, ticket, max_ttl if left < 0 else left)
-            return [status, now, 1, left, stored, other, ahead, taken]
-    if lock is None or fence is None:
-        stored = max(stored + 1, proposal)
-    if stored > now + 2 * skew:
-        return [FENCE_AHEAD, now]
-    if keyspace.get(keys[1]) is not None:
-        return [CORRUPT, now]
-    resources = argv[3:4]
-    pairs = [(key, fence_key)]
-    if not set_locks(keyspace, keys, pairs, resources, [stored], fence_ttl, value, ttl, max_ttl):
-        return [CORRUPT, now]
-    if now % 16 == 0:
-        keyspace.trim_index(keys[1], now // 1000)
-    keyspace.remove(queue, waiter)
-    others = [slot for slot in free if slots[slot] != key]
-    if waiter and others:
-        queues.call_first(queue, now, free=len(others), slots=others)
-    return [GRANTED, now, stored]
-
-
-def shortened(keyspace: Keyspace, key: str, lock: bytes, max_ttl: int) -> int:
-    """Return the ms that a lock lasts, at most `max_ttl` if it is one of this package."""
-    left = keyspace.pttl(key)
-    if left > max_ttl and _OURS.match(lock):
-        left = max_ttl
-        keyspace.strings[key] = (lock, keyspace.script_ms + left)
-    return left
 
 
 def pass_on(
@@ -182,9 +129,9 @@ def confirm(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
             return [ABSENT, now, index]
         if lock != argv[1]:
             return refuse(keyspace, now, index, key, lock)
-        if fence is not None and not _FENCE.fullmatch(fence):
+        if fence is not None and not FENCE.fullmatch(fence):
             return [CORRUPT, now]
-        fences.append(max(_number(fence), int(wanted)))
+        fences.append(max(stored_fence(fence), int(wanted)))
         if fences[-1] > now + 2 * int(argv[2]):
             return [FENCE_AHEAD, now]
     for (_, fence_key, _), raised in zip(pairs, fences, strict=True):
@@ -236,9 +183,9 @@ def heal(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
         lock, fence = keyspace.get(key), keyspace.get(fence_key)
         if lock is not None and lock != value:
             return refuse(keyspace, now, index, key, lock)
-        if fence is not None and not _FENCE.fullmatch(fence):
+        if fence is not None and not FENCE.fullmatch(fence):
             return [CORRUPT, now]
-        fences.append(max(_number(fence), int(wanted[index - 1])))
+        fences.append(max(stored_fence(fence), int(wanted[index - 1])))
         if fences[-1] > now + 2 * skew:
             return [FENCE_AHEAD, now]
     if not set_locks(keyspace, keys, pairs, resources, fences, fence_ttl, value, ttl):
@@ -267,7 +214,7 @@ def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
 
 
 def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-    """Release every lock that has this token, and call its first waiter."""
+    """Release every lock that has this token; grant it to its first waiter, or call that waiter."""
     value, how, resources = argv[1], argv[2] or b"0 0 1 ", argv[3:]
     tomb, shorter, calls, waiter = how.split(b" ", 3)
     left, now = int(shorter), 0
@@ -275,7 +222,8 @@ def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes])
     other: bytes | None = None
     locks, others = keys[1 : 1 + len(resources)], keys[1 + len(resources) :]
     queue_keys = others if tomb == b"0" else others[1:]
-    slots = queue_keys[len(resources) :]
+    offers = queue_keys[1] if len(resources) == 1 and queue_keys else ""
+    slots = queue_keys[len(resources) + 1 :]
     for index, (key, resource) in enumerate(zip(locks, resources, strict=True), 1):
         queue = queue_keys[index - 1] if queue_keys else ""
         lock = keyspace.get(key)
@@ -283,8 +231,13 @@ def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes])
         is_called = has_waiters and calls == b"1"
         if is_called or left:
             now = moment
-        if has_waiters:
-            keyspace.remove(queue, waiter)
+        if waiter and queue:
+            queues = Queues(keyspace, offers)
+            offer = queues.offer_of(waiter)
+            if lock not in (None, value) and offer is not None and lock == offer.value:
+                del keyspace.strings[key]
+                lock = None
+            queues.leave(queue, waiter)
         if lock == value and left:
             if keyspace.pttl(key) > left:
                 shorten(keyspace, keys[0], key, resource, left)
@@ -294,7 +247,8 @@ def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes])
             keyspace.strings.pop(key, None)
             keyspace.remove(keys[0], resource)
             if is_called and not slots:
-                Queues(keyspace).call_first(queue, moment)
+                freed = FreedLock(value, keys[0], key, resource)
+                Queues(keyspace, offers).call_first(queue, moment, freed=freed if offers else None)
         if is_called and slots:
             free = [slot for slot, lock in enumerate(slots) if keyspace.get(lock) is None]
             # The slot of this release is named last: earlier calls have named the others.
@@ -396,5 +350,6 @@ def refuse(keyspace: Keyspace, now: int, index: int, key: str, lock: bytes) -> S
     return [REFUSED, now, index, keyspace.pttl(key), 0, lock[:32]]
 
 
-def _number(fence: bytes | None) -> int:
+def stored_fence(fence: bytes | None) -> int:
+    """Return a stored fence as a number, 0 if there is none."""
     return int(float(fence or 0))  # a double, as in Lua

@@ -28,7 +28,7 @@ from redlock_django.wire.drivers.reentrancy import Interrupting
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.dialer import Driver
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.servers.survey import Survey
 
 INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection

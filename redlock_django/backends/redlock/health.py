@@ -9,7 +9,7 @@ from redlock_django.backends.redlock.masters import caches_on
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.servers.acl import LOCKS, WAITING
+from redlock_django.wire.servers.acl import GRANTING, LOCKS, WAITING
 from redlock_django.wire.servers.address import Address
 
 
@@ -28,9 +28,10 @@ def health_of(
     The codes of its faults are `unreachable`, those of `wire.servers.info.faults`, `errors`
     (commands that locks need fail), `acl`, `twin` (the same server as another), `clock`,
     `deployment`, `untrusted`, and the HARMLESS ones: `policy` (it would evict locks if it had a
-    limit), `cache` (a cache's `clear()` empties it), `waiting` (it cannot call waiters) and `alone`
-    (with `failover`: it accepts writes when it is cut off from its replica). Masters in `forbidden`
-    are silent because of their ACL.
+    limit), `cache` (a cache's `clear()` empties it), `waiting` (it cannot call waiters), `granting`
+    (it can call them, but not set the lock for them) and `alone` (with `failover`: it accepts
+    writes when it is cut off from its replica). Masters in `forbidden` are silent because of their
+    ACL.
     """
     name, report, reason = deployment.names[index], reports.get(index), ""
     if report is None:
@@ -93,6 +94,10 @@ def _faults(
             f"its ACL forbids {', '.join(missing)}: it cannot wake waiters (docs/reference/acl.md)"
         )
         yield "waiting", text
+    elif missing := [command for command in report.forbidden if command in GRANTING]:
+        text = f"its ACL forbids {', '.join(missing)}: a release only wakes the next waiter. Allow "
+        text += "them to set the lock for it, which is faster (docs/reference/acl.md)"
+        yield "granting", text
     if twins:
         yield twin_fault(twins)
     if abs(report.offset - middle) > deployment.max_clock_skew:

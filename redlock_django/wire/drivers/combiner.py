@@ -28,7 +28,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.link.link import Exchange, wake_none
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
 

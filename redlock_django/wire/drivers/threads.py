@@ -24,7 +24,7 @@ from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import IDLE, Driver
 from redlock_django.wire.links.dialing import discard
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.servers.handshake import Joined, Unfit
 from redlock_django.wire.wakeup import Wakeup
 

@@ -82,15 +82,17 @@ class Templates:
         if type(command) is Acquire or type(command) is AcquireSlot:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
-            gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal, name)
+            offers = (name,) if command.offers else ()
+            gaps = value[:TOKEN], name, name, name, *offers, *slots, digits, value, proposal, name
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
         elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
             if command.waiter:
-                gaps = (name, name, *slots, digits, value, command.waiter.encode(), name)
+                waiter = command.waiter.encode()
+                gaps = (name, name, name, *slots, digits, value, waiter, name)
             elif fixed:
-                gaps = (name, name, *slots, digits, value, name)
+                gaps = (name, name, name, *slots, digits, value, name)
             else:
                 gaps = (name, digits, value, name)
         else:

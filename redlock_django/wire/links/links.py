@@ -30,7 +30,8 @@ from redlock_django.wire.links.dialer import IDLE, Dialer, Driver
 from redlock_django.wire.links.dialing import Terms
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.outbox import Outbox, Planner
-from redlock_django.wire.links.waiters import Waiter, Waiters
+from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.notice import Notice, ignore
 from redlock_django.wire.servers.address import Address
 

@@ -31,7 +31,8 @@ from redlock_django.wire.link.link import (
 )
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
-from redlock_django.wire.links.waiters import SENT, Waiter, Waiters
+from redlock_django.wire.links.waiter import SENT, Waiter
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import join_arguments
 
 INSPECTED = 2.0
@@ -69,7 +70,7 @@ class Planner:
     ) -> None:
         self.plan = plan
         self._masters = masters
-        self._quorum = quorum(deployment.masters)
+        self.quorum = quorum(deployment.masters)
         self._membership = membership
         self._lateness = lateness
         self._connect_timeout = connect_timeout
@@ -89,10 +90,10 @@ class Planner:
         """
         connecting = sum(1 for m in self._masters if m.connecting)
         usable = self.usable() if connecting else 0
-        if not connecting or usable + connecting < self._quorum:
+        if not connecting or usable + connecting < self.quorum:
             return 0.0
         now = clock()
-        if usable < self._quorum:
+        if usable < self.quorum:
             return began + self._connect_timeout - now
         if self._joining_until is None:
             self._joining_until = now + max(now - began, JOINING)
@@ -131,7 +132,7 @@ class Planner:
                 left_out[master.index] = failed(why, sent=False, stale=why == BEHIND)
             else:
                 return False
-        if len(links) < self._quorum:
+        if len(links) < self.quorum:
             return False
         plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
@@ -316,9 +317,7 @@ class Outbox:
     def _fit_for(self, exchange: Exchange, now: float) -> list[tuple[Master, Command]]:
         """Return the masters that may be asked, with their commands; count the others' votes."""
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
-        patient = exchange.asked.waits_on(now) and self._planner.usable() < quorum(
-            len(self._masters)
-        )
+        patient = exchange.asked.waits_on(now) and self._planner.usable() < self._planner.quorum
         behind = self._lateness.behind(now) if exchange.asked.spares else ()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self._masters, exchange.asked.commands, strict=True):

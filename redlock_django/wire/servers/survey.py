@@ -22,7 +22,7 @@ from redlock_django.engine.protocol.query import Answer as QueryAnswer
 from redlock_django.engine.protocol.query import Query, SendQuery
 from redlock_django.engine.protocol.trust_marker import Marker, read_marker
 from redlock_django.wire.clock import clock
-from redlock_django.wire.servers.acl import LOCKS, WAITING, forbidden
+from redlock_django.wire.servers.acl import GRANTING, LOCKS, WAITING, forbidden
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.error_replies import explain, reply_text
 from redlock_django.wire.servers.handshake import (
@@ -232,9 +232,11 @@ def _key(connection: Any, deployment: Deployment, within: float) -> str:
 
 def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield a fault for each kind of error that commands in scripts end with."""
-    for code, needed in (("errors", LOCKS), ("waiting", WAITING)):
+    reported: set[str] = set()  # an error of several groups is yielded once
+    for code, needed in (("errors", LOCKS), ("waiting", WAITING), ("granting", GRANTING)):
         kinds: dict[str, list[str]] = {}
         for command in errors.keys() & {*needed}:
             kinds.setdefault(explain(errors[command]), []).append(command)
-        for why, commands in kinds.items():
-            yield code, f"{why}, asked for {', '.join(sorted(commands))}"
+        for why in kinds.keys() - reported:
+            yield code, f"{why}, asked for {', '.join(sorted(kinds[why]))}"
+        reported |= kinds.keys()

@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a patient round asks all late masters", "link: a late minority is not asked",
         Outbox._fit_for,
-        always("self._planner.usable() < quorum(...)"),
+        always("self._planner.usable() < self._planner.quorum"),
         link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
     ),
     Mutant(

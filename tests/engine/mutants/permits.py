@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from redlock_django.backends.memory import scripts
+from redlock_django.backends.memory import scripts, slot_script
 from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import rounds, undo
-from redlock_django.engine.attempt import Wait
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
+from redlock_django.engine.wait import Wait
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiters import Waiter, Waiters
+from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.waiters import Waiters
 from tests.engine import test_slot_rounds
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
@@ -25,73 +26,73 @@ from tests.wire import test_waiters_for_slots
 MUTANTS: tuple[Mutant, ...] = (
     # The scripts.
     Mutant(
-        "a slot is taken from its holder", "slots: each has one holder", scripts.acquire_slot,
+        "a slot is taken from its holder", "slots: each has one holder", slot_script.acquire_slot,
         never("other is not None"),
         test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,
     ),
     Mutant(
         "compare the token of a slot only", "slots: acquire compares the whole value",
-        scripts.acquire_slot, instead("lock != value", "(lock or b'')[:32] != value[:32]"),
+        slot_script.acquire_slot, instead("lock != value", "(lock or b'')[:32] != value[:32]"),
         test_slot_rounds.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
     ),
     Mutant(
         "a resend of a slot is a new grant", "slots: the same value again gets the same fence",
-        scripts.acquire_slot, always("lock is None or fence is None"),
+        slot_script.acquire_slot, always("lock is None or fence is None"),
         test_slot_rounds.test_the_same_slot_twice_is_one_grant,
     ),
     Mutant(
-        "a slot ignores tombstones", "slots: no acquire after a tombstone", scripts.acquire_slot,
-        without("return [BURIED, ...]"),
+        "a slot ignores tombstones", "slots: no acquire after a tombstone",
+        slot_script.acquire_slot, without("return [BURIED, ...]"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
-        "a slot of any deployment", "slots: the marker is the expected one", scripts.acquire_slot,
-        without("return [NOT_READY, ...]"),
+        "a slot of any deployment", "slots: the marker is the expected one",
+        slot_script.acquire_slot, without("return [NOT_READY, ...]"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot counts a poisoned fence", "slots: no fence above TIME + 2 skew",
-        scripts.acquire_slot, without("return [FENCE_AHEAD, ...]"),
+        slot_script.acquire_slot, without("return [FENCE_AHEAD, ...]"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "any string is the fence of a slot", "slots: a fence has 1 to 16 digits",
-        scripts.acquire_slot, never("fence is not None and ..."),
+        slot_script.acquire_slot, never("fence is not None and ..."),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "fences of a slot from the clock alone", "slots: a fence is higher than the stored one",
-        scripts.acquire_slot, instead("max(stored + 1, proposal)", "proposal"),
+        slot_script.acquire_slot, instead("max(stored + 1, proposal)", "proposal"),
         test_slot_rounds.test_the_fences_of_a_slot_grow,
     ),
     Mutant(
-        "an overlong slot stays", "slots: a TTL above MAX_TTL is cut", scripts.shortened,
+        "an overlong slot stays", "slots: a TTL above MAX_TTL is cut", slot_script.shortened,
         never("left > max_ttl and ..."),
         test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
     ),
     Mutant(
         "the slot that is free last says when", "slots: the PTTL is that of the first free slot",
-        scripts.acquire_slot, instead("min(..., default=-1)", "max(lasts, default=-1)"),
+        slot_script.acquire_slot, instead("min(..., default=-1)", "max(lasts, default=-1)"),
         test_slot_rounds.test_the_soonest_slot_says_when_to_try_again,
     ),
     Mutant(
         "a reserved slot is shown as free", "slots: a reserved slot is not free",
-        scripts.acquire_slot, without("taken = b'1' * len(slots)"),
+        slot_script.acquire_slot, without("taken = b'1' * len(slots)"),
         test_slot_rounds.test_a_reserved_slot_shows_no_slot_as_free,
     ),
     Mutant(
         "a granted waiter of a slot stays queued", "slots: a grant removes its waiter",
-        scripts.acquire_slot, without("keyspace.remove(queue, waiter)"),
+        slot_script.acquire_slot, without("keyspace.remove(queue, waiter)"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a grant calls no other waiter", "slots: a granted waiter calls the next for another slot",
-        scripts.acquire_slot, never("waiter and others"),
+        slot_script.acquire_slot, never("waiter and others"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),
     Mutant(
         "a grant calls a waiter for its own slot",
-        "slots: a granted waiter calls the next for another slot", scripts.acquire_slot,
+        "slots: a granted waiter calls the next for another slot", slot_script.acquire_slot,
         always("slots[slot] != key"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),

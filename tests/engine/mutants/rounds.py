@@ -9,10 +9,11 @@ from redlock_django.engine import (
     rounds,
     undo,
 )
-from redlock_django.engine.attempt import Attempt, Wait
+from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until
+from redlock_django.engine.wait import Wait
 from tests.engine import (
     schedules,
     test_minimum_hold,
@@ -25,6 +26,7 @@ from tests.engine.mutation import (
     argument,
     instead,
     never,
+    returns,
     without,
 )
 from tests.wire import (
@@ -180,7 +182,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants are left to the links", "rounds: only once another holder is proved",
-        undo.leaves_late_grants, always("tally.rival_won"),
+        undo.leaves_late_grants, returns("isinstance(ask, Acquire)"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from redlock_django.wire.links.waiters import Crowd, LocalQueues, Waiter, Waiters
+from redlock_django.wire.links.local_queues import LocalQueues
+from redlock_django.wire.links.waiter import Crowd, Waiter
+from redlock_django.wire.links.waiters import Waiters
 from tests.engine import (
     schedules,
 )

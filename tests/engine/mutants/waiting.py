@@ -8,7 +8,7 @@ from redlock_django.engine import (
     pauses,
     refusal,
 )
-from redlock_django.engine.attempt import Wait
+from redlock_django.engine.wait import Wait
 from tests.engine import (
     schedules,
     test_queue,

@@ -1,10 +1,10 @@
--- Release every lock that has this token: delete it and call its first waiter, or, before its minimum
--- hold is over, only shorten its TTL to what is left of that (never prolong it, so that the release may
--- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
--- again. With a waiter, remove it from the queues.
+-- Release every lock that has this token: delete it, and grant it to its first waiter or call that waiter.
+-- Before the minimum hold of the lock is over, only shorten its TTL to what is left of that (never prolong
+-- it, so that the release may arrive late, or twice). With a tombstone time, write a tombstone, so that the
+-- token cannot be set again. With a waiter, remove it from the queues.
 -- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
---       resource (none: leave the queues alone), then the lock of each slot if the resource is a slot of
---       a name that has several
+--       resource (none: leave the queues alone), the offers if that is one queue, then the lock of each
+--       slot if the resource is a slot of a name that has several
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
 --       hold is over), 1 to call the first waiter (0: the next one asks) and waiter ('': none), each
 --       resource
@@ -18,7 +18,8 @@ if ARGV[3] ~= '' then
 end
 local count = #ARGV - 3
 local queues = 1 + count + (tomb == '0' and 0 or 1)
-local slots = #KEYS - queues - count
+local offers = count == 1 and KEYS[queues + 2]
+local slots = #KEYS - queues - count - (offers and 1 or 0)
 local now = 0 -- a plain release that calls no waiter needs no clock
 local fault, other = 0, false
 for index = 1, count do
@@ -33,8 +34,13 @@ for index = 1, count do
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
   end
-  if has_waiters and waiter ~= '' then
-    redis.pcall('ZREM', queue, waiter)
+  if queue and waiter ~= '' then
+    local _, _, leave, offer_of = queue_functions(offers)
+    if lock and lock ~= value and lock == offer_of(waiter) then
+      redis.call('DEL', key) -- a release has set it for an earlier attempt of the waiter
+      lock = false
+    end
+    leave(queue, waiter)
   end
   if lock == value and left > 0 then
     if redis.call('PTTL', key) > left then
@@ -53,7 +59,7 @@ for index = 1, count do
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
     if is_called and slots <= 0 then
-      queue_functions()(queue, now, '')
+      queue_functions(offers)(queue, now, '', nil, 1, nil, offers and { key, resource })
     end
   end
   if is_called and slots > 0 then
