@@ -17,6 +17,7 @@ from tests.engine.mutants import (
     inbox,
     late_masters,
     links,
+    offers,
     outbox,
     permits,
     protocol,
@@ -44,6 +45,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *inbox.MUTANTS,
     *waiters.MUTANTS,
     *links.MUTANTS,
+    *offers.MUTANTS,
     *permits.MUTANTS,
     *hand_on.MUTANTS,
 )
