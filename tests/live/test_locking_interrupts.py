@@ -199,7 +199,8 @@ def _sweep(masters: list[LocalMaster], name: str) -> None:
     for master in masters:
         with master.client() as client:
             # A holder stays in the queues of the masters that refused it, until its release.
-            client.delete(f"redlock:lock:{name}", f"redlock:queue:{name}")
+            keys = (f"redlock:{kind}:{name}" for kind in ("lock", "queue", "offers"))
+            client.delete(*keys)
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.01])

@@ -105,7 +105,7 @@ class Campaign:
         time.sleep(LINGERS)
         for machine in self.masters:
             with machine.client() as client:
-                for pattern in ("redlock:lock:*", "redlock:queue:*"):
+                for pattern in ("redlock:lock:*", "redlock:queue:*", "redlock:offers:*"):
                     for key in client.scan_iter(match=pattern):
                         self.broken.append(f"{key.decode()} is left on {machine.url}")
         self.broken += broken_promises(self.workers.events, self.foreign, self.windows)
