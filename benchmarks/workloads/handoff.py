@@ -153,9 +153,9 @@ def together(turns: list[list[list[float]]], begin: float, end: float) -> dict[s
 
 ROUND = Reason(
     "handoff",
-    "A hand-off is a release and a round of the next waiter, in one send to each of five "
-    "masters, which share the processors with the client (benchmarks/README.md). "
-    "python-redis-lock pops a list on one master.",
+    "A release goes to five masters, which share the processors with the clients, and each of "
+    "them sets the lock for the next waiter (benchmarks/README.md). python-redis-lock pops a list "
+    "on one master.",
     "processors of their own for the masters",
 )
 
