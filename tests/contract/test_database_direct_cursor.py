@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +28,7 @@ from redlock_django.backends.database.direct_cursor import (
 from tests.contract.stores import Postgres
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
     from pytest_django import Settings
 
@@ -126,9 +128,17 @@ def test_a_server_that_hangs_while_a_connection_is_set_up_is_noticed(
         cursor.execute("SET client_connection_check_interval = '10ms'")  # the server ends with it
         cursor.execute("SELECT pg_sleep(20)")
 
+    raised, shut = threading.Event(), database_settings._shut
+
+    def shut_and_wait(wrapper: BaseDatabaseWrapper) -> None:
+        shut(wrapper)
+        raised.wait(60)  # the statement fails before this thread goes on
+
     monkeypatch.setattr(database_settings, "_prepare_statements", hang)
+    monkeypatch.setattr(database_settings, "_shut", shut_and_wait)
     with pytest.raises(OperationalError, match=r"no answer within 0\.4 s"):
         replace(backend.settings, database_timeout=0.1).connect()
+    raised.set()
 
 
 def test_gevent_and_psycopg2_keep_the_cursor_of_django(

@@ -226,7 +226,10 @@ def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
     def watch() -> None:
         nonlocal is_late
         while not over.wait(seconds):
-            is_late = _shut(wrapper) or is_late
+            # First, because the statement fails as soon as the connection is shut. There is none
+            # while the driver connects, which has a limit of its own.
+            is_late = is_late or wrapper.connection is not None
+            _shut(wrapper)
 
     if wrapper.vendor == "postgresql":
         with suppress(RuntimeError):  # no thread can be started: then there is no limit
@@ -241,14 +244,12 @@ def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
         over.wake()
 
 
-def _shut(wrapper: BaseDatabaseWrapper) -> bool:
-    """Shut a connection that another thread uses, and return whether there was one."""
-    driver: Any = wrapper.connection  # None while it connects, which has a limit of its own
+def _shut(wrapper: BaseDatabaseWrapper) -> None:
+    """Shut the connection, if there is one, although another thread uses it."""
+    driver: Any = wrapper.connection
     with suppress(Exception), socket.socket(fileno=os.dup(driver.fileno())) as connected:
         driver.fileno()  # raises if it was closed meanwhile: the number may be another file's
         connected.shutdown(socket.SHUT_RDWR)
-        return True
-    return False
 
 
 def is_psycopg3() -> bool:
