@@ -141,7 +141,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("a waiter is refused by its own offer", "acquire",
      "is_ours = offer_of(waiter) == seen[4]", ""),
     ("a granted waiter leaves its offer", "acquire", "redis.pcall('HDEL', offers, waiter)", ""),
-    ("an offer lasts for ever", "acquire", "redis.call('PEXPIRE', offers, lasts + 3000)", ""),
+    ("an offer lasts for ever", "acquire", "redis.call('PEXPIRE', offers, lasts + LINGER)", ""),
     ("a slot ignores tombstones", "acquire_slot", "if seen[3] then", "if false then"),
     ("a slot of any marker", "acquire_slot", "seen[1] ~= ARGV[#ARGV - 1] or", ""),
     ("a slot is ready at once", "acquire_slot", READY, ""),

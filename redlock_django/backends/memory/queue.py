@@ -118,8 +118,7 @@ class Queues:
         offer = self._keyspace.hash(self._offers).get(name)
         return None if offer is None else StoredOffer(*offer)
 
-    def store_offer(self, name: bytes, offer: StoredOffer, lasts: int) -> None:
-        """Store the offer of a waiter for a lock that lasts `lasts` ms."""
+    def _store_offer(self, name: bytes, offer: StoredOffer, lasts: int) -> None:
         keyspace, key = self._keyspace, self._offers
         if keyspace.get(key) is not None or keyspace.sorted_set(key):
             return  # another type
@@ -169,14 +168,26 @@ class Queues:
         for watcher in (*others, *newest)[:1]:
             self._keyspace.publish(channel_of(watcher).decode(), b" " + watcher)
 
-    def stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
-        """Join the queue of a lock that lasts `lasts` ms; return the number of waiters in front."""
+    def stand(
+        self,
+        key: str,
+        waiter: bytes,
+        ticket: float,
+        lasts: int,
+        offer: StoredOffer | None = None,
+    ) -> int:
+        """Join the queue of a lock that lasts `lasts` ms, and leave an offer.
+
+        Returns the number of waiters in front.
+        """
         if not waiter or self._keyspace.get(key) is not None:
             return -1
         self._keyspace.sorted_set(key)
         queue = self._keyspace.sets.setdefault(key, {})
         queue[waiter] = ticket
         self._keyspace.ends[key] = self._keyspace.script_ms + lasts + LINGER
+        if offer is not None:
+            self._store_offer(waiter, offer, lasts)
         return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
 
 

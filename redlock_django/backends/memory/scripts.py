@@ -74,12 +74,9 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
                 status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
         if other is not None:
             lasts = max_ttl if left < 0 else left
-            ahead = queues.stand(queue, waiter, ticket, lasts)
-            if offers and ahead >= 0:
-                numbers = now, proposal, ttl, skew, fence_ttl, max_ttl
-                stored_keys = keys[2], keys[0], keys[4]
-                offer = StoredOffer(value, *numbers, argv[-2], *stored_keys)
-                queues.store_offer(waiter, offer, lasts)
+            numbers = now, proposal, ttl, skew, fence_ttl, max_ttl
+            left_here = StoredOffer(value, *numbers, argv[-2], keys[2], keys[0], keys[4])
+            ahead = queues.stand(queue, waiter, ticket, lasts, left_here if offers else None)
             pass_on(keyspace, pairs, queue_keys, index, waiter, now)
             return [status, now, index, left, stored, other, ahead]
         if lock is None or fence is None:

@@ -73,17 +73,12 @@ for index = 1, count do
     end
     return { round, status, now, index, left, stored, other, -1 }
   elseif other then
-    local call_first, stand = queue_functions()
+    local call_first, stand = queue_functions(offers)
+    local offer = offers and cmsgpack.pack(
+      value, now, proposal, ttl, skew, fence_ttl, max_ttl, ARGV[#ARGV - 1], KEYS[3], KEYS[1], KEYS[5]
+    )
     local lasts = left < 0 and max_ttl or left
-    local ahead = stand(KEYS[queues + index], waiter, ticket, lasts)
-    if offers and ahead >= 0 then
-      local offer = cmsgpack.pack(
-        value, now, proposal, ttl, skew, fence_ttl, max_ttl, ARGV[#ARGV - 1], KEYS[3], KEYS[1], KEYS[5]
-      )
-      if type(redis.pcall('HSET', offers, waiter, offer)) == 'number' then
-        redis.call('PEXPIRE', offers, lasts + 3000) -- as long as the queue
-      end
-    end
+    local ahead = stand(KEYS[queues + index], waiter, ticket, lasts, offer)
     for another = 1, count do
       -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
       -- others gets its turn.

@@ -182,13 +182,16 @@ local function queue_functions(offers)
     end
   end
 
-  -- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 for a
-  -- client that does not wait.
-  local function stand(key, waiter, ticket, lasts)
+  -- Join the queue of a lock that lasts `lasts` ms, and leave an offer (nil: none). Returns the number of
+  -- waiters in front; -1 for a client that does not wait.
+  local function stand(key, waiter, ticket, lasts, offer)
     if waiter == '' or type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
       return -1
     end
     redis.call('PEXPIRE', key, lasts + LINGER)
+    if offer and type(redis.pcall('HSET', offers, waiter, offer)) == 'number' then
+      redis.call('PEXPIRE', offers, lasts + LINGER)
+    end
     local ahead = redis.pcall('ZRANK', key, waiter)
     return type(ahead) == 'number' and ahead or -1
   end
