@@ -17,9 +17,9 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
-from redlock_django.wire.links.waiter import Waiter, WaiterState
 from tests.live.left_over import nothing_left, values
 from tests.live.linked import linked
+from tests.live.noted_grants import note_grants
 from tests.live.replaced_scripts import lengthen_offers
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -48,16 +48,7 @@ def granted(
         }
     }
     lengthen_offers(monkeypatch)
-    names: list[str] = []
-    grant = Waiter.grant
-
-    def noted(waiter: Waiter, *vote: Any) -> bool:
-        must_ask = grant(waiter, *vote)
-        if waiter.state is WaiterState.SENT and waiter.name not in names:
-            names.append(waiter.name)
-        return must_ask
-
-    monkeypatch.setattr(Waiter, "grant", noted)
+    names = note_grants(monkeypatch)
     linked()
     yield names
     nothing_left(masters)

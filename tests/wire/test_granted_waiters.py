@@ -17,8 +17,8 @@ import pytest
 from redlock_django.engine import pauses
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
-from redlock_django.wire.links.waiter import Waiter, WaiterState
 from tests.live.left_over import locked, nothing_left, values
+from tests.live.noted_grants import note_grants
 from tests.live.replaced_scripts import lengthen_offers
 from tests.looking import looking_at
 from tests.waiting import until
@@ -51,17 +51,7 @@ def asking_once(monkeypatch: pytest.MonkeyPatch, lasting: None) -> None:
 @pytest.fixture
 def granted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the waiters to which a majority grants the lock from here on."""
-    names: list[str] = []
-    grant = Waiter.grant
-
-    def noted(waiter: Waiter, *vote: Any) -> bool:
-        must_ask = grant(waiter, *vote)
-        if waiter.state is WaiterState.SENT and waiter.name not in names:
-            names.append(waiter.name)
-        return must_ask
-
-    monkeypatch.setattr(Waiter, "grant", noted)
-    return names
+    return note_grants(monkeypatch)
 
 
 @contextmanager
