@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from subprocess import Popen
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,3 +19,12 @@ def looking_at(master: LocalMaster) -> Any:
     if master.process not in _kept:
         _kept[master.process] = master.client()
     return _kept[master.process]
+
+
+def scripts_run(masters: Sequence[LocalMaster]) -> list[int]:
+    """Return how many scripts each master has run."""
+    stats = [looking_at(master).info("commandstats") for master in masters]
+    return [
+        sum(each.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+        for each in stats
+    ]

@@ -8,6 +8,9 @@ from redlock_django.testing.masters import LocalMaster
 from tests.looking import looking_at
 from tests.waiting import until
 
+PATTERNS = ("redlock:lock:*", "redlock:queue:*", "redlock:offers:*")
+"""The keys of which releases leave none."""
+
 
 def locked(masters: Sequence[LocalMaster], prefix: str = "redlock") -> dict[str, int]:
     """Return each lock key, and the number of masters that have it."""
@@ -42,9 +45,7 @@ def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
 
     def nothing() -> bool:
         left.clear()
-        left.update(
-            _masters_by_key(masters, "redlock:lock:*", "redlock:queue:*", "redlock:offers:*")
-        )
+        left.update(_masters_by_key(masters, *PATTERNS))
         return not left
 
     try:

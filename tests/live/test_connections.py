@@ -18,10 +18,11 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.servers.acl import LOCKS, least_acl
 from tests.live.replaced_scripts import lengthen_offers
+from tests.looking import scripts_run
 from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.test_granted_waiters import scripts_run, waiting
+from tests.wire.test_granted_waiters import waiting
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:

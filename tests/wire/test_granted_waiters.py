@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.engine import pauses
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.noted_grants import note_grants
 from tests.live.replaced_scripts import lengthen_offers
-from tests.looking import looking_at
+from tests.looking import looking_at, scripts_run
 from tests.waiting import until
-from tests.wire.test_waiters import wait_queued
+from tests.wire.test_waiters import ask_once, wait_queued
 from tests.wire.variants import VARIANTS, Loop, Variant, joined
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-NEVER = 60.0
 
 
 @pytest.fixture
@@ -44,8 +42,7 @@ def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def asking_once(monkeypatch: pytest.MonkeyPatch, lasting: None) -> None:
     """Make waiters ask again only if something wakes them."""
-    for name in ("FALLBACK", "CALM", "LONGEST", "CALM_LONGEST"):
-        monkeypatch.setattr(pauses, name, NEVER)
+    ask_once(monkeypatch)
 
 
 @pytest.fixture
@@ -65,13 +62,6 @@ def waiting(
         variant.settle()
         until(lambda: variant.links.waiters.queues._queues, "the waiter sleeps")
         yield taker
-
-
-def scripts_run(masters: Sequence[LocalMaster]) -> list[int]:
-    """Return how many scripts each master has run."""
-    stats = [looking_at(master).info("commandstats") for master in masters]
-    return [sum(each.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
-            for each in stats]  # fmt: skip
 
 
 def wait_held(masters: Sequence[LocalMaster], lease: RedlockLease) -> None:

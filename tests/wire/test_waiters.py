@@ -47,14 +47,19 @@ both = pytest.mark.parametrize("name", VARIANTS)
 NEVER = 30.0
 
 
-@pytest.fixture
-def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make waiters ask again only if something wakes them."""
     monkeypatch.setattr(pauses, "FALLBACK", NEVER)
     monkeypatch.setattr(pauses, "CALM", NEVER)
     monkeypatch.setattr(pauses, "LONGEST", NEVER)
     monkeypatch.setattr(pauses, "CALM_LONGEST", NEVER)
     monkeypatch.setattr(wire_waiters, "WATCH", NEVER)
+
+
+@pytest.fixture
+def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make waiters ask again only if something wakes them."""
+    ask_once(monkeypatch)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.live.campaign.processes import Workers
 from tests.live.campaign.report import HEALTHY, Window, broken_promises
 from tests.live.campaign.worker import TTL, lock_settings
 from tests.live.clocks import build
+from tests.live.left_over import PATTERNS
 from tests.live.network import FaultUnavailable
 from tests.live.soak.history import Event
 
@@ -105,7 +106,7 @@ class Campaign:
         time.sleep(LINGERS)
         for machine in self.masters:
             with machine.client() as client:
-                for pattern in ("redlock:lock:*", "redlock:queue:*", "redlock:offers:*"):
+                for pattern in PATTERNS:
                     for key in client.scan_iter(match=pattern):
                         self.broken.append(f"{key.decode()} is left on {machine.url}")
         self.broken += broken_promises(self.workers.events, self.foreign, self.windows)
