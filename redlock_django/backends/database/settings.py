@@ -218,8 +218,8 @@ def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
 def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
     """Limit the time of a block in which a connection of PostgreSQL is set up.
 
-    After that, the connection is shut, so that its statement fails with any driver. Other drivers
-    have a limit of their own.
+    After that, a thread shuts the connection, so that its statement fails with any driver; not
+    under gevent if the driver blocks all greenlets, as psycopg2 does without a wait callback.
     """
     over, is_late = Wakeup(), False
 
@@ -231,10 +231,10 @@ def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
             is_late = is_late or wrapper.connection is not None
             _shut(wrapper)
 
-    if wrapper.vendor == "postgresql":
-        with suppress(RuntimeError):  # no thread can be started: then there is no limit
-            threading.Thread(target=watch, name="redlock-database-limit", daemon=True).start()
     try:
+        if wrapper.vendor == "postgresql":
+            with suppress(RuntimeError):  # no thread can be started: then there is no limit
+                threading.Thread(target=watch, name="redlock-database-limit", daemon=True).start()
         yield
     except OperationalError:
         if is_late:
