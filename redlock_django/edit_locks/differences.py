@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.template.loader import render_to_string
 from django.utils.formats import localize
@@ -62,15 +63,17 @@ def _differences(
     form: Any, stored: models.Model, changed: frozenset[str] | None
 ) -> Iterator[Difference]:
     columns = {one.name: one for one in [*stored._meta.fields, *stored._meta.many_to_many]}
+    # Without `changed`, any field that is compared may have the change that refused the save.
+    others = form.edit_others() if changed is None else ()
     for name, field in form.fields.items():
         if name == stored._meta.pk.name:
             continue
         column = columns.get(name)
-        now = _stored(stored, column) if column else form.get_initial_for_field(field, name)
+        now = _stored(stored, column) if column else _initial(form, name)
         ours = form.cleaned_data[name] if name in form.cleaned_data else form[name].data
         entered, is_now = _shown(ours, column), _shown(now, column)
         is_new = changed is not None and name in changed
-        if is_new or (column and entered != is_now):
+        if is_new or (entered != is_now and (column or name in others)):
             if getattr(field.widget, "input_type", "") == "password" or _is_password(stored, name):
                 entered = is_now = "••••••"
             label = str(form[name].label)
@@ -87,6 +90,15 @@ def _is_password(row: models.Model, name: str) -> bool:
 def _stored(row: models.Model, field: Any) -> Any:
     value = getattr(row, field.name)
     return list(value.all()) if field.many_to_many else value
+
+
+def _initial(form: Any, name: str) -> Any:
+    """Return the initial value of a field as the form would return it if it were sent."""
+    field, value = form.fields[name], form[name].initial
+    try:
+        return field.clean(field.prepare_value(value))
+    except (ValidationError, AttributeError, OSError, TypeError, ValueError):
+        return value  # the field accepts only what its widget sends
 
 
 def _shown(value: Any, field: Any) -> str:

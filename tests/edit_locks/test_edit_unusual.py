@@ -152,6 +152,34 @@ def test_a_form_reads_other_tables_after_its_row_is_locked(
     assert tag.article_set.get() == article
 
 
+class TagsForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A form of a row in a list, which is saved in the table of tags."""
+
+    all_tags = forms.ModelMultipleChoiceField(Tag.objects.all(), required=False)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial["all_tags"] = [one.pk for one in self.instance.tags.all()]
+
+    def _save_m2m(self) -> None:
+        self.instance.tags.set(self.cleaned_data["all_tags"])
+
+
+def test_a_refusal_shows_what_a_row_of_an_inline_has_in_another_table(
+    register: Callable[..., None], anna: Client, bob: Client, article: Article, change: str
+) -> None:
+    about = {"model": Paragraph, "form": TagsForm, "fields": ("text",), "extra": 0}
+    inline = type("Paragraphs", (admin.TabularInline,), about)
+    register(type("ArticleAdmin", (EditLockMixin, Base), {"inlines": [inline]}))
+    paragraph, tag = article.paragraphs.create(text="1"), Tag.objects.create(name="Bob's")
+    hers, his = (opened(client, change) for client in (anna, bob))
+    assert his.send({"paragraphs-0-all_tags": [tag.pk]}).status_code == 302
+    assert hers.send({"paragraphs-0-text": "Anna's"}).status_code == 200
+    assert '<th scope="row">All tags</th><td>–</td><td>Bob&#x27;s' in hers.text
+    assert paragraph.tags.get() == tag
+
+
 def test_a_save_reads_its_row_once_more_to_lock_it(
     register: Callable[..., None], anna: Client, article: Article, change: str
 ) -> None:
