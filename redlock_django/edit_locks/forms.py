@@ -9,13 +9,14 @@ has to know of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from django.core.exceptions import ValidationError
 from django.db import models, router
 from django.forms.formsets import DELETION_FIELD_NAME, ORDERING_FIELD_NAME
 from django.forms.models import BaseModelForm, BaseModelFormSet
+from django.utils.functional import cached_property
 from django.utils.html import format_html_join
 from django.utils.translation import gettext as _
 
@@ -280,6 +281,15 @@ class ComparedFormSet(_ModelFormSet):
     edit_transaction: SavingTransaction
     model: type[models.Model]
 
+    @cached_property
+    def forms(self) -> list[Any]:
+        """The forms; if they read other tables, made after the rows that they save are locked."""
+        forms = super().forms
+        if self.is_bound and any(form.edit_others() for form in self.initial_forms):
+            self._lock()
+            forms = super().forms  # made again, with what is stored now
+        return forms
+
     def _construct_form(self, i: int, **kwargs: Any) -> Any:
         form = super()._construct_form(i, **kwargs)  # type: ignore[misc]
         if not isinstance(form, ComparedForm):
@@ -294,7 +304,7 @@ class ComparedFormSet(_ModelFormSet):
         """Read and lock the rows that were edited, then validate all forms."""
         if self.is_bound:
             self._note_deleted()
-            self._lock([one for one in self.initial_forms if not one.edit_refused])
+            self._lock()
         super().full_clean()
         for form in self.initial_forms if self.is_bound else ():
             # Django does not look at the errors of a row that is to be deleted.
@@ -309,8 +319,10 @@ class ComparedFormSet(_ModelFormSet):
         if missing:  # the admin shows a row for each instance that is in both of these
             self._queryset = [form.instance for form in self.initial_forms]
 
-    def _lock(self, every: Iterable[Any]) -> None:
-        edited = [form for form in every if form.edit_is_saved()]
+    def _lock(self) -> None:
+        """Lock the rows that would be saved or deleted, and note them as they are now."""
+        found = [form for form in self.initial_forms if not form.instance._state.adding]
+        edited = [form for form in found if form.edit_is_saved()]
         if not edited:
             return
         shown = [form.instance for form in edited]

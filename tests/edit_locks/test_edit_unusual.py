@@ -15,6 +15,7 @@ from django.test import Client
 from redlock_django import EditLockMixin
 from redlock_django.edit_locks.forms import locked_row
 from redlock_django.edit_locks.saving_transaction import SavingTransaction
+from redlock_django.edit_locks.versions import locked_rows
 from tests.edit_locks.conftest import opened, reads_of
 from tests.edit_locks.models import Article, Country, Paragraph, Picture, Tag
 
@@ -153,7 +154,7 @@ def test_a_form_reads_other_tables_after_its_row_is_locked(
 
 
 class TagsForm(forms.ModelForm):  # type: ignore[type-arg]
-    """A form of a row in a list, which is saved in the table of tags."""
+    """A form of a row in an inline, which is saved in the table of tags, too."""
 
     all_tags = forms.ModelMultipleChoiceField(Tag.objects.all(), required=False)
 
@@ -166,18 +167,58 @@ class TagsForm(forms.ModelForm):  # type: ignore[type-arg]
         self.instance.tags.set(self.cleaned_data["all_tags"])
 
 
-def test_a_refusal_shows_what_a_row_of_an_inline_has_in_another_table(
-    register: Callable[..., None], anna: Client, bob: Client, article: Article, change: str
-) -> None:
-    about = {"model": Paragraph, "form": TagsForm, "fields": ("text",), "extra": 0}
-    inline = type("Paragraphs", (admin.TabularInline,), about)
+class FormSet(forms.BaseInlineFormSet):  # type: ignore[type-arg]
+    """A formset that changes its forms when it is made."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for form in self.forms:
+            tags: Any = form.fields["all_tags"]
+            tags.queryset = Tag.objects.exclude(name="secret")
+
+
+@pytest.fixture
+def tagged(register: Callable[..., None], article: Article) -> Any:
+    """Make an admin with an inline that is saved in another table; return a row of it."""
+    about = {"model": Paragraph, "form": TagsForm, "formset": FormSet, "fields": ("text",)}
+    inline = type("Paragraphs", (admin.TabularInline,), {**about, "extra": 0})
     register(type("ArticleAdmin", (EditLockMixin, Base), {"inlines": [inline]}))
-    paragraph, tag = article.paragraphs.create(text="1"), Tag.objects.create(name="Bob's")
+    return article.paragraphs.create(text="1")
+
+
+def test_a_refusal_shows_what_a_row_of_an_inline_has_in_another_table(
+    anna: Client, bob: Client, change: str, tagged: Any
+) -> None:
+    tag = Tag.objects.create(name="Bob's")
     hers, his = (opened(client, change) for client in (anna, bob))
     assert his.send({"paragraphs-0-all_tags": [tag.pk]}).status_code == 302
     assert hers.send({"paragraphs-0-text": "Anna's"}).status_code == 200
     assert '<th scope="row">All tags</th><td>–</td><td>Bob&#x27;s' in hers.text
-    assert paragraph.tags.get() == tag
+    assert tagged.tags.get() == tag
+
+
+def test_an_inline_reads_other_tables_after_its_rows_are_locked(
+    anna: Client, change: str, tagged: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock_after_bob(model: type[Any], *about: Any) -> Any:
+        if model is Paragraph:
+            tagged.tags.set([tag])
+        return locked_rows(model, *about)
+
+    tag = Tag.objects.create(name="Bob's")
+    hers = opened(anna, change)
+    monkeypatch.setattr("redlock_django.edit_locks.forms.locked_rows", lock_after_bob)
+    assert hers.send({"paragraphs-0-text": "Anna's"}).status_code == 200
+    assert tagged.tags.get() == tag
+
+
+def test_a_formset_may_change_its_forms_when_it_is_made(
+    anna: Client, change: str, tagged: Any
+) -> None:
+    secret = Tag.objects.create(name="secret")
+    hers = opened(anna, change)
+    assert hers.send({"paragraphs-0-all_tags": [secret.pk]}).status_code == 200
+    assert not tagged.tags.exists()
 
 
 def test_a_save_reads_its_row_once_more_to_lock_it(
