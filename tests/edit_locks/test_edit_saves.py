@@ -404,6 +404,7 @@ def test_a_list_sends_the_versions_of_all_rows_in_one_input(
     anna: Client, settings: Settings
 ) -> None:
     rows = Article.objects.bulk_create(Article(title=str(number)) for number in range(30))
+    assert told(anna).count('name="_edit_rows"') == 1, "not in the form that logs out"
     publish = run(anna, "publish", rows[0])
     settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 10 + 3 * len(rows)  # its form, id and version
     assert publish().status_code == 302

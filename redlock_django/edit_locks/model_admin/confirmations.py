@@ -42,7 +42,10 @@ class NotAsShown(Exception):
         return cls(text % ", ".join(map(str, names)))
 
 
-_TOKEN = re.compile(rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">')
+_TOKEN = re.compile(
+    rb'(<form id="logout-form"[^>]*>\s*)?'
+    rb'<input type="hidden" name="csrfmiddlewaretoken" value="[^"]*">'
+)
 
 
 def rows_input(rows: Iterable[models.Model], ignored: Iterable[str]) -> SafeString:
@@ -104,11 +107,16 @@ def compare_editors(request: Any, rows: Sequence[Any]) -> None:
 
 
 def add_inputs(response: Any, inputs: Iterable[SafeString]) -> None:
-    """Add inputs to the forms of a page, beside their CSRF tokens, whatever its template is."""
+    """Add inputs to the forms of a page, beside their CSRF tokens, whatever its template is.
+
+    The form that logs out does not get them: those of a list are long.
+    """
     added = format_html_join("", "{}", ((one,) for one in inputs)).encode()
 
     def add(rendered: HttpResponse) -> None:
-        rendered.content = _TOKEN.sub(lambda token: token[0] + added, rendered.content)
+        rendered.content = _TOKEN.sub(
+            lambda token: token[0] if token[1] else token[0] + added, rendered.content
+        )
         if rendered.has_header("Content-Length"):
             rendered["Content-Length"] = str(len(rendered.content))
 
