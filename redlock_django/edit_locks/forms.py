@@ -108,7 +108,8 @@ class ComparedForm(_ModelForm):
     def edit_others(self) -> dict[str, list[str]]:
         """Return the initial values of fields that are no columns: they may be saved elsewhere.
 
-        Disabled fields are left out: their value is what the form has just read.
+        Left out are disabled fields, whose value is what the form has just read, and callables,
+        whose value may differ each time.
         """
         options = self.instance._meta
         known = {one.name for one in [*options.concrete_fields, *options.many_to_many]}
@@ -189,7 +190,8 @@ class ComparedForm(_ModelForm):
             for column in columns(type(row)):
                 if not column.primary_key and column.name not in old:
                     if isinstance(column, models.FileField):
-                        row.__dict__.pop(column.attname, None)  # an image that replaces one is read
+                        # With a previous value, an ImageField opens its file for the size.
+                        row.__dict__.pop(column.attname, None)
                     setattr(row, column.attname, getattr(stored, column.attname))
 
     def note_editors(self, editors: Sequence[tuple[models.Model, object]]) -> None:
@@ -244,7 +246,7 @@ class ComparedForm(_ModelForm):
 def locked_row(row: models.Model, saving: SavingTransaction) -> models.Model | None:
     """Return the row as it is now, locked until it is saved; None if it has been deleted.
 
-    A view locks the row before it makes the form, which then gets what the view has read.
+    A view calls it before it makes the form; the form then gets the same row without a query.
     """
     if saving.locked is not None and saving.locked[0] is row:
         return saving.locked[1]

@@ -54,7 +54,7 @@ def _text(row: models.Model, field: models.Field[Any, Any]) -> str | None:
     value = getattr(row, field.attname)
     if value is None:
         return None
-    # That of a JSONField is not a string, unless the stored value is one.
+    # value_to_string() of a JSONField returns the stored value, which need not be a string.
     text: Any = str(value) if field.is_relation else field.value_to_string(row)
     return json.dumps(text, sort_keys=True, default=str)
 
