@@ -26,6 +26,16 @@ DATABASE = "redlock_django.backends.database.DatabaseBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
 
 
+def wrapping(view: Any) -> Any:
+    """A decorator of the site."""
+
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
 @pytest.fixture
 def memory(settings: Settings) -> None:
     """Keep the locks in the memory of this process."""

@@ -20,7 +20,7 @@ from pytest_django import Settings
 from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wrapping
 
 Urls = Callable[..., None]
 Decorator = Callable[[Any], Any]
@@ -47,14 +47,6 @@ def pay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
 
 async def apay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
     return HttpResponse()
-
-
-def wrapping(view: Any) -> Any:
-    @functools.wraps(view)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return view(*args, **kwargs)
-
-    return wrapper
 
 
 def instance(decorate: Decorator) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import inspect
 import weakref
@@ -37,6 +36,7 @@ from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web import view_kinds
 from tests.app.checking import found
+from tests.app.conftest import wrapping
 
 Urls = Callable[..., None]
 locked = lock_resource("order:7")
@@ -87,14 +87,6 @@ def test_a_lock_around_an_idempotent_handler_is_an_error(urls: Urls) -> None:
     urls(path("", Handler.as_view()))
     with pytest.raises(InvalidRedlock, match="@idempotent is"):
         Client().post("/")
-
-
-def wrapping(view: Any) -> Any:
-    @functools.wraps(view)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return view(*args, **kwargs)
-
-    return wrapper
 
 
 class Sync(View):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -32,6 +31,7 @@ from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
+from tests.app.conftest import wrapping
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -41,16 +41,6 @@ number = count()  # older versions of django-ninja want a namespace for each API
 # One owner for all callers: the scope does not separate them.
 shared = idempotent(anonymous_scope=lambda request, **_: "all")
 locked = lock_resource("order:7")
-
-
-def wrapping(view: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator of the site."""
-
-    @functools.wraps(view)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return view(*args, **kwargs)
-
-    return wrapper
 
 
 @pytest.fixture(autouse=True)

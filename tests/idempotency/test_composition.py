@@ -25,7 +25,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.transactions import TransactionMarker, transactions_of
 from tests.app.checking import found
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, wrapping
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -38,16 +38,6 @@ ORDER = ["lock", "lock", "BEGIN", "view", "guard", "COMMIT", "release", "release
 @pytest.fixture(autouse=True)
 def _nothing_in_the_view() -> None:
     in_the_view.clear()
-
-
-def wrapping(view: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator of the site between the two."""
-
-    @functools.wraps(view)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return view(*args, **kwargs)
-
-    return wrapper
 
 
 def function(request: HttpRequest, **_: Any) -> HttpResponse:
