@@ -93,13 +93,6 @@ def atomic_aliases(view: Any) -> list[str]:
     return TransactionMarker(excluded).atomic_aliases()
 
 
-def refused_aliases(view: Any) -> list[str]:
-    """Return the database aliases whose ATOMIC_REQUESTS makes each request to a view fail."""
-    if not is_async_view(view):
-        return []
-    return TransactionMarker(getattr(view, "_non_atomic_requests", ())).atomic_aliases()
-
-
 def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
     """Return the aliases of the transactions that are open around a handler, and what opens them.
 

@@ -18,7 +18,7 @@ from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import (
     ViewHandler,
     handlers_of,
-    refused_aliases,
+    is_async_view,
     transactions_around,
 )
 from redlock_django.checks.lock_order import (
@@ -36,7 +36,7 @@ from redlock_django.locking.transactions.open_transactions import READ_COMMITTED
 from redlock_django.web.name_templates import Template
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
-from redlock_django.web.transactions import OUTSIDE, view_name
+from redlock_django.web.transactions import OUTSIDE, transaction_marker, view_name
 from redlock_django.web.view_kinds import opens_transaction, records_requests
 
 
@@ -229,7 +229,7 @@ def _route_errors(
 def _async_under_transactions(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
     """Yield E062 for an async view that is locked or idempotent, under ATOMIC_REQUESTS."""
     functions = [view, *(handler.function for handler in handlers)]
-    aliases = refused_aliases(view)
+    aliases = transaction_marker(view).atomic_aliases() if is_async_view(view) else []
     if aliases and any(opens_transaction(each) or records_requests(each) for each in functions):
         yield Error(
             f"{view_name(view)} is an async view, and ATOMIC_REQUESTS is True for the database "
