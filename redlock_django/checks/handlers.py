@@ -41,11 +41,11 @@ class ViewHandler(NamedTuple):
 def handlers_of(view: Any) -> Iterator[ViewHandler]:
     """Yield the handler methods of a view class, or the functions of a django-ninja path.
 
-    The function that a `partial` or an instance calls is one, if it is decorated and the view is
-    not.
+    A decorated function is one, too, if the `partial`, instance or wrapper that calls it lacks its
+    attributes.
     """
     yield from _operations_of(view)
-    yield from _called_by(view)
+    yield from _hidden_in(view)
     owner: Any = class_of(view)
     for name, function, methods in class_handlers(view):
         yield ViewHandler(f"{view_name(owner)}.{name}", api_view_function(function), methods)
@@ -61,19 +61,13 @@ def _operations_of(view: Any) -> Iterator[ViewHandler]:
                 yield ViewHandler(view_name(function), handler, frozenset(operation.methods))
 
 
-def _called_by(view: Any) -> Iterator[ViewHandler]:
-    """Yield the function with attributes of this package that its `partial` or instance lacks."""
+def _hidden_in(view: Any) -> Iterator[ViewHandler]:
+    """Yield the function with attributes of this package that what calls it lacks."""
     given: dict[str, object] = {}
-    while view is not None:
+    while (called := called_by(view)) is not None:
         if isinstance(view, partial):
             given |= view.keywords
-            called = view.func
-        elif hasattr(view, "__wrapped__"):
-            view = view.__wrapped__
-            continue
-        elif inspect.isroutine(view) or not inspect.isfunction(called := type(view).__call__):
-            return
-        if _is_decorated(called) and not _is_decorated(view):
+        if is_decorated(called) and not is_decorated(view):
             yield ViewHandler(view_name(called), called, _METHODS, given)
         view = called
 
@@ -81,7 +75,18 @@ def _called_by(view: Any) -> Iterator[ViewHandler]:
 _METHODS = frozenset(map(str.upper, View.http_method_names))
 
 
-def _is_decorated(view: Any) -> bool:
+def called_by(view: Any) -> Any:
+    """Return what a `partial`, a decorator or an instance calls, None for any other function."""
+    if isinstance(view, partial):
+        return view.func
+    if hasattr(view, "__wrapped__"):
+        return view.__wrapped__
+    called = type(view).__call__
+    return called if inspect.isfunction(called) else None
+
+
+def is_decorated(view: Any) -> bool:
+    """Return whether a view acquires a lock or records requests, at any depth."""
     return opens_transaction(view) or records_requests(view)
 
 

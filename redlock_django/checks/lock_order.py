@@ -11,7 +11,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.checks.handlers import ViewHandler
+from redlock_django.checks.handlers import ViewHandler, called_by, is_decorated
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import (
@@ -94,8 +94,7 @@ def conditions_before_lock(view: Any, handlers: Iterable[ViewHandler]) -> Iterat
     """
     owner = getattr(view, "view_class", None)
     functions = [view, getattr(owner, "dispatch", None), *(each.function for each in handlers)]
-    names = dict.fromkeys(view_name(each) for each in functions if _has_condition_above(each))
-    for name in names:
+    for name in filter(None, dict.fromkeys(map(_below_condition, functions))):
         yield checks.Warning(
             f"{name}: @condition, @etag or @last_modified is above @lock_resource or @idempotent, "
             "so If-Match is compared before the lock is acquired: of two requests with one ETag, "
@@ -106,23 +105,21 @@ def conditions_before_lock(view: Any, handlers: Iterable[ViewHandler]) -> Iterat
         )
 
 
-def _has_condition_above(view: Any) -> bool:
-    """Return whether a view has a lock or a record, with a condition of Django around it."""
-    if not (opens_transaction(view) or records_requests(view)):
-        return False  # `_in_order` would call its decorators
-    found = False
-    while view is not None:
-        function = _in_order(view)
+def _below_condition(view: Any) -> str | None:
+    """Return the name of what a view locks or records with a condition of Django around it."""
+    name, found = None, False
+    for function in called_functions(view):
         module = module_of(function)
-        if module.startswith("redlock_django.") and module != _VERIFIED_BY:
-            return found
+        if is_decorated(function):
+            name = name or view_name(function)
+            if module.startswith("redlock_django.") and module != _VERIFIED_BY:
+                return name if found else None
         code = getattr(function, "__code__", None)
         found = found or (
             module == "django.views.decorators.http"
             and "_pre_process_request" in getattr(code, "co_freevars", ())
         )
-        view = getattr(function, "__wrapped__", None)
-    return False
+    return None
 
 
 def refused_decorators(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
@@ -181,9 +178,24 @@ def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
         view = getattr(view, "__wrapped__", None)
 
 
+def called_functions(view: Any) -> Iterator[Any]:
+    """Yield a view, what it calls, what that calls, and so on.
+
+    The decorators of `method_decorator` are called, if one of them locks or records.
+    """
+    while view is not None:
+        function = _in_order(view) if is_decorated(view) else view
+        yield function
+        view = called_by(function)
+
+
 def module_of(view: Any) -> str:
-    """Return the module in which a wrapper is defined; `__module__` is that of the view."""
-    return str(getattr(view, "__globals__", {}).get("__name__", ""))
+    """Return the module in which a wrapper is defined; `__module__` is that of the view.
+
+    Of an instance, it is that of its `__call__`; a `partial` has none.
+    """
+    function = view if hasattr(view, "__globals__") else type(view).__call__
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
 def _login_check(view: Any, *, by_rule: bool) -> str | None:

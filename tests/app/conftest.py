@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from asgiref.sync import markcoroutinefunction
 from django.db import connection
+from django.http import HttpRequest, HttpResponse
 from django.urls import clear_url_caches
 from pytest_django import Settings
 
@@ -34,6 +36,26 @@ def wrapping(view: Any) -> Any:
         return view(*args, **kwargs)
 
     return wrapper
+
+
+def instance(decorate: Callable[[Any], Any]) -> Any:
+    """A view that is an instance, whose `__call__` is decorated."""
+
+    class Pay:
+        @decorate
+        def __call__(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return Pay()
+
+
+def async_instance(decorate: Callable[[Any], Any]) -> Any:
+    class Pay:
+        @decorate
+        async def __call__(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return HttpResponse()
+
+    return markcoroutinefunction(Pay())
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, markcoroutinefunction
+from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
@@ -20,7 +20,7 @@ from pytest_django import Settings
 from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wrapping
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, async_instance, instance, wrapping
 
 Urls = Callable[..., None]
 Decorator = Callable[[Any], Any]
@@ -49,28 +49,16 @@ async def apay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
     return HttpResponse()
 
 
-def instance(decorate: Decorator) -> Any:
-    class Pay:
-        @decorate
-        def __call__(self, request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
-            return HttpResponse()
-
-    return Pay()
-
-
-def async_instance(decorate: Decorator) -> Any:
-    class Pay:
-        @decorate
-        async def __call__(self, request: HttpRequest, pk: int, **_: Any) -> HttpResponse:
-            return HttpResponse()
-
-    return markcoroutinefunction(Pay())
+def lacking(view: Any) -> Any:
+    """Decorate a view without its attributes."""
+    return functools.wraps(view, updated=())(lambda *args, **kwargs: view(*args, **kwargs))
 
 
 HIDING: dict[str, Callable[[Decorator], Any]] = {
     "partial": lambda decorate: partial(decorate(pay), paid=True),
     "partial of a partial": lambda decorate: partial(partial(decorate(pay), paid=True), by="card"),
     "decorated partial": lambda decorate: wrapping(partial(decorate(pay), paid=True)),
+    "decorator without its attributes": lambda decorate: lacking(decorate(pay)),
     "instance": instance,
     "instance, method_decorator": lambda decorate: instance(method_decorator(decorate)),
     "partial of an instance": lambda decorate: partial(instance(decorate), paid=True),

@@ -327,17 +327,29 @@ def audit(view: Any) -> Any:
     return audited
 
 
+class Audit:
+    """A decorator of the site that is a class."""
+
+    def __init__(self, view: Any) -> None:
+        functools.update_wrapper(self, view)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("never")
+
+
 @pytest.mark.parametrize(
     ("view", "warned"),
     [
         (audit(function), True),
         (csrf_exempt(audit(login_required(function))), True),
         (audit(Mixin.as_view()), True),
+        (csrf_exempt(Audit(function)), True),
         (audit(idempotent(audit(HttpResponse))), True),
         (csrf_exempt(login_required(function)), False),
         (locked(audit(HttpResponse)), False),
         (Mixin.as_view(), False),
         (audit(HttpResponse), False),
+        (login_required(locked(Audit(HttpResponse))), False),
     ],
 )
 def test_a_decorator_that_loses_its_transaction(

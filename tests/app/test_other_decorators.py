@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from testproject.shop.models import Order
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, async_instance, instance
 
 Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
@@ -200,6 +201,17 @@ class EtagOnViewSet(ViewSet):  # type: ignore[misc]
         (EtagOnHandler.as_view(), ".post"),
         (EtagOnDispatch.as_view(), ".dispatch"),
         (EtagOnMixin.as_view(), ".dispatch"),
+        (etag(version)(partial(locked(pay))), ".pay"),
+        (condition(version)(partial(locked(apay))), ".apay"),
+        (partial(etag(version)(idempotent(pay))), ".pay"),
+        (etag(version)(instance(locked)), ".Pay.__call__"),
+        (condition(version)(async_instance(locked)), ".Pay.__call__"),
+        (require_POST(instance(method_decorator([etag(version), locked]))), ".__call__"),
+        (etag(version)(partial(instance(method_decorator(locked)))), ".__call__"),
+        (partial(locked(etag(version)(pay))), None),
+        (locked(etag(version)(partial(pay))), None),
+        (instance(method_decorator([locked, etag(version)])), None),
+        (etag(version)(instance(require_POST)), None),
         (locked(etag(version)(pay)), None),
         (etag(version)(pay), None),
         (EtagInside.as_view(), None),
