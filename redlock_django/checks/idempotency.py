@@ -24,7 +24,7 @@ from redlock_django.checks.handlers import (
     records_around,
     transactions_around,
 )
-from redlock_django.checks.lock_order import module_of
+from redlock_django.checks.lock_order import called_functions, module_of
 from redlock_django.checks.views import errors_of_views
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
@@ -159,23 +159,31 @@ def _unverified(view: Any) -> Iterator[CheckMessage]:
 
     A decorator of the site may do so, and so may a framework or a class with a dispatch of its own.
     """
-    options = getattr(view, "idempotent_options", None)
-    if not (isinstance(options, IdempotentOptions) and options.scope is not None):
-        return
-    if is_verified(view) or checks_user(view) or not getattr(view, "csrf_exempt", False):
-        return
-    function = view
-    while not is_recording_wrapper(function):
-        if not module_of(function).startswith(("django.views.decorators.", "redlock_django.")):
-            return
-        function = function.__wrapped__
-    yield checks.Warning(
-        f"{view_name(view)}: nothing around @idempotent verifies who has sent an event, so any "
-        "client can use up the ids of events, and the real ones are then not run.",
-        hint="Put @verified_by(...) above @idempotent. If a middleware or a server in front of the "
-        "site verifies the sender, silence this check.",
-        id="redlock_django.W052",
-    )
+    webhooks = [name for name, options in _idempotent_views(view) if options.scope is not None]
+    if webhooks and getattr(view, "csrf_exempt", False) and not _may_be_verified(view):
+        yield checks.Warning(
+            f"{webhooks[0]}: nothing around @idempotent verifies who has sent an event, so any "
+            "client can use up the ids of events, and the real ones are then not run.",
+            hint="Put @verified_by(...) above @idempotent. If a middleware or a server in front of "
+            "the site verifies the sender, silence this check.",
+            id="redlock_django.W052",
+        )
+
+
+_NOT_VERIFYING = ("django.views.decorators.", "django.utils.decorators", "redlock_django.")
+
+
+def _may_be_verified(view: Any) -> bool:
+    """Return whether code around the first `@idempotent` of a view may verify a request."""
+    for function in called_functions(view):
+        if is_verified(function) or checks_user(function):
+            return True
+        if is_recording_wrapper(function):
+            return False
+        module = module_of(function)  # a `partial` has none, and verifies nothing
+        if module and not module.startswith(_NOT_VERIFYING):
+            return True
+    return True
 
 
 def _shared_scopes() -> Iterator[CheckMessage]:

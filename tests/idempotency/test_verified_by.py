@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from typing import Any, cast
 
@@ -34,9 +35,9 @@ from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from tests.app.checking import found
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, instance
 from tests.idempotency.conftest import Site, make_order, orders
-from tests.idempotency.webhook_views import ROWS, receive, views_of
+from tests.idempotency.webhook_views import ROWS, areceive, receive, views_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
@@ -343,6 +344,16 @@ def of_the_site(view: Any) -> Any:
     return wrapper
 
 
+class OfTheSite:
+    """A decorator of the site that is a class, and may verify."""
+
+    def __init__(self, view: Any) -> None:
+        functools.update_wrapper(self, view)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("never")
+
+
 class Mixed(IdempotentMixin, View):
     idempotent_options = STRIPE
 
@@ -357,6 +368,12 @@ UNVERIFIED: dict[str, Any] = {
     "a lock inside": csrf_exempt(once(locked(receive))),
     "a lock outside": csrf_exempt(locked(once(receive))),
     "class": csrf_exempt(Mixed.as_view()),
+    "partial": csrf_exempt(partial(once(receive))),
+    "partial around a lock": csrf_exempt(partial(locked(once(receive)))),
+    "async partial": csrf_exempt(partial(once(areceive))),
+    "instance": csrf_exempt(instance(once)),
+    "instance, method_decorator": csrf_exempt(instance(method_decorator([locked, once]))),
+    "partial of an instance": csrf_exempt(partial(instance(once))),
 }
 VERIFIED: dict[str, Any] = {
     "verified": csrf_exempt(verified(once(receive))),
@@ -367,6 +384,13 @@ VERIFIED: dict[str, Any] = {
     "the key of a user": csrf_exempt(idempotent(key="json:id")(receive)),
     "no key of a sender": csrf_exempt(idempotent(receive)),
     "class": Signed.as_view(),
+    "partial": csrf_exempt(partial(verified(once(receive)))),
+    "around a partial": csrf_exempt(verified(partial(once(receive)))),
+    "partial with CSRF protection": partial(csrf_exempt(once(receive))),
+    "a decorator of the site in a partial": csrf_exempt(partial(of_the_site(once(receive)))),
+    "a login in an instance": csrf_exempt(instance(method_decorator([login_required, once]))),
+    "instance": csrf_exempt(instance(lambda call: method_decorator(verified)(once(call)))),
+    "an instance of the site": csrf_exempt(OfTheSite(once(receive))),
 }
 
 
