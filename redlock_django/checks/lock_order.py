@@ -128,14 +128,12 @@ def refused_decorators(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[C
     `method_decorator` decorates a method at each request, and the decorator of a `dispatch` sees no
     handler. On a function, the same decorators are refused when it is decorated.
     """
-    owner = class_of(view)
-    if owner is None:
-        return
+    owner: type = class_of(view) or object
     functions = [handler.function for handler in handlers]
     dispatches = [vars(base).get("dispatch") for base in owner.__mro__]
-    errors = [_refusal(function, owner) for function in (*dispatches, *functions)]
-    records_around = records_requests(view)
-    if opens_transaction(view) and not records_around and any(map(records_requests, functions)):
+    errors = [_refusal(function, owner) for function in (view, *dispatches, *functions)]
+    is_locked_class = owner is not object and opens_transaction(view)
+    if is_locked_class and not records_requests(view) and any(map(records_requests, functions)):
         errors.append(not_adjacent_error(view))
     for text in dict.fromkeys(str(error) for error in errors if error is not None):
         yield checks.Error(text, id="redlock_django.E061")

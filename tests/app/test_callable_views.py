@@ -180,6 +180,45 @@ def test_an_async_view_of_a_rule_under_atomic_requests_is_found(
     assert found().keys() == {"E062"}
 
 
+APPLIED: dict[str, Callable[[Decorator], Any]] = {
+    "instance": instance,
+    "async instance": async_instance,
+    "decorated instance": lambda decorate: wrapping(instance(decorate)),
+    "partial of an instance": lambda decorate: partial(instance(decorate), paid=True),
+    "lock around an instance": lambda decorate: lock_resource("shop")(instance(decorate)),
+    "bound method": lambda decorate: instance(decorate).__call__,
+    "partial of a bound method": lambda decorate: partial(instance(decorate).__call__, paid=True),
+}
+
+
+@pytest.mark.parametrize("shape", APPLIED)
+@pytest.mark.parametrize(
+    ("decorators", "message"),
+    [
+        ([locked, lock_resource("user:<user.pk>")], "has two lock decorators"),
+        ([locked, wrapping, by_anyone], "@idempotent is below the lock, but not directly"),
+        ([by_anyone, idempotent], "decorated with @idempotent twice"),
+    ],
+)
+def test_decorators_that_each_request_of_an_instance_refuses_are_found(
+    urls: Urls, plain: None, shape: str, decorators: list[Decorator], message: str
+) -> None:
+    urls(path("<int:pk>/", APPLIED[shape](method_decorator(decorators))))
+    assert message in found()["E061"]
+    post: Any = async_to_sync(AsyncClient().post) if "async" in shape else Client().post
+    with pytest.raises(InvalidRedlock, match=message):
+        post("/7/", headers={"Idempotency-Key": "k"})
+
+
+@pytest.mark.parametrize("inside", [lambda: partial(by_anyone(pay)), lambda: instance(by_anyone)])
+def test_a_lock_around_an_idempotent_partial_or_instance_is_in_order(
+    urls: Urls, plain: None, inside: Callable[[], Any]
+) -> None:
+    urls(path("<int:pk>/", locked(inside())))
+    assert found() == {}
+    assert Client().post("/7/", headers={"Idempotency-Key": "k"}).status_code == 200
+
+
 @pytest.mark.parametrize(("name", "value"), [("cls", "x"), ("actions", ["list"])])
 def test_a_view_may_have_attributes_that_are_named_as_those_of_classes(
     urls: Urls, plain: None, name: str, value: object
