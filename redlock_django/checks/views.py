@@ -234,8 +234,9 @@ def _async_under_transactions(view: Any, handlers: Iterable[ViewHandler]) -> Ite
         yield Error(
             f"{view_name(view)} is an async view, and ATOMIC_REQUESTS is True for the database "
             f"{aliases[0]!r}, so every request to it fails.",
-            hint="Put @transaction.non_atomic_requests above the view (on the dispatch of a "
-            "class), or set ATOMIC_REQUESTS to False.",
+            hint="Put @transaction.non_atomic_requests above @lock_resource and @idempotent (of a "
+            "class: on dispatch, first in the list of @method_decorator), or set ATOMIC_REQUESTS "
+            "to False.",
             id="redlock_django.E062",
         )
 

@@ -169,6 +169,22 @@ def test_an_async_view_under_atomic_requests_is_found(
     assert post("/7/").status_code == 200
 
 
+@pytest.mark.parametrize("decorate", [locked, by_anyone])
+def test_an_async_class_is_excluded_first_in_the_list_of_its_dispatch(
+    urls: Urls, decorate: Decorator
+) -> None:
+    decorators: list[Any] = [decorate, transaction.non_atomic_requests]
+    post: Any = async_to_sync(AsyncClient().post)
+    urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(AsyncPay()).as_view()))
+    assert "first in the list of @method_decorator" in found()["E062"]
+    with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
+        post("/7/", headers={"Idempotency-Key": "k"})
+    decorators.reverse()
+    urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(AsyncPay()).as_view()))
+    assert found() == {}
+    assert post("/7/", headers={"Idempotency-Key": "k"}).status_code == 200
+
+
 @pytest.mark.parametrize("shape", ASYNC)
 def test_an_async_view_of_a_rule_under_atomic_requests_is_found(
     urls: Urls, settings: Settings, shape: str
