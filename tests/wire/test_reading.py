@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,15 +14,18 @@ from unittest.mock import Mock, patch
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.engine.protocol.statuses import GRANTED
 from redlock_django.engine.steps import Round
+from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.drivers import combiner, threads
-from redlock_django.wire.drivers.combiner import Batch, Combiner
+from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import wake_none
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
 from tests.wire.manual_links import one_link
-from tests.wire.scripted import Received, ScriptedMaster, honest, resp
+from tests.wire.scripted import Received, ScriptedMaster, honest, resp, short
+from tests.wire.test_interrupted_replies import Checks
 from tests.wire.test_link import scripted
 from tests.wire.variants import make_backend
 
@@ -112,18 +116,42 @@ def test_a_thread_is_woken_although_an_interrupt_struck_before() -> None:
         waiting.result(20)
 
 
+def test_a_thread_of_several_rounds_is_woken_although_an_interrupt_struck_at_any_moment() -> None:
+    checks = Checks()
+
+    def strike(nth: int) -> None:
+        with one_link(ThreadDriver, FOREVER) as (driver, masters, ends):
+            shared = driver.combiner
+            shared.reader = Mock(decided=False)  # so that the other thread does not read
+            rounds = [masters.acquire(), masters.acquire()]
+            waiting = threading.Thread(target=driver.run_all, args=(rounds,), daemon=True)
+            waiting.start()
+            until(lambda: shared.waiting)
+            now = wall_ns() // 1000
+            ends.say(b"".join(resp(short([number, GRANTED, now, 7])) for number in (1, 2)))
+            with suppress(KeyboardInterrupt):
+                checks.run(shared.read_idle, nth)
+            shared.wake_decided()  # as the driver does
+            shared.read_idle()
+            waiting.join(20)
+            assert not waiting.is_alive()
+            driver.close()
+
+    checks.everywhere(strike, least=10)
+
+
 def test_a_thread_that_leaves_wakes_another_thread_if_no_thread_reads() -> None:
     """For example, a thread that was woken to read, but was decided or interrupted meanwhile."""
     driver = make_backend(["unix:///nowhere"]).thread_driver()
     shared = driver.combiner
-    decided, waiting, sleeping = (Batch(pending) for pending in (0, 1, 1))
+    decided, waiting, sleeping = (Mock(decided=is_decided) for is_decided in (True, False, False))
     wakes = [Mock(), Mock(), Mock()]
     for other, wake in zip((decided, waiting, sleeping), wakes, strict=True):
         other.wake = wake
     shared.waiting = {decided: None, waiting: None}
     shared.sleeping = {sleeping: None}
 
-    def leave(reader: Batch | None) -> list[int]:
+    def leave(reader: Mock | None) -> list[int]:
         shared.reader = reader
         shared.leave()
         assert shared.reader is reader

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event, get_ident
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
-from redlock_django.wire.drivers.combiner import Batch
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Exchange
@@ -90,7 +89,7 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
             after()
 
         link.send_some = noted
-        combiner.waiting[Batch(0)] = None
+        combiner.waiting[Mock(decided=True)] = None
         with patch("os.sched_yield", give_way):
             try:
                 variant.acquire("first")

@@ -25,36 +25,11 @@ from operator import attrgetter
 from select import POLLIN, POLLOUT
 
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import Exchange, wake_none
+from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.wakeup import Wakeup
-
-
-class Batch:
-    """Several rounds that one thread waits for together: `decided` once all of them are.
-
-    `wake` is called then. Each round calls `count` when it is decided.
-    """
-
-    __slots__ = ("pending", "wake")
-    until = math.inf
-
-    def __init__(self, rounds: int) -> None:
-        self.pending = rounds
-        self.wake: Callable[[], object] = wake_none
-
-    @property
-    def decided(self) -> bool:
-        """True once all rounds are decided."""
-        return self.pending <= 0
-
-    def count(self) -> None:
-        """Note that one more round is decided. The driver admits one thread at a time."""
-        self.pending -= 1
-        if self.decided:
-            self.wake()
 
 
 class Poller:
@@ -120,7 +95,7 @@ class Poller:
             end.close()
 
 
-Sleeper = Exchange | Batch | Waiter
+Sleeper = Exchange | Waiter
 """A thread sleeps until one of these is decided, and until its time `until` at most."""
 Sleepers = dict[Sleeper, None]
 _is_decided = attrgetter("decided")
@@ -223,16 +198,17 @@ class Combiner:
                 self.reader = None
             self.leave()
 
-    def carry_all(self, batch: Batch, exchanges: Sequence[Exchange]) -> None:
-        """Send the rounds of a batch together, and wait until all of them are decided."""
+    def carry_all(self, exchanges: Sequence[Exchange]) -> None:
+        """Send several rounds together, and wait until all of them are decided."""
         try:
             self.queue.extend(exchanges)
             with self.mutex:
                 self.send_all()
-            while True:
-                if batch.decided:
-                    break
-                self.wait(batch, self.waiting, self._master_timeout)
+            for exchange in exchanges:
+                while True:
+                    if exchange.decided:
+                        break
+                    self.wait(exchange, self.waiting, self._master_timeout)
         except BaseException:
             for exchange in exchanges:
                 exchange.abandon()

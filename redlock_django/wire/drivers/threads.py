@@ -17,7 +17,7 @@ from typing import Any
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.combiner import Batch, Combiner, Poller
+from redlock_django.wire.drivers.combiner import Combiner, Poller
 from redlock_django.wire.drivers.reentrancy import Interrupting, Running
 from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.link.master import Master
@@ -198,8 +198,7 @@ class ThreadDriver:
         """Send several rounds together, and wait until all of them are decided."""
         if clock() - self.combiner.last_look > IDLE:
             self.combiner.read_idle()
-        batch = Batch(len(steps))
-        self.combiner.carry_all(batch, [self._exchange(step, batch.count) for step in steps])
+        self.combiner.carry_all([self._exchange(step, wake_none) for step in steps])
         self.tender.wake()
 
     def _sleep(self, waiter: Waiter, pause: Pause) -> None:
