@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
 from types import CodeType, FrameType
@@ -18,6 +19,7 @@ import pytest
 
 from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.wire.drivers.loop import _complete
 from redlock_django.wire.judging.late_masters import LONGEST
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.links.links import Links
@@ -146,6 +148,8 @@ def test_an_interrupt_while_replies_are_read_costs_no_link(answer: str, cut: int
         with manual_links(1) as links:
             link, exchange = links.link(0), links.ask(links.acquire())
             released = links.ask(links.release())
+            answered: list[Any] = [Future(), Future()]
+            exchange.wake, released.wake = (partial(_complete, future) for future in answered)
             reply = [exchange.number, status, links.time.wall, *rest]
             data = resp(short(reply) if answer.endswith("short") else reply)
             links.say(0, data[:cut])
@@ -155,6 +159,7 @@ def test_an_interrupt_while_replies_are_read_costs_no_link(answer: str, cut: int
             links.read(links.masters[0])
             assert exchange.decided
             assert released.decided
+            assert [future.done() for future in answered] == [True, True]
             _goes_on(links, link)
 
     checks.everywhere(strike, least=10)

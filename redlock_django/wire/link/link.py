@@ -109,7 +109,7 @@ class Exchange(Owed):
     together.
     """
 
-    __slots__ = ("asked", "decided", "grant", "refusal", "tally", "wake")
+    __slots__ = ("asked", "decided", "grant", "notified", "refusal", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     kind = Kind.COMMAND
     mode = ""
@@ -120,7 +120,7 @@ class Exchange(Owed):
         self.number = number
         self.wake = wake
         self.grant = None
-        self.decided = False
+        self.decided = self.notified = False
 
     @property
     def exchange(self) -> Exchange:
@@ -133,7 +133,7 @@ class Exchange(Owed):
             verdict = self.tally.grant(master, vote.time, vote.fences)
         else:
             verdict = self.tally.cast(master, vote)
-        if verdict is not PENDING and not self.decided:
+        if verdict is not PENDING and not self.notified:
             self.decide()
 
     def decide(self) -> None:
@@ -143,11 +143,13 @@ class Exchange(Owed):
         # as long.
         self.decided = True
         self.wake()
-        self.wake = wake_none  # last: after an interrupt, `Combiner.wake_decided` calls it again
+        # Last: after an interrupt, the reply is counted again, or `Combiner.wake_decided` calls it.
+        self.notified, self.wake = True, wake_none
 
     def abandon(self) -> None:
         """Note that callers do not wait any more: do not send a retry of this round."""
-        self.decided, self.wake = True, wake_none
+        self.decided = self.notified = True
+        self.wake = wake_none
 
 
 class Link:

@@ -130,7 +130,7 @@ class Inbox:
                     break
                 size = len(grant)
                 verdict = exchange.tally.grant(master.index, 0, ())
-                if verdict is not PENDING and not exchange.decided:
+                if verdict is not PENDING and not exchange.notified:
                     exchange.decide()
             elif len(data) >= REFUSAL_SIZE and data[1] == REFUSES:
                 head, time, ttl, fence, rival = read_refusal(data)
@@ -138,7 +138,7 @@ class Inbox:
                     break
                 size = REFUSAL_SIZE
                 verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
-                if verdict is not PENDING and not exchange.decided:
+                if verdict is not PENDING and not exchange.notified:
                     exchange.decide()
             elif len(data) >= GRANT_SIZE:
                 head, time, fence = read_grant(data)
@@ -147,10 +147,10 @@ class Inbox:
                 size = GRANT_SIZE
                 verdict = exchange.tally.grant(master.index, time, (fence,))
                 if verdict is not PENDING:
-                    if not exchange.decided:
-                        exchange.decide()
-                    elif verdict is LOST:
+                    if verdict is LOST and exchange.decided:
                         self._outbox.undo_late(master, exchange)
+                    if not exchange.notified:
+                        exchange.decide()
             else:
                 break
             # Last, as in `_answer`. No signal is handled in between, because nothing is called.
