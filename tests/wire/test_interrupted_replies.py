@@ -124,8 +124,8 @@ class Checks:
 @cache
 def _checks_of(code: CodeType) -> set[int]:
     """Return the offsets of the instructions after which Python handles signals."""
-    names = ("CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD")
-    return {each.offset for each in dis.get_instructions(code) if each.opname in names}
+    names = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
+    return {each.offset for each in dis.get_instructions(code) if each.opname.startswith(names)}
 
 
 def _goes_on(links: ManualLinks, link: Link) -> None:
