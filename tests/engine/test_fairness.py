@@ -375,8 +375,8 @@ def _the_first_to_ask(patch: Patch) -> None:
 def _the_last_ticket_first(patch: Patch) -> None:
     real = Queues.stand
 
-    def stand(self: Queues, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
-        return real(self, key, waiter, 4e15 - ticket, lasts)
+    def stand(self: Queues, key: str, waiter: bytes, ticket: float, *rest: Any) -> int:
+        return real(self, key, waiter, 4e15 - ticket, *rest)
 
     patch.setattr(Queues, "stand", stand)
 
@@ -384,8 +384,8 @@ def _the_last_ticket_first(patch: Patch) -> None:
 def _a_new_ticket_each_time(patch: Patch) -> None:
     real = Queues.stand
 
-    def stand(self: Queues, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
-        return real(self, key, waiter, self._keyspace.time(), lasts)
+    def stand(self: Queues, key: str, waiter: bytes, ticket: float, *rest: Any) -> int:
+        return real(self, key, waiter, self._keyspace.time(), *rest)
 
     patch.setattr(Queues, "stand", stand)
 
