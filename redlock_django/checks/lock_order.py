@@ -18,6 +18,7 @@ from redlock_django.web.transactions import (
     TransactionMarker,
     not_adjacent_error,
     place_of_lock,
+    transaction_marker,
     view_name,
 )
 from redlock_django.web.view_kinds import (
@@ -174,6 +175,27 @@ def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
                 id="redlock_django.W016",
             )
         view = getattr(view, "__wrapped__", None)
+
+
+def lost_exclusions(view: Any) -> Iterator[CheckMessage]:
+    """Yield W063 for an exclusion of ATOMIC_REQUESTS that the view of a class does not have.
+
+    `method_decorator` gives a method the attributes of each decorator, and the marker of a lock
+    replaces that of a decorator below it.
+    """
+    dispatch = getattr(class_of(view), "dispatch", None)
+    if not is_decorated(dispatch):
+        return
+    meant = transaction_marker(_in_order(dispatch))
+    for alias in transaction_marker(view).atomic_aliases():
+        if meant.excludes(alias):
+            yield checks.Warning(
+                f"{view_name(view)}: @transaction.non_atomic_requests is below @lock_resource or "
+                "@idempotent in a list of @method_decorator, where it has no effect, so "
+                f"ATOMIC_REQUESTS of the database {alias!r} applies to the view.",
+                hint="Put it first in the list.",
+                id="redlock_django.W063",
+            )
 
 
 def called_functions(view: Any) -> Iterator[Any]:

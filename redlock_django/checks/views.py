@@ -26,6 +26,7 @@ from redlock_django.checks.lock_order import (
     decorators_outside_transaction,
     locked_twice,
     login_inside_lock,
+    lost_exclusions,
     refused_decorators,
 )
 from redlock_django.checks.middleware import revision_databases
@@ -51,7 +52,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
     locked in the store and in a transaction. W049: a template that is locked with two limits.
     E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the
     lock. E061: decorators of a class that every request refuses. E062: an async
-    view under ATOMIC_REQUESTS.
+    view under ATOMIC_REQUESTS. W063: an exclusion of ATOMIC_REQUESTS that has no effect.
     """
     errors = partial(_route_errors, planned=_planned(), invalid=_invalid_aliases())
     return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
@@ -195,6 +196,7 @@ def _route_errors(
     option_errors = partial(_option_errors, invalid=invalid)
     yield from option_errors(view_name(view), view, route)
     yield from decorators_outside_transaction(view)
+    yield from lost_exclusions(view)
     handlers = list(handlers_of(view))
     yield from conditions_before_lock(view, handlers)
     yield from login_inside_lock(view, handlers, rule=planned.get(route.pattern))

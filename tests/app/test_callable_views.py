@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -170,19 +170,55 @@ def test_an_async_view_under_atomic_requests_is_found(
 
 
 @pytest.mark.parametrize("decorate", [locked, by_anyone])
-def test_an_async_class_is_excluded_first_in_the_list_of_its_dispatch(
-    urls: Urls, decorate: Decorator
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exclusion_below_the_lock_of_a_dispatch_has_no_effect(
+    urls: Urls, decorate: Decorator, is_async: bool
 ) -> None:
-    decorators: list[Any] = [decorate, transaction.non_atomic_requests]
-    post: Any = async_to_sync(AsyncClient().post)
-    urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(AsyncPay()).as_view()))
-    assert "first in the list of @method_decorator" in found()["E062"]
-    with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
-        post("/7/", headers={"Idempotency-Key": "k"})
-    decorators.reverse()
-    urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(AsyncPay()).as_view()))
+    class Sync(View):
+        def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse("atomic" if connection.in_atomic_block else "")
+
+    def put(*decorators: Decorator) -> None:
+        owner: Any = type("Pay", (AsyncPay() if is_async else Sync,), {})
+        urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(owner).as_view()))
+
+    post: Any = async_to_sync(AsyncClient().post) if is_async else Client().post
+    put(decorate, transaction.non_atomic_requests)
+    assert "ATOMIC_REQUESTS of the database 'default' applies" in found()["W063"]
+    if is_async:
+        assert "first in the list of @method_decorator" in found()["E062"]
+        with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
+            post("/7/", headers={"Idempotency-Key": "k"})
+    else:
+        assert post("/7/").content == b"atomic"
+    put(transaction.non_atomic_requests, decorate)
     assert found() == {}
-    assert post("/7/", headers={"Idempotency-Key": "k"}).status_code == 200
+    # A record of the database is committed with its view in any case.
+    assert post("/7/").content == (b"" if is_async or decorate is locked else b"atomic")
+
+
+@pytest.mark.parametrize("decorate", [locked, by_anyone])
+def test_a_dispatch_without_a_lost_exclusion_is_in_order(urls: Urls, decorate: Decorator) -> None:
+    @method_decorator(transaction.non_atomic_requests, name="dispatch")
+    class Excluded(View):
+        pass
+
+    @method_decorator(decorate, name="dispatch")
+    class Atomic(View):
+        pass
+
+    @method_decorator(decorate, name="dispatch")
+    class Apart(Excluded):
+        pass
+
+    for view in (
+        decorate(Excluded.as_view()),
+        transaction.non_atomic_requests(Atomic.as_view()),
+        Atomic.as_view(),
+        Apart.as_view(),
+    ):
+        urls(path("<int:pk>/", view))
+        assert found() == {}
 
 
 @pytest.mark.parametrize("shape", ASYNC)
