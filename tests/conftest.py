@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import ExitStack
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -22,9 +23,17 @@ from django.db import connections
 from hypothesis import HealthCheck, settings
 
 from redlock_django.backends.database.settings import _new_temporary_file
+from redlock_django.conf.settings import check_installed
+from redlock_django.idempotency.flow import attempt
+from redlock_django.locking import events, leader, registry
+from redlock_django.locking.counters import counters
+from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
+from redlock_django.operate.contention import recorder
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
+from redlock_django.web.options import _waiting
+from redlock_django.web.rules import rules
 from testproject.shop.serving import serving
 from tests.looking import looking_at
 from tests.ports import free_port
@@ -189,6 +198,28 @@ def pytest_runtest_setup() -> None:
     while any(thread.name.startswith("redlock-dial-") for thread in threading.enumerate()):
         assert time.monotonic() < deadline, "An earlier test left a client open that connects."
         time.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def _no_state_of_earlier_tests() -> Iterator[None]:
+    """Reset every register of the process after each test, so that tests pass in any order.
+
+    Settings that a test changed are those of the site again by then: this fixture is set up first.
+    """
+    yield
+    locks.close()
+    rules.remove()
+    counters._reset()
+    recorder._reset()
+    _waiting._reset()
+    attempt._recorded = count(1)  # every twentieth request deletes rows
+    events.observers.clear()
+    leader._terms.clear()
+    registry._held_leases.clear()
+    registry._acquired_here.set(())
+    check_installed.cache_clear()
+    if "__del__" in vars(Lock):  # set by the first lock of a process with DEBUG
+        del Lock.__del__  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,6 @@ Elsewhere = Callable[[str], AbstractContextManager[None]]
 @pytest.fixture(autouse=True)
 def backend(settings: Settings) -> MemoryBackend:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": THREE}}
-    counters._reset()
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     return backend

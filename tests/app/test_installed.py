@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +24,9 @@ MISSING = "'redlock_django' is missing in INSTALLED_APPS.* Add it, and run 'mana
 
 
 @pytest.fixture(autouse=True)
-def _not_installed(settings: Settings) -> Iterator[None]:
+def _not_installed(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     settings.INSTALLED_APPS = [a for a in settings.INSTALLED_APPS if a != "redlock_django"]
-    check_installed.cache_clear()
-    yield
     check_installed.cache_clear()
 
 

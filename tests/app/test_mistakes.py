@@ -6,7 +6,7 @@ import asyncio
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,7 +30,6 @@ from redlock_django import (
     transaction_lock,
 )
 from redlock_django.exceptions import AlreadyHeld, BadName, InvalidRedlock, ResourceLocked
-from redlock_django.locking.lock import Lock
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
 from tests.app.conftest import MEMORY
@@ -278,9 +277,7 @@ def test_the_check_names_the_function_of_an_api_view(urls: Urls) -> None:
 
 
 @pytest.fixture
-def hints(
-    settings: Settings, caplog: pytest.LogCaptureFixture
-) -> Iterator[Callable[[], list[str]]]:
+def hints(settings: Settings, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return the hints about unused locks of a developer's process."""
     settings.DEBUG = True
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}  # a new alias, whose first use is next
@@ -288,9 +285,7 @@ def hints(
     def logged() -> list[str]:
         return [r.getMessage() for r in caplog.records if "never acquired" in r.getMessage()]
 
-    yield logged
-    if "__del__" in vars(Lock):
-        del Lock.__del__  # type: ignore[attr-defined]
+    return logged
 
 
 def test_a_lock_that_is_never_acquired_is_hinted_at(hints: Callable[[], list[str]]) -> None:

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from redlock_django.contrib.opentelemetry import observe
-from redlock_django.locking.counters import counter_types, counters
+from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import memory_masters
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(autouse=True)
-def _from_zero(settings: Settings) -> None:
+def _masters(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTERS": ["redis://u:secret@a", "redis://b", "redis://c"]}}
-    counters._reset()
 
 
 def test_a_reader_collects_all_counters() -> None:

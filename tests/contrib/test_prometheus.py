@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redlock_django import leader
 from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking.counters import counter_types, counters
+from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere, memory_masters
 
@@ -25,9 +25,8 @@ TWO = {
 
 
 @pytest.fixture(autouse=True)
-def _from_zero(settings: Settings) -> None:
+def _masters(settings: Settings) -> None:
     settings.REDLOCK = TWO
-    counters._reset()
 
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:

@@ -17,11 +17,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 NAMES = ("replayed", "conflicted", "mismatched", "uncertain")
 
 
-@pytest.fixture(autouse=True)
-def _from_zero(site: Site) -> None:
-    counters._reset()
-
-
 def counted() -> dict[str, int]:
     return {name: n for name in NAMES if (n := getattr(counters["default"], name))}
 

@@ -41,7 +41,6 @@ def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
                 **section,
             }
         }
-        counters._reset()
         backend = locks["default"].backend
         assert isinstance(backend, RedisBackend)
         return backend

@@ -53,8 +53,6 @@ def masters(settings: Settings, db: None) -> Iterator[MemoryBackend]:
         "default": {**three, "RECORD_CONTENTION": True},
         "other": {"MASTERS": ["redis://d"]},
     }
-    counters._reset()
-    recorder._reset()
     with memory_masters() as backend:
         assert locks["default"].settings.record_contention
         yield backend
@@ -62,7 +60,6 @@ def masters(settings: Settings, db: None) -> Iterator[MemoryBackend]:
     for alias in ("default", "other"):
         recorder.follow(locks[alias].settings)
     assert recorder not in events.observers
-    recorder._reset()
 
 
 def written() -> dict[str, dict[str, Any]]:
