@@ -9,7 +9,6 @@ from urllib.parse import quote, unquote
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
 
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS, text
 from redlock_django.engine.inspection.printable import printable
@@ -73,12 +72,12 @@ class HeldLock(models.Model):
     """
 
     id = models.CharField("ID", max_length=2000, primary_key=True)
-    using = models.CharField(_("alias"), max_length=100)
-    resource = models.CharField(_("resource"), max_length=512)
-    fingerprint = models.CharField(_("lock"), max_length=8)
-    state = models.CharField(_("state"), max_length=20)
-    since = models.DateTimeField(_("held since"), null=True)
-    ttl = models.FloatField(_("TTL left"), null=True)
+    using = models.CharField("alias", max_length=100)
+    resource = models.CharField("resource", max_length=512)
+    fingerprint = models.CharField("lock", max_length=8)
+    state = models.CharField("state", max_length=20)
+    since = models.DateTimeField("held since", null=True)
+    ttl = models.FloatField("TTL left", null=True)
 
     objects = NoTableManager()
     holding: Holding
@@ -90,8 +89,8 @@ class HeldLock(models.Model):
         base_manager_name = "objects"
         default_permissions = ("view",)
         permissions = (("release_heldlock", "Can release a held lock by force"),)
-        verbose_name = _("held lock")
-        verbose_name_plural = _("held locks")
+        verbose_name = "held lock"
+        verbose_name_plural = "held locks"
 
     def __str__(self) -> str:
         return printable(self.resource)
@@ -126,20 +125,20 @@ class HeldLock(models.Model):
 class ForcedRelease(models.Model):
     """A release by force: a user released a lock of another holder."""
 
-    at = models.DateTimeField(_("time"), auto_now_add=True, db_index=True)
-    resource = models.CharField(_("resource"), max_length=512, db_index=True)
-    using = models.CharField(_("alias"), max_length=100)
-    fingerprint = models.CharField(_("lock"), max_length=8)
-    holder = models.JSONField(_("holder"), default=dict)
-    by = models.CharField(_("by"), max_length=200)
-    outcome = models.CharField(_("outcome"), max_length=20)
-    masters = models.JSONField(_("masters"), default=dict)
+    at = models.DateTimeField("time", auto_now_add=True, db_index=True)
+    resource = models.CharField("resource", max_length=512, db_index=True)
+    using = models.CharField("alias", max_length=100)
+    fingerprint = models.CharField("lock", max_length=8)
+    holder = models.JSONField("holder", default=dict)
+    by = models.CharField("by", max_length=200)
+    outcome = models.CharField("outcome", max_length=20)
+    masters = models.JSONField("masters", default=dict)
 
     class Meta:
         default_permissions = ("view",)
         ordering = ("-at", "-pk")
-        verbose_name = _("forced release")
-        verbose_name_plural = _("forced releases")
+        verbose_name = "forced release"
+        verbose_name_plural = "forced releases"
 
     def __str__(self) -> str:
         return f"{self.resource} ({self.fingerprint})"
@@ -177,33 +176,31 @@ class IdempotencyRecord(models.Model):
     class State(models.TextChoices):
         """The outcome of a request."""
 
-        RUNNING = "running", _("running or interrupted")
-        COMPLETED = "completed", _("completed")
-        TOMBSTONE = "tombstone", _("tombstone")
-        UNCERTAIN = "uncertain", _("uncertain")
+        RUNNING = "running", "running or interrupted"
+        COMPLETED = "completed", "completed"
+        TOMBSTONE = "tombstone", "tombstone"
+        UNCERTAIN = "uncertain", "uncertain"
 
-    key_hash: models.CharField[str, str] = models.CharField(
-        _("key hash"), max_length=64, unique=True
-    )
-    fingerprint: models.CharField[str, str] = models.CharField(_("fingerprint"), max_length=64)
+    key_hash: models.CharField[str, str] = models.CharField("key hash", max_length=64, unique=True)
+    fingerprint: models.CharField[str, str] = models.CharField("fingerprint", max_length=64)
     state: models.CharField[str, str] = models.CharField(
-        _("state"), max_length=10, choices=State, default=State.RUNNING
+        "state", max_length=10, choices=State, default=State.RUNNING
     )
-    attempt: models.CharField[str, str] = models.CharField(_("attempt"), max_length=32)
+    attempt: models.CharField[str, str] = models.CharField("attempt", max_length=32)
     owner: models.CharField[str, str] = models.CharField(
-        _("owner"), max_length=64, default="", db_default="", editable=False
+        "owner", max_length=64, default="", db_default="", editable=False
     )
-    user: models.CharField[str, str] = models.CharField(_("user"), max_length=255, blank=True)
-    method: models.CharField[str, str] = models.CharField(_("method"), max_length=10)
-    path: models.CharField[str, str] = models.CharField(_("path"), max_length=255)
-    created_at = models.DateTimeField(_("created at"), default=timezone.now)
-    completed_at = models.DateTimeField(_("completed at"), null=True)
-    expires_at = models.DateTimeField(_("expires at"), null=True, db_index=True)
-    status = models.PositiveSmallIntegerField(_("status"), null=True)
-    headers = models.JSONField(_("headers"), default=list)
-    body = models.BinaryField(_("body"), default=b"")
+    user: models.CharField[str, str] = models.CharField("user", max_length=255, blank=True)
+    method: models.CharField[str, str] = models.CharField("method", max_length=10)
+    path: models.CharField[str, str] = models.CharField("path", max_length=255)
+    created_at = models.DateTimeField("created at", default=timezone.now)
+    completed_at = models.DateTimeField("completed at", null=True)
+    expires_at = models.DateTimeField("expires at", null=True, db_index=True)
+    status = models.PositiveSmallIntegerField("status", null=True)
+    headers = models.JSONField("headers", default=list)
+    body = models.BinaryField("body", default=b"")
     is_encrypted: models.BooleanField[bool, bool] = models.BooleanField(
-        _("is encrypted"), default=False, db_default=False
+        "is encrypted", default=False, db_default=False
     )
 
     objects: ClassVar[models.Manager[IdempotencyRecord]] = IdempotencyRecordQuerySet.as_manager()
@@ -220,8 +217,8 @@ class IdempotencyRecord(models.Model):
             # For MAX_RECORDS.
             models.Index(fields=("owner", "created_at"), name="redlock_owner_created"),
         )
-        verbose_name = _("idempotency record")
-        verbose_name_plural = _("idempotency records")
+        verbose_name = "idempotency record"
+        verbose_name_plural = "idempotency records"
 
     def __str__(self) -> str:
         return f"{self.method} {self.path} ({self.key_hash[:8]})"
@@ -234,10 +231,10 @@ class LockRow(models.Model):
     clock of the database; without an index on it, PostgreSQL updates a row in its page (HOT).
     """
 
-    resource = ResourceField(_("resource"), max_length=512, primary_key=True)
+    resource = ResourceField("resource", max_length=512, primary_key=True)
     token_hash = models.CharField(max_length=32)
-    holder = models.TextField(_("holder"))
-    fence = models.BigIntegerField(_("fence"))
+    holder = models.TextField("holder")
+    fence = models.BigIntegerField("fence")
     expires_at = models.BigIntegerField()
 
     class Meta:
@@ -252,7 +249,7 @@ class WaiterRow(models.Model):
     """A waiter in the queue of one resource in `DatabaseBackend`; times as in `LockRow`."""
 
     name = models.CharField(max_length=32, db_index=True)
-    resource = ResourceField(_("resource"), max_length=512)
+    resource = ResourceField("resource", max_length=512)
     arrived_at = models.BigIntegerField()
     alive_until = models.BigIntegerField()
 

@@ -13,8 +13,6 @@ from urllib.parse import urlencode
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.db import DatabaseError
 from django.utils.formats import number_format
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from redlock_django.admin.labels import duration
 from redlock_django.conf.settings import AliasSettings
@@ -83,16 +81,16 @@ def contention_context(settings: AliasSettings, list_url: str) -> dict[str, Any]
     """Return the context of the page of an alias; `problem` is why it shows nothing, or ""."""
     problem, periods = "", []
     if not settings.record_contention:
-        problem = _(
+        problem = (
             'The contention of this alias is not recorded. To record it, set "RECORD_CONTENTION": '
-            "True in REDLOCK[%s]."
-        ) % repr(settings.alias)
+            f"True in REDLOCK[{settings.alias!r}]."
+        )
     else:
         now = this_minute()
         try:
             periods = [_period_view(settings.alias, one, now, list_url) for one in (HOUR, DAY)]
         except DatabaseError:
-            problem = _("The counts cannot be read from the database. Has it been migrated?")
+            problem = "The counts cannot be read from the database. Has it been migrated?"
     return {"problem": problem, "periods": periods}
 
 
@@ -100,9 +98,9 @@ def _period_view(alias: str, period: Period, now: int, list_url: str) -> PeriodV
     every = steps(alias, period, now)
     total, hour = total_of(every), period is HOUR
     return PeriodView(
-        name=_("Last hour") if hour else _("Last day"),
-        begin=_("1 hour ago") if hour else _("1 day ago"),
-        step=_("each bar is 1 minute") if hour else _("each bar is %s minutes") % period.step,
+        name="Last hour" if hour else "Last day",
+        begin="1 hour ago" if hour else "1 day ago",
+        step="each bar is 1 minute" if hour else f"each bar is {period.step} minutes",
         steps=period.steps,
         charts=[_refusals(total, every), _waits(total, every), _holds(total, every, period.step)],
         rows=[
@@ -114,35 +112,33 @@ def _period_view(alias: str, period: Period, now: int, list_url: str) -> PeriodV
 
 
 def _refusals(total: Contention, every: Sequence[Contention]) -> Chart:
-    text = ngettext(
-        "%(n)s lock was refused, %(all)s acquired",
-        "%(n)s locks were refused, %(all)s acquired",
-        total.refused,
-    )
-    summary = text % {"n": number_format(total.refused), "all": number_format(total.acquired)}
+    were = "lock was" if total.refused == 1 else "locks were"
+    refused, acquired = number_format(total.refused), number_format(total.acquired)
+    summary = f"{refused} {were} refused, {acquired} acquired"
     if total.unavailable:
-        summary += " · " + _("%s without a quorum") % number_format(total.unavailable)
-    return _chart("refused", _("Refusals"), summary, [one.refused for one in every], number_format)
+        summary += f" · {number_format(total.unavailable)} without a quorum"
+    return _chart("refused", "Refusals", summary, [one.refused for one in every], number_format)
 
 
 def _waits(total: Contention, every: Sequence[Contention]) -> Chart:
-    text = ngettext("%s caller waited", "%s callers waited", total.waited)
-    summary = _with_average(text % number_format(total.waited), total.average_wait)
+    callers = "caller" if total.waited == 1 else "callers"
+    text = f"{number_format(total.waited)} {callers} waited"
+    summary = _with_average(text, total.average_wait)
     waits = [one.average_wait or 0 for one in every]
-    return _chart("waited", _("Average wait"), summary, waits, _seconds)
+    return _chart("waited", "Average wait", summary, waits, _seconds)
 
 
 def _holds(total: Contention, every: Sequence[Contention], step: int) -> Chart:
-    text = ngettext("%s lock was held", "%s locks were held", total.holds)
-    summary = _with_average(text % number_format(total.holds), total.average_hold)
+    were = "lock was" if total.holds == 1 else "locks were"
+    summary = _with_average(f"{number_format(total.holds)} {were} held", total.average_hold)
     at_once = [one.held_seconds / (60 * step) for one in every]
-    return _chart("held", _("Locks held at a time"), summary, at_once, _decimal)
+    return _chart("held", "Locks held at a time", summary, at_once, _decimal)
 
 
 def _with_average(summary: str, average: float | None) -> str:
     if average is None:
         return summary
-    return summary + ", " + _("for %s on average") % _seconds(average)
+    return f"{summary}, for {_seconds(average)} on average"
 
 
 def _chart(
@@ -180,4 +176,4 @@ def _seconds(seconds: float | None) -> str:
     """Return a duration, in ms below a tenth of a second, "–" for none."""
     if seconds is None:
         return "–"
-    return duration(seconds, 1) if seconds >= 0.1 else _("%s ms") % number_format(seconds * 1000, 1)
+    return duration(seconds, 1) if seconds >= 0.1 else f"{number_format(seconds * 1000, 1)} ms"

@@ -10,7 +10,6 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
 from redlock_django.admin.read_only import ReadOnlyMixin
@@ -36,7 +35,7 @@ class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
     )
     list_filter = ("outcome", "using")
     search_fields = ("resource", "by", "fingerprint")
-    search_help_text = gettext_lazy("Search by part of the resource, the user or the lock.")
+    search_help_text = "Search by part of the resource, the user or the lock."
     fields = (
         "at",
         "released_by",
@@ -52,38 +51,38 @@ class ForcedReleaseAdmin(ReadOnlyMixin, _ModelAdmin):
     class Media:
         css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
 
-    @admin.display(description=gettext_lazy("resource"), ordering="resource")
+    @admin.display(description="resource", ordering="resource")
     def name(self, record: ForcedRelease) -> str:
         """Return the name, and the slot if it has a limit."""
         return labels.lock_name(record.resource, record.holder)
 
-    @admin.display(description=gettext_lazy("holder"))
+    @admin.display(description="holder")
     def held_by(self, record: ForcedRelease) -> SafeString:
         """Return the holder's process, and the path and user of its request."""
         return labels.holder_cell(record.holder)
 
-    @admin.display(description=gettext_lazy("released by"), ordering="by")
+    @admin.display(description="released by", ordering="by")
     def released_by(self, record: ForcedRelease) -> str:
         """Return the name of the operator who released the lock."""
         return record.by
 
-    @admin.display(description=gettext_lazy("outcome"), ordering="outcome")
+    @admin.display(description="outcome", ordering="outcome")
     def outcome_word(self, record: ForcedRelease) -> str:
         """Return the label of the outcome."""
-        return labels.outcome_label(record.outcome)
+        return record.outcome
 
-    @admin.display(description=gettext_lazy("servers"))
+    @admin.display(description="servers")
     def on_masters(self, record: ForcedRelease) -> SafeString:
         """Return on how many masters the lock was released."""
         released = sum(result == "released" for result in record.masters.values())
         return labels.master_count(released, len(record.masters))
 
-    @admin.display(description=gettext_lazy("holder"))
+    @admin.display(description="holder")
     def holder_details(self, record: ForcedRelease) -> SafeString:
         """Return every field of the holder's description."""
         return _lines(record.holder)
 
-    @admin.display(description=gettext_lazy("servers"))
+    @admin.display(description="servers")
     def each_master(self, record: ForcedRelease) -> SafeString:
         """Return the result on each master."""
         return _lines(record.masters)

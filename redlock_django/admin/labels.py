@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import django
@@ -12,14 +11,11 @@ from django.utils import formats, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
-from django.utils.translation import get_language, gettext_lazy, ngettext
-from django.utils.translation import gettext as _
+from django.utils.translation import override
 
 from redlock_django.engine.inspection.printable import printable
 
 if TYPE_CHECKING:
-    from django.utils.functional import _StrPromise as StrPromise
-
     from redlock_django.backends.inspection.results import SlotsHeld
     from redlock_django.engine.inspection.holders import Holding, HoldingState
 
@@ -31,77 +27,62 @@ class StateLabel(NamedTuple):
     """The sign, the word and the explanation of a state."""
 
     sign: str
-    word: StrPromise
-    explanation: StrPromise
+    word: str
+    explanation: str
 
 
 # Keyed by the values of HoldingState and ReleaseOutcome: every process with the admin loads this
 # module, and not what defines those.
 STATES = {
-    "held": StateLabel(
-        "●", gettext_lazy("held"), gettext_lazy("A majority of the servers stores this lock.")
-    ),
+    "held": StateLabel("●", "held", "A majority of the servers stores this lock."),
     "expiring": StateLabel(
         "◔",
-        gettext_lazy("expiring"),
-        gettext_lazy(
+        "expiring",
+        (
             "A majority of the servers stores this lock, but it expires soon and does not seem to "
             "be renewed."
         ),
     ),
     "partial": StateLabel(
         "◐",
-        gettext_lazy("partial"),
-        gettext_lazy(
+        "partial",
+        (
             "Only a minority of the servers stores this lock. It is being acquired or released, or "
             "an attempt to acquire it was not cleaned up. It excludes no client, and it expires."
         ),
     ),
     "disagreeing": StateLabel(
         "≠",
-        gettext_lazy("disagreeing"),
-        gettext_lazy(
+        "disagreeing",
+        (
             "The servers store locks of several holders, and none of them has a majority. No "
             "client holds the resource."
         ),
     ),
     "foreign": StateLabel(
         "◇",
-        gettext_lazy("foreign"),
-        gettext_lazy("Another program has set this key. Its value does not identify the holder."),
+        "foreign",
+        "Another program has set this key. Its value does not identify the holder.",
     ),
     "unclear": StateLabel(
         "?",
-        gettext_lazy("unclear"),
-        gettext_lazy(
+        "unclear",
+        (
             "Too few of the servers that answered store this lock. With the silent ones it may "
             "have a majority."
         ),
     ),
 }
 
-LIMITS_DIFFER = gettext_lazy(
+LIMITS_DIFFER = (
     "The holders of this name state different limits (1: a lock), as while a new limit is "
     "deployed. At most the largest number of clients holds it. If it stays so, two places of the "
     "code name it with different limits: run “manage.py check”."
 )
 
-OUTCOMES = {
-    "released": gettext_lazy("released"),
-    "not held": gettext_lazy("not held"),
-    "changed": gettext_lazy("changed"),
-    "no quorum": gettext_lazy("no quorum"),
-}
-
 
 def badge(state: HoldingState) -> SafeString:
     """Return a state as a sign and a word, with its explanation as a tooltip."""
-    return _badge(state, get_language())
-
-
-# Cached, because a page shows a hundred of them, and lazy translations are slow.
-@lru_cache(maxsize=100)
-def _badge(state: HoldingState, language: str | None) -> SafeString:
     label = STATES[state.value]
     return format_html(
         '<span class="redlock-badge redlock-{}" title="{}">'
@@ -119,16 +100,13 @@ def duration(value: float | None, digits: int = 1) -> str:
     Values below 20 s have `digits` digits after the decimal point.
     """
     if value is None:
-        return _("never expires")
+        return "never expires"
     if value < 100:
-        return _("%s s") % formats.number_format(value, digits if value < 20 else 0)
+        return f"{formats.number_format(value, digits if value < 20 else 0)} s"
     minutes = int(value // 60)
     if minutes < 120:
-        return _("%(minutes)s min %(seconds)s s") % {
-            "minutes": minutes,
-            "seconds": int(value % 60),
-        }
-    return _("%(hours)s h %(minutes)s min") % {"hours": minutes // 60, "minutes": minutes % 60}
+        return f"{minutes} min {int(value % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def age(since: datetime | None) -> str:
@@ -136,13 +114,16 @@ def age(since: datetime | None) -> str:
     if since is None:
         return ""
     passed = (timezone.now() - since).total_seconds()
-    return duration(max(0.0, passed), 0) if passed < 7200 else timesince(since)
+    if passed < 7200:
+        return duration(max(0.0, passed), 0)
+    with override("en"):  # as the words around it
+        return timesince(since)
 
 
 def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
     """Return a time of day or date, followed by "for 5 s" (`lasts`) or "5 s ago"."""
     if since is None:
-        return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
+        return format_html('<span class="redlock-quiet">{}</span>', "unknown")
     local = _local(since)
     today = local.date() == (timezone.localdate() if timezone.is_aware(since) else date.today())
     shown = local.isoformat(" ", "seconds")
@@ -150,7 +131,7 @@ def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
         '<time datetime="{}">{}</time> <span class="redlock-quiet">{}</span>',
         local.isoformat(timespec="seconds"),
         shown[11:19] if today else shown[:16],
-        (_("for %s") if lasts else _("%s ago")) % age(since),
+        f"for {age(since)}" if lasts else f"{age(since)} ago",
     )
 
 
@@ -166,7 +147,7 @@ def lock_name(resource: str, holder: Mapping[str, Any]) -> str:
     slot = slot_in(resource, holder)
     if slot is None:
         return printable(resource)
-    return _("%(name)s, slot %(slot)s") % {"name": printable(name_of(resource)), "slot": slot}
+    return f"{printable(name_of(resource))}, slot {slot}"
 
 
 def slots_line(slot: int | None, held: SlotsHeld | None) -> SafeString:
@@ -176,7 +157,7 @@ def slots_line(slot: int | None, held: SlotsHeld | None) -> SafeString:
     """
     lines = SafeString()
     if slot is not None:
-        parts = [_("slot %s") % slot, *([_("%s held") % str(held)] if held is not None else [])]
+        parts = [f"slot {slot}", *([f"{held!s} held"] if held is not None else [])]
         lines += format_html('<span class="redlock-line"><bdi>{}</bdi></span>', " · ".join(parts))
     if limits := different_limits(held):
         lines += format_html(
@@ -191,7 +172,7 @@ def different_limits(held: SlotsHeld | None) -> str:
     """Return "different limits: 3, 5", "" if the holders of a name agree."""
     if held is None or len(held.limits) < 2:
         return ""
-    return _("different limits: %s") % ", ".join(map(str, held.limits))
+    return f"different limits: {', '.join(map(str, held.limits))}"
 
 
 def holder_field(holder: Mapping[str, Any], name: str) -> str:
@@ -204,21 +185,21 @@ def holder_process(holder: Mapping[str, Any]) -> str:
     process = holder_field(holder, "pid")
     host, app = holder_field(holder, "host"), holder_field(holder, "app")
     release = holder_field(holder, "release")
-    return " · ".join(filter(None, (host, _("pid %s") % process if process else "", app, release)))
+    return " · ".join(filter(None, (host, f"pid {process}" if process else "", app, release)))
 
 
 def holder_cell(holder: Mapping[str, Any]) -> SafeString:
     """Return a holder in two lines: its process; the path and user of its request."""
     where = holder_process(holder)
     if not where and not holder_field(holder, "path"):
-        return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
+        return format_html('<span class="redlock-quiet">{}</span>', "unknown")
     user = holder_field(holder, "user")
     return format_html(
         '<span class="redlock-line"><bdi>{}</bdi></span>'
         '<span class="redlock-line redlock-quiet"><bdi>{}</bdi> {}</span>',
         where,
         holder_field(holder, "path"),
-        _("user %s").replace(" ", "\u00a0") % user if user else "",
+        f"user\u00a0{user}" if user else "",
     )
 
 
@@ -234,20 +215,16 @@ def missing_text(holding: Holding) -> str:
     """Return why masters that answer do not store a lock that is held, or ""."""
     if not holding.missing:
         return ""
-    return _(
-        "Not stored on %s: could not vote when the lock was acquired, or has lost its data since. "
-        "The next renewal of the lock stores it there. The lock is safe: a majority stores it."
-    ) % ", ".join(holding.missing)
+    return (
+        f"Not stored on {', '.join(holding.missing)}: could not vote when the lock was acquired, "
+        "or has lost its data since. The next renewal of the lock stores it there. The lock is "
+        "safe: a majority stores it."
+    )
 
 
 def master_count(count: int, total: int) -> SafeString:
     """Return "3/5 masters". The style sheet may hide the word from all but screen readers."""
-    return _master_count(count, total, get_language())
-
-
-@lru_cache(maxsize=100)
-def _master_count(count: int, total: int, language: str | None) -> SafeString:
-    word = ngettext("server", "servers", total)
+    word = "server" if total == 1 else "servers"
     return format_html(
         '<bdi class="redlock-number">{}/{}<span class="redlock-word"> {}</span></bdi>',
         count,
@@ -260,7 +237,7 @@ def waiters_line(waiters: int) -> SafeString:
     """Return "2 waiters" as a line of its own, nothing for none."""
     if not waiters:
         return SafeString()
-    text = ngettext("%s waiter", "%s waiters", waiters) % formats.number_format(waiters)
+    text = f"{formats.number_format(waiters)} {'waiter' if waiters == 1 else 'waiters'}"
     return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
 
 
@@ -268,7 +245,7 @@ def minimum_hold_line(until: datetime | None) -> SafeString:
     """Return "minimum hold until 12:00:05" as a line of its own, nothing for None or the past."""
     if until is None or until < timezone.now():
         return SafeString()
-    text = _("minimum hold until %s") % _local(until).strftime("%H:%M:%S")
+    text = f"minimum hold until {_local(until):%H:%M:%S}"
     return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
 
 
@@ -276,10 +253,5 @@ def handed_on_line(handed_on: bool) -> SafeString:
     """Return "handed on, not yet taken" as a line of its own, nothing for a lock that is held."""
     if not handed_on:
         return SafeString()
-    text = _("handed on, not yet taken")
+    text = "handed on, not yet taken"
     return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
-
-
-def outcome_label(stored: str) -> str:
-    """Return the label of a stored outcome of a forced release, in the current language."""
-    return str(OUTCOMES.get(stored, stored))

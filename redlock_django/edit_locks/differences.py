@@ -14,7 +14,6 @@ from django.template.loader import render_to_string
 from django.utils.formats import localize
 from django.utils.safestring import SafeString
 from django.utils.timezone import is_aware, localtime
-from django.utils.translation import gettext as _
 
 MANY = (models.QuerySet, list, tuple, set, frozenset)
 """The types of a value that is many values."""
@@ -48,15 +47,15 @@ def conflict_message(form: Any, stored: models.Model, changed: frozenset[str] | 
 
 def deleted_message(row: models.Model) -> str:
     """Return the error of a form whose row has been deleted."""
-    return _(
-        "Not saved: this %(name)s was deleted after you opened this page. What you entered is "
-        "still here."
-    ) % {"name": row._meta.verbose_name}
+    return (
+        f"Not saved: this {row._meta.verbose_name} was deleted after you opened this page. "
+        "What you entered is still here."
+    )
 
 
 def open_message(editor: object) -> str:
     """Return the error of a form whose row another editor has open."""
-    return _("Not saved. %(editor)s. What you entered is still in the form.") % {"editor": editor}
+    return f"Not saved. {editor}. What you entered is still in the form."
 
 
 def _differences(
@@ -107,7 +106,7 @@ def _shown(value: Any, field: Any) -> str:
     if value is None or value == "" or getattr(value, "name", value) in (None, ""):
         return "–"  # also a FileField without a file
     if isinstance(value, bool):
-        return _("Yes") if value else _("No")
+        return "Yes" if value else "No"
     if isinstance(value, dt.datetime) and is_aware(value):
         value = localtime(value)
     choices = dict(getattr(field, "flatchoices", ()) or ())

@@ -18,7 +18,6 @@ from django.forms.formsets import DELETION_FIELD_NAME, ORDERING_FIELD_NAME
 from django.forms.models import BaseModelForm, BaseModelFormSet
 from django.utils.functional import cached_property
 from django.utils.html import format_html_join
-from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.differences import (
     MANY,
@@ -234,7 +233,7 @@ class ComparedForm(_ModelForm):
 
     def _message(self) -> Any:
         if self.edit_refused == "read only":
-            return _("You can read it, not change it.")
+            return "You can read it, not change it."
         if self.edit_refused == "open":
             return open_message(self.edit_editor)
         if self.edit_stored is None:

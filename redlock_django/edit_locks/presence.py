@@ -23,7 +23,6 @@ from uuid import uuid4
 from django.db import models
 from django.utils.formats import date_format
 from django.utils.timezone import get_current_timezone
-from django.utils.translation import gettext as _
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.inspection.holders import Holding
@@ -60,13 +59,10 @@ class Editor:
         """Return the sentence that is shown to another editor, without a full stop."""
         moment = datetime.fromtimestamp(self.since, get_current_timezone())
         is_today = moment.date() == datetime.now(get_current_timezone()).date()
-        about = {
-            "editor": self.name,
-            "time": date_format(moment, "H:i" if is_today else "Y-m-d H:i"),
-        }
+        time = date_format(moment, "H:i" if is_today else "Y-m-d H:i")
         if self.is_same_user:
-            return _("You have this open in another tab since %(time)s") % about
-        return _("%(editor)s has had this open since %(time)s") % about
+            return f"You have this open in another tab since {time}"
+        return f"{self.name} has had this open since {time}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +102,7 @@ class Viewer:
     def editor_of(self, held: Holding) -> Editor:
         """Return the editor whose page holds a lock."""
         return Editor(
-            name=str(held.holder.get("editor") or _("Another editor")),
+            name=str(held.holder.get("editor") or "Another editor"),
             since=_since(held.holder, time.time()),
             is_same_user=self.is_user_of(held),
         )

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from django.utils.asyncio import async_unsafe
-from django.utils.translation import gettext_noop
 
 from redlock_django.backends.base import StoreSettings
 from redlock_django.backends.inspection.contract import Inspection
@@ -24,7 +21,7 @@ __all__ = [
     "server_word",
 ]
 
-FAILOVER = gettext_noop(
+_FAILOVER = (
     "One server whose replica may take over: a failover may forget locks, so nothing is granted "
     "for %s s after it, and two clients hold a lock only while a former primary still answers one "
     "of them; fences and idempotency records in the database hold even then."
@@ -54,11 +51,11 @@ def server_word(using: str) -> str:
     return "master" if locks[using].backend.servers_are_masters else "server"
 
 
-def caveat(store: StoreSettings, translated: Callable[[str], str] = str) -> str:
+def caveat(store: StoreSettings) -> str:
     """Return what a store does not exclude, in one sentence; "" if independent servers decide."""
     for one in redlock_settings(store):
         if one.failover:
-            return translated(FAILOVER) % f"{one.restart_delay:.0f}"
+            return _FAILOVER % f"{one.restart_delay:.0f}"
     return ""
 
 

@@ -183,16 +183,6 @@ def test_back_after_a_deployment(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("language", "text"), [("de", "hat dies seit"), ("fr", "a ceci ouvert depuis")]
-)
-def test_the_languages(visitor: Visitor, language: str, text: str) -> None:
-    visitor.open(change(4), user="anna")
-    his = visitor.open(change(4), user="bob", locale=language)
-    expect(said(his)).to_contain_text(text)
-
-
-@pytest.mark.nightly
 def test_a_closed_laptop(
     visitor: Visitor, site: str, five_masters: list[LocalMaster], chromium: Browser, tmp_path: Path
 ) -> None:

@@ -9,8 +9,6 @@ from django.http import HttpRequest
 from django.urls import NoReverseMatch
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from redlock_django.admin.held_locks.filters import PAGE
 from redlock_django.admin.held_locks.masters import MasterRow, master_rows
@@ -40,7 +38,7 @@ class HeldLockChangeList(ChangeList):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.title = _("Held locks")
+        self.title = "Held locks"
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         """Return the queryset of Django's change list, limited to this page."""
@@ -72,7 +70,7 @@ class HeldLockChangeList(ChangeList):
                 tolerated = service.settings.store.tolerate
                 self.are_masters = service.backend.servers_are_masters
                 self.masters = master_rows(statuses, tolerated)
-                self.caveat = caveat(service.settings.store, _)
+                self.caveat = caveat(service.settings.store)
                 self.banner = quorum_banner(
                     statuses,
                     harmless=HARMLESS | tolerated,
@@ -106,21 +104,17 @@ class HeldLockChangeList(ChangeList):
         found = self.looked.total if self.narrowed else max(self.looked.about, self.looked.total)
         number = number_format(found)
         if len(self.looked.silent) == len(self.looked.servers):
-            return _("No server answered, so it is unknown which locks are held.")
+            return "No server answered, so it is unknown which locks are held."
         if not self.looked.complete:
-            text = ngettext(
-                "%s lock is known from the servers that answered.",
-                "%s locks are known from the servers that answered.",
-                found,
-            )
-            return text % number
+            known = "lock is known" if found == 1 else "locks are known"
+            return f"{number} {known} from the servers that answered."
         if self.narrowed:
             if not found:
-                return _("No lock matches.")
-            return ngettext("%s lock matches.", "%s locks match.", found) % number
+                return "No lock matches."
+            return f"{number} {'lock matches' if found == 1 else 'locks match'}."
         if not found:
-            return _("No lock is held.")
-        return ngettext("%s lock is held.", "%s locks are held.", found) % number
+            return "No lock is held."
+        return f"{number} {'lock is' if found == 1 else 'locks are'} held."
 
     @property
     def states(self) -> list[tuple[SafeString, str, str]]:
@@ -142,7 +136,7 @@ class HeldLockChangeList(ChangeList):
         """Return which locks the numbers of `states` are about, "" for all."""
         if self.looked is None or self.looked.counted is None:
             return ""
-        return _("Of the first %s:") % number_format(self.looked.counted)
+        return f"Of the first {number_format(self.looked.counted)}:"
 
     @property
     def is_empty(self) -> bool:
@@ -169,17 +163,18 @@ class HeldLockChangeList(ChangeList):
         asked = self.queryset.asked
         number = number_format(self.looked.stopped_at)
         if asked.reads_values and self.looked.stopped_at == self.looked.counted:
-            text = _(
-                "Only the first %s locks were read. The filters and the order apply to these only: "
-                "enter the beginning of the name or search for a resource to find others."
+            return (
+                f"Only the first {number} locks were read. The filters and the order apply to "
+                "these only: enter the beginning of the name or search for a resource to find "
+                "others."
             )
-        elif self.query or asked.prefix:
-            text = _("The search stopped at %s names on each server. There may be more matches.")
-        elif asked.order.endswith("resource"):
-            text = _(
-                "Only the %s locks that expire first are sorted. Search for a resource to find "
-                "other locks."
+        if self.query or asked.prefix:
+            return (
+                f"The search stopped at {number} names on each server. There may be more matches."
             )
-        else:
-            text = _("The list stopped at %s locks. Search for a resource to find other locks.")
-        return text % number
+        if asked.order.endswith("resource"):
+            return (
+                f"Only the {number} locks that expire first are sorted. Search for a resource to "
+                "find other locks."
+            )
+        return f"The list stopped at {number} locks. Search for a resource to find other locks."

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from redlock_django.admin import labels
 from redlock_django.admin.held_locks.shown_locks import ShownLock
 from redlock_django.backends.inspection.results import HeldLocks
@@ -94,12 +92,12 @@ def bars(holding: Holding, silent: Mapping[str, str], scale: float) -> list[Bar]
         sighting = seen.get(name)
         if sighting is None:
             if name in silent:
-                kind, words = "silent", _("no answer: %s") % silent[name]
+                kind, words = "silent", f"no answer: {silent[name]}"
             else:
-                kind, words = "none", _("not held")
+                kind, words = "none", "not held"
             drawn.append(Bar(master=name, kind=kind, words=words))
             continue
-        kind, words = ("own", _("held")) if name in own else ("rival", _("held by another client"))
+        kind, words = ("own", "held") if name in own else ("rival", "held by another client")
         ttl = longest if sighting.ttl is None else sighting.ttl
         drawn.append(
             Bar(

@@ -11,7 +11,6 @@ from typing import Any
 from django.contrib.admin import SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.http import HttpRequest
-from django.utils.translation import gettext_lazy
 
 from redlock_django.admin.labels import STATES
 from redlock_django.engine.inspection.printable import printable
@@ -30,7 +29,7 @@ def aliases() -> list[str]:
 class AliasFilter(SimpleListFilter):
     """Choose the alias whose masters are asked. There is no "All"; one alias is no choice."""
 
-    title = gettext_lazy("alias")
+    title = "alias"
     parameter_name = "using"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -63,7 +62,7 @@ class AliasFilter(SimpleListFilter):
 class StateFilter(SimpleListFilter):
     """Filter by the state of a lock."""
 
-    title = gettext_lazy("state")
+    title = "state"
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
@@ -104,12 +103,12 @@ class TextFilter(SimpleListFilter):
 class PrefixFilter(TextFilter):
     """Show the locks whose resource begins with the text."""
 
-    title = gettext_lazy("beginning of the name")
+    title = "beginning of the name"
     parameter_name = "prefix"
 
 
 class HolderFilter(TextFilter):
     """Show the locks of the holders that fit every word of the text."""
 
-    title = gettext_lazy("holder")
+    title = "holder"
     parameter_name = "holder"

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from django.template.defaultfilters import filesizeformat
 from django.utils.formats import number_format
-from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import duration
 from redlock_django.backends.inspection.results import ServerHealth
@@ -40,16 +39,16 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     faults = tuple(text for _code, text in status.faults)
     health = status.health
     if health is None:
-        return MasterRow(name=status.name, level="error", word=_("no answer"), faults=faults)
+        return MasterRow(name=status.name, level="error", word="no answer", faults=faults)
     if not codes:
-        level, word = "ok", _("up")
+        level, word = "ok", "up"
     elif codes == ["untrusted"]:
         is_restarted = (health.ready_in or health.restarted) and not faults[0].startswith(NEW)
-        level, word = "warning", _("restarted") if is_restarted else _("not trusted yet")
+        level, word = "warning", "restarted" if is_restarted else "not trusted yet"
     elif status.counted:
-        level, word = "warning", _("tolerated") if {*codes} & {*tolerated} else _("up")
+        level, word = "warning", "tolerated" if {*codes} & {*tolerated} else "up"
     else:
-        level, word = "error", _("not counted")
+        level, word = "error", "not counted"
     memory = health.policy
     if health.maxmemory:
         memory += f", {filesizeformat(health.maxmemory)}"
@@ -58,10 +57,10 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
         level=level,
         word=word,
         faults=faults,
-        latency=_("%s ms") % number_format(health.latency * 1000, 1),
+        latency=f"{number_format(health.latency * 1000, 1)} ms",
         held="?" if health.held is None else number_format(health.held),
         version=f"{health.server} {health.version}".strip(),
         uptime=duration(health.uptime, 0),
         memory=memory,
-        persistence=_("append-only file") if health.persistent else _("none"),
+        persistence="append-only file" if health.persistent else "none",
     )

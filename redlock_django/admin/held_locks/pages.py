@@ -18,8 +18,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
 from redlock_django.admin.forced_releases import releases_url
@@ -53,7 +51,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
     list_per_page = PAGE
     list_max_show_all = 0
     search_fields = ("resource",)
-    search_help_text = gettext_lazy("Search by part of the resource name (case-sensitive).")
+    search_help_text = "Search by part of the resource name (case-sensitive)."
     ordering = ("ttl",)
     sortable_by = ("name", "held_by", "held_since", "time_left")
     show_full_result_count = False
@@ -64,7 +62,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
         js = ("redlock_django/live.js",)
 
-    @admin.display(description=gettext_lazy("resource"), ordering="resource")
+    @admin.display(description="resource", ordering="resource")
     def name(self, lock: HeldLock) -> SafeString:
         """Return the name, isolated from the text direction of the page, and the slot."""
         name = printable(lock.holding.name)
@@ -75,27 +73,27 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
             labels.slots_line(lock.holding.slot, lock.slots),
         )
 
-    @admin.display(description=gettext_lazy("holder"), ordering="holder")
+    @admin.display(description="holder", ordering="holder")
     def held_by(self, lock: HeldLock) -> SafeString:
         """Return the holder's process, and the path and user of its request."""
         return labels.holder_cell(lock.holding.holder)
 
-    @admin.display(description=gettext_lazy("held since"), ordering="since")
+    @admin.display(description="held since", ordering="since")
     def held_since(self, lock: HeldLock) -> SafeString:
         """Return when the lock was acquired, by the holder's clock."""
         return labels.time_cell(lock.since)
 
-    @admin.display(description=gettext_lazy("TTL left"), ordering="ttl")
+    @admin.display(description="TTL left", ordering="ttl")
     def time_left(self, lock: HeldLock) -> SafeString:
         """Return after how long the lock expires unless it is renewed."""
         return format_html('<bdi class="redlock-number">{}</bdi>', labels.duration(lock.ttl))
 
-    @admin.display(description=gettext_lazy("servers"))
+    @admin.display(description="servers")
     def on_masters(self, lock: HeldLock) -> SafeString:
         """Return how many masters store the lock."""
         return labels.masters_of(lock.holding)
 
-    @admin.display(description=gettext_lazy("state"))
+    @admin.display(description="state")
     def condition(self, lock: HeldLock) -> SafeString:
         """Return the state, the end of a minimum hold, and the number of waiters."""
         holding = lock.holding
@@ -158,9 +156,9 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         known = aliases()
         alias = request.GET.get("using", next(iter(known), "default"))
         if alias not in known:
-            return self._back(request, messages.WARNING, _("There is no such alias."))
+            return self._back(request, messages.WARNING, "There is no such alias.")
         context = {
-            **self._context(request, _("Contention")),
+            **self._context(request, "Contention"),
             **contention_context(locks[alias].settings, self._url(request, "changelist")),
             "alias": alias,
             "aliases": known,
@@ -190,15 +188,15 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         except (ValueError, BadResource):
             looked = None
         if looked is None:
-            return self._back(request, messages.WARNING, _("There is no such lock."))
+            return self._back(request, messages.WARNING, "There is no such lock.")
         holding = next((one for one in looked.locks if one.resource == resource), None)
         seen = led_by(fingerprint, holding)
         if seen is None:
             lock_name = labels.lock_name(resource, holding.holder if holding else {})
-            text = _("Lock on %s:") % lock_name + f" {replacement_text(holding)}"
+            text = f"Lock on {lock_name}: {replacement_text(holding)}"
             return self._back(request, messages.WARNING, text)
         context = {
-            **self._context(request, _("Held lock")),
+            **self._context(request, "Held lock"),
             **detail_context(seen, looked, locks[alias].settings.ttl),
             "audit": releases_url(request, seen.name, self.admin_site.name),
             **(extra_context or {}),
@@ -207,7 +205,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
 
     # Forced releases.
 
-    @admin.action(description=gettext_lazy("Release selected held locks"), permissions=("release",))
+    @admin.action(description="Release selected held locks", permissions=("release",))
     def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse:
         """Ask for confirmation. Only locks on the page can be selected, also by "all"."""
         return self._confirm(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
@@ -219,7 +217,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         if not self.has_release_permission(request):
             raise PermissionDenied
         if request.method != "POST":  # the address of a confirmation, loaded again after a login
-            text = _("Nothing was released. Select the locks to release in this list.")
+            text = "Nothing was released. Select the locks to release in this list."
             return self._back(request, messages.WARNING, text)
         ids = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if "confirmed" not in request.POST:
@@ -232,9 +230,9 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
 
         every = shown_locks(ids)
         if not every:
-            return self._back(request, messages.WARNING, _("There is no such lock."))
+            return self._back(request, messages.WARNING, "There is no such lock.")
         context = {
-            **self._context(request, _("Force release")),
+            **self._context(request, "Force release"),
             "every": every,
             "releasable": [one for one in every if one.lock is not None],
         }

@@ -5,35 +5,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
-
 from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
 
 ADVICE = {
-    "unreachable": gettext_lazy(
+    "unreachable": (
         "Start the server, or repair the network or its password: the reason is next to its name."
     ),
-    "untrusted": gettext_lazy(
+    "untrusted": (
         "Wait until the time shown is over: the server may have forgotten locks. If Redis masters "
         "are new, run “manage.py redlock_init”."
     ),
-    "eviction": gettext_lazy("Set “maxmemory-policy noeviction” on the server."),
-    "replica": gettext_lazy("Use an independent master instead of a replica."),
-    "cluster": gettext_lazy("Use an independent master instead of a cluster node."),
-    "twin": gettext_lazy("Remove the duplicate from MASTERS."),
-    "clock": gettext_lazy("Synchronize the clock of the server, for example with NTP."),
-    "deployment": gettext_lazy(
+    "eviction": "Set “maxmemory-policy noeviction” on the server.",
+    "replica": "Use an independent master instead of a replica.",
+    "cluster": "Use an independent master instead of a cluster node.",
+    "twin": "Remove the duplicate from MASTERS.",
+    "clock": "Synchronize the clock of the server, for example with NTP.",
+    "deployment": (
         "Use the same settings in all processes. After a planned change, run “manage.py "
         "redlock_init --reconfigure”."
     ),
-    "acl": gettext_lazy("Grant the user the commands that “manage.py redlock_status” names."),
-    "errors": gettext_lazy(
-        "Repair what the server answers to commands: the reason is next to its name."
-    ),
-    "version": gettext_lazy("Install Redis 5, Valkey 7.2 or a newer version."),
-    "run_id": gettext_lazy("Connect without the proxy that changes INFO."),
-    "loading": gettext_lazy("Wait until the server has loaded its data."),
+    "acl": "Grant the user the commands that “manage.py redlock_status” names.",
+    "errors": "Repair what the server answers to commands: the reason is next to its name.",
+    "version": "Install Redis 5, Valkey 7.2 or a newer version.",
+    "run_id": "Connect without the proxy that changes INFO.",
+    "loading": "Wait until the server has loaded its data.",
 }
 """What an operator can do about a fault, by its code; `conflict` follows from `deployment`."""
 
@@ -85,58 +80,46 @@ def quorum_banner(
 def _consequences(lost: QuorumHealth, groups: int) -> str:
     """Return what happens to the locks of a group without a quorum, and until when."""
     if groups > 1:
-        again = _("They are granted again as soon as the group has its quorum.")
+        again = "They are granted again as soon as the group has its quorum."
     elif lost.servers == 1:
-        again = _("Locks are granted again as soon as it is counted.")
+        again = "Locks are granted again as soon as it is counted."
     else:
-        again = _("Locks are granted again as soon as %s servers are counted.") % lost.needed
-    renewed = _("Locks that are held there cannot be renewed and end when their TTL is over.")
+        again = f"Locks are granted again as soon as {lost.needed} servers are counted."
+    renewed = "Locks that are held there cannot be renewed and end when their TTL is over."
     return f"{renewed} {again}"
 
 
 def _reserve(spare: int) -> str:
     """Return how many more masters may fail before locks are refused."""
     if not spare:
-        return _("Locks are still granted. If one more server fails, they are refused.")
-    text = ngettext(
-        "Locks are still granted, and %s more server may fail.",
-        "Locks are still granted, and %s more servers may fail.",
-        spare,
-    )
-    return text % spare
+        return "Locks are still granted. If one more server fails, they are refused."
+    servers = "server" if spare == 1 else "servers"
+    return f"Locks are still granted, and {spare} more {servers} may fail."
 
 
 def _count(group: QuorumHealth) -> str:
     """Return a sentence about the quorum of a group."""
-    values = {
-        "group": group.label,
-        "counted": group.counted,
-        "total": group.servers,
-        "needed": group.needed,
-    }
+    needed = f"{group.needed} are needed."
     if group.servers == 1:  # such as a database
-        up, down = _("The only server is up."), _("The only server is not counted.")
-        text = "%(group)s" + (up if group.counted else down)
+        text = f"The only server is {'up' if group.counted else 'not counted'}."
     elif group.counted < group.needed:
-        text = _("%(group)s%(counted)s of %(total)s servers are counted, %(needed)s are needed.")
+        text = f"{group.counted} of {group.servers} servers are counted, {needed}"
     elif group.counted < group.servers:
-        text = _(
-            "%(group)sQuorum: %(counted)s of %(total)s servers are counted, %(needed)s are needed."
-        )
+        text = f"Quorum: {group.counted} of {group.servers} servers are counted, {needed}"
     else:
-        text = _("%(group)sQuorum: all %(total)s servers are up, %(needed)s are needed.")
-    return text % values
+        text = f"Quorum: all {group.servers} servers are up, {needed}"
+    return group.label + text
 
 
 def _headline(lost: Sequence[QuorumHealth], groups: int, proceeds: bool) -> str:
     where = ", ".join(group.label.rstrip(": ") for group in lost) if groups > 1 else ""
     if proceeds and where:
-        return _("No quorum in %s: its requests run without a lock now.") % where
+        return f"No quorum in {where}: its requests run without a lock now."
     if proceeds:
-        return _("No quorum: requests run without a lock now (ON_UNAVAILABLE).")
+        return "No quorum: requests run without a lock now (ON_UNAVAILABLE)."
     if where:
-        return _("No quorum in %s: its locks are refused now.") % where
-    return _("No quorum: locks are refused now.")
+        return f"No quorum in {where}: its locks are refused now."
+    return "No quorum: locks are refused now."
 
 
 def _reason(server: ServerHealth, harmless: Collection[str]) -> str:

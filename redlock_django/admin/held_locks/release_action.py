@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from django.contrib import messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from redlock_django.admin.held_locks.shown_locks import parts_of
 from redlock_django.admin.labels import lock_name
@@ -51,7 +49,7 @@ def release_locks(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
                     user_id=user.pk,
                     queryset=[HeldLock(id=lock_id, resource=freed.label)],
                     action_flag=DELETION,
-                    change_message=_("Released by force: %s") % _on_each(freed.masters),
+                    change_message=f"Released by force: {_on_each(freed.masters)}",
                 )
     return done
 
@@ -65,47 +63,33 @@ def add_messages(request: HttpRequest, done: Iterable[Freed]) -> None:
     for (outcome, _key), every in alike.items():
         level, text = _message(outcome, every)
         if every[0].masters:
-            text += " " + _("Result on each server: %s.") % _on_each(every[0].masters)
+            text += f" Result on each server: {_on_each(every[0].masters)}."
         messages.add_message(request, level, text)
 
 
 def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
     # No message begins with a name, because Django capitalizes the first letter.
-    values = {"names": _names(every), "lock": every[0].now}
-    count = len(every)
+    names, is_one = _names(every), len(every) == 1
     match outcome:
         case ReleaseOutcome.RELEASED:
-            text = ngettext("Released: %(names)s.", "Released: %(names)s.", count)
-            return messages.SUCCESS, text % values
+            return messages.SUCCESS, f"Released: {names}."
         case ReleaseOutcome.NOT_HELD:
-            text = ngettext(
-                "Nothing to release: %(names)s is no longer held.",
-                "Nothing to release: %(names)s are no longer held.",
-                count,
-            )
-            return messages.WARNING, text % values
+            no_longer = "is no longer held" if is_one else "are no longer held"
+            return messages.WARNING, f"Nothing to release: {names} {no_longer}."
         case ReleaseOutcome.CHANGED:
-            text = ngettext(
-                "Not released: %(names)s. It has been acquired again since it was shown (lock "
-                "%(lock)s).",
-                "Not released: %(names)s. They have been acquired again since they were shown "
-                "(lock %(lock)s).",
-                count,
+            it_has, it_was = ("It has", "it was") if is_one else ("They have", "they were")
+            return messages.WARNING, (
+                f"Not released: {names}. {it_has} been acquired again since {it_was} shown "
+                f"(lock {every[0].now})."
             )
-            return messages.WARNING, text % values
         case _:
-            text = ngettext(
-                "Too few servers answered: %(names)s may still be held.",
-                "Too few servers answered: %(names)s may still be held.",
-                count,
-            )
-            return messages.ERROR, text % values
+            return messages.ERROR, f"Too few servers answered: {names} may still be held."
 
 
 def _names(every: list[Freed]) -> str:
     names = ", ".join(lock_name(freed.resource, freed.holder) for freed in every[:_MAX_NAMED])
     more = len(every) - _MAX_NAMED
-    return names if more <= 0 else _("%(names)s and %(more)s more") % {"names": names, "more": more}
+    return names if more <= 0 else f"{names} and {more} more"
 
 
 def _on_each(answers: Mapping[str, str]) -> str:

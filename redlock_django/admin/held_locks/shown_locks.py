@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import (
     age,
@@ -63,7 +62,7 @@ class ShownLock:
     @property
     def age(self) -> str:
         """How long the lock has been held."""
-        return (age(self.lock.since) or _("unknown")) if self.lock else ""
+        return (age(self.lock.since) or "unknown") if self.lock else ""
 
     @property
     def left(self) -> str:
@@ -124,9 +123,6 @@ def led_by(fingerprint: str, holding: Holding | None) -> Holding | None:
 def replacement_text(holding: Holding | None) -> str:
     """Return a sentence about why a lock is no longer held, and about the new holder."""
     if holding is None:
-        return _("It is no longer held.")
-    where = holder_process(holding.holder) or _("another client")
-    return _("It has been released, and was acquired by %(holder)s (lock %(lock)s).") % {
-        "holder": where,
-        "lock": holding.fingerprint,
-    }
+        return "It is no longer held."
+    where = holder_process(holding.holder) or "another client"
+    return f"It has been released, and was acquired by {where} (lock {holding.fingerprint})."

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from django.contrib import messages
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
@@ -20,12 +18,12 @@ MAX_BODY_LENGTH = 20_000
 """The number of characters of a response body that are shown."""
 
 LABELS = {
-    "running": ("held", "●", gettext_lazy("running")),
-    "interrupted": ("expiring", "▲", gettext_lazy("interrupted")),
-    "in flight": ("unclear", "?", gettext_lazy("running or interrupted")),
-    "uncertain": ("expiring", "▲", gettext_lazy("uncertain")),
-    "completed": ("ok", "✓", gettext_lazy("completed")),
-    "tombstone": ("foreign", "◇", gettext_lazy("tombstone")),
+    "running": ("held", "●", "running"),
+    "interrupted": ("expiring", "▲", "interrupted"),
+    "in flight": ("unclear", "?", "running or interrupted"),
+    "uncertain": ("expiring", "▲", "uncertain"),
+    "completed": ("ok", "✓", "completed"),
+    "tombstone": ("foreign", "◇", "tombstone"),
 }
 """The CSS class, sign and label of each state.
 
@@ -33,38 +31,36 @@ A record that is stored as "running" is shown as one of the first three.
 """
 
 EXPLANATIONS = {
-    "running": gettext_lazy("This request is being processed."),
-    "interrupted": gettext_lazy(
+    "running": "This request is being processed.",
+    "interrupted": (
         "This request was started but never finished, and its lock is no longer held. It may have "
         "taken effect. Retries get a 409 response until the record is resolved."
     ),
-    "in flight": gettext_lazy(
+    "in flight": (
         "It is unknown whether the lock of this request is still held. If it is, the request is "
         "running; if not, it was interrupted."
     ),
-    "uncertain": gettext_lazy(
+    "uncertain": (
         "This request was interrupted, and it is unknown whether it took effect. Retries get a "
         "409 response until the record is resolved."
     ),
-    "completed": gettext_lazy("Retries get the stored response until it expires."),
-    "tombstone": gettext_lazy(
+    "completed": "Retries get the stored response until it expires.",
+    "tombstone": (
         "This request was completed, but its response is not available. Retries get a 409 "
         "response and are not processed again."
     ),
 }
 
 RESOLVE_MESSAGES = {
-    "resolved": (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
-    "running": (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
+    "resolved": (messages.SUCCESS, "Resolved: %s."),
+    "running": (messages.WARNING, "Not resolved: %s is still running."),
     "settled": (
         messages.WARNING,
-        gettext_lazy("Nothing to resolve: %s is no longer uncertain."),
+        "Nothing to resolve: %s is no longer uncertain.",
     ),
     "no quorum": (
         messages.ERROR,
-        gettext_lazy(
-            "Not resolved: too few servers answered to find out whether %s is still running."
-        ),
+        "Not resolved: too few servers answered to find out whether %s is still running.",
     ),
 }
 """The level and text of the message for the value of each `ResolveOutcome`."""
@@ -95,7 +91,7 @@ def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, objec
     except InvalidRedlock:
         response = response_of(record, None)  # E001 reports it.
     if response is None:
-        return {"body": _("This response is encrypted with a key that is not in ENCRYPTION_KEYS.")}
+        return {"body": "This response is encrypted with a key that is not in ENCRYPTION_KEYS."}
     return {"headers": response.headers, "body": _displayed_body(response)}
 
 
@@ -108,7 +104,7 @@ def _displayed_body(response: StoredResponse) -> str:
     except UnicodeDecodeError:
         text = None
     if text is None:
-        return _("%s bytes of binary data") % len(body)
+        return f"{len(body)} bytes of binary data"
     beginning = text[:MAX_BODY_LENGTH]
     shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in beginning)
     return shown if len(text) <= MAX_BODY_LENGTH else f"{shown}…"

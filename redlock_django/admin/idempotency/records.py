@@ -19,8 +19,6 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
 from redlock_django.admin.idempotency.labels import (
@@ -49,7 +47,7 @@ FILTERABLE = frozenset(
 class MethodFilter(admin.SimpleListFilter):
     """Filter by HTTP method. Django's own filter would scan the table for its choices."""
 
-    title = gettext_lazy("method")
+    title = "method"
     parameter_name = "method"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -76,7 +74,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
     list_display_links = ("request_line",)
     list_filter = ("state", MethodFilter)
     search_fields = ("path", "user")
-    search_help_text = gettext_lazy(
+    search_help_text = (
         "Search by part of the path or the user ID. To find a client’s key, enter its owner, a "
         "space and the key. The owner is a user ID or the anonymous scope. If the key belongs to "
         "another host or to a tenant, enter that between them."
@@ -90,23 +88,23 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
     class Media:
         css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
 
-    @admin.display(description=gettext_lazy("request"))
+    @admin.display(description="request")
     def request_line(self, record: IdempotencyRecord) -> SafeString:
         """Return the method and the path."""
         line = printable(f"{record.method} {record.path}")
         return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', line, line)
 
-    @admin.display(description=gettext_lazy("state"), ordering="state")
+    @admin.display(description="state", ordering="state")
     def condition(self, record: IdempotencyRecord) -> SafeString:
         """Return the stored state, without asking the masters about the lock."""
         return badge("in flight" if record.state == record.State.RUNNING else record.state)
 
-    @admin.display(description=gettext_lazy("started"), ordering="pk")
+    @admin.display(description="started", ordering="pk")
     def began(self, record: IdempotencyRecord) -> SafeString:
         """Return when the request started."""
         return labels.time_cell(record.created_at, lasts=False)
 
-    @admin.display(description=gettext_lazy("expires"), ordering="expires_at")
+    @admin.display(description="expires", ordering="expires_at")
     def ends(self, record: IdempotencyRecord) -> Any:
         """Return until when the response is replayed."""
         return record.expires_at
@@ -172,10 +170,10 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
             raise PermissionDenied
         record = self.get_object(request, unquote(object_id))
         if record is None:
-            return self._back(request, messages.WARNING, _("This record no longer exists."))
+            return self._back(request, messages.WARNING, "This record no longer exists.")
         state = self._state(record)
         context = {
-            **self._context(request, record, _("Idempotency record")),
+            **self._context(request, record, "Idempotency record"),
             "badge": badge(state),
             "explained": EXPLANATIONS[state],
             "resolvable": state in ("uncertain", "interrupted"),
@@ -198,11 +196,11 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         record = self.get_object(request, unquote(object_id))
         verdict = request.POST.get("verdict")
         if record is None or verdict not in ("applied", "not-applied"):
-            return self._back(request, messages.WARNING, _("This record no longer exists."))
+            return self._back(request, messages.WARNING, "This record no longer exists.")
         if "confirmed" in request.POST:
             return self._resolve(request, record, applied=verdict == "applied")
         context = {
-            **self._context(request, record, _("Resolve an uncertain request")),
+            **self._context(request, record, "Resolve an uncertain request"),
             "verdict": verdict,
             "applied": verdict == "applied",
         }
@@ -235,9 +233,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
                 queryset=[record],
                 action_flag=CHANGE if applied else DELETION,
                 change_message=(
-                    _("Resolved: it took effect.")
-                    if applied
-                    else _("Resolved: it did not take effect.")
+                    "Resolved: it took effect." if applied else "Resolved: it did not take effect."
                 ),
             )
         level, text = RESOLVE_MESSAGES[outcome.value]

@@ -9,7 +9,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.model_admin.confirmations import (
     NotAsShown,
@@ -35,10 +34,8 @@ def _compared(action: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if request.POST.get("select_across", "0") != "0":
                 raise NotAsShown(
-                    _(
-                        "Nothing was done: rows of other pages were selected, which this page does "
-                        "not show. Select rows on one page, or show more rows on a page."
-                    )
+                    "Nothing was done: rows of other pages were selected, which this page does "
+                    "not show. Select rows on one page, or show more rows on a page."
                 )
             rows = list(queryset)
             compare_rows(request, model_admin.model, rows, ignored)

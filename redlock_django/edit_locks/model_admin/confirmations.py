@@ -12,7 +12,6 @@ from django.db import models, router
 from django.http import HttpResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.saving_transaction import transaction_of
 from redlock_django.edit_locks.versions import (
@@ -35,11 +34,11 @@ class NotAsShown(Exception):
     @classmethod
     def changed(cls, names: Iterable[object]) -> Self:
         """Return the refusal that names the rows that have changed."""
-        text = _(
-            "Nothing was done, because this has changed since the page was opened: %s. "
+        changed = ", ".join(map(str, names))
+        return cls(
+            f"Nothing was done, because this has changed since the page was opened: {changed}. "
             "Look at it again."
         )
-        return cls(text % ", ".join(map(str, names)))
 
 
 _TOKEN = re.compile(
@@ -67,7 +66,7 @@ def compare_related(request: Any, listing: str) -> None:
     """Raise NotAsShown if the rows that would be changed, too, are not those that were shown."""
     if request.POST.get(RELATED) != listing:
         raise NotAsShown(
-            _("Nothing was done: what would be changed with it has changed. Look at it again.")
+            "Nothing was done: what would be changed with it has changed. Look at it again."
         )
 
 
@@ -102,8 +101,7 @@ def compare_rows(
 def compare_editors(request: Any, rows: Sequence[Any]) -> None:
     """Raise NotAsShown if another editor has one of the rows open, and that refuses a save."""
     for row, editor in transaction_of(request).editors_of(rows):
-        about = {"editor": editor, "row": row}
-        raise NotAsShown(_("Nothing was done. %(editor)s: %(row)s") % about)
+        raise NotAsShown(f"Nothing was done. {editor}: {row}")
 
 
 def add_inputs(response: Any, inputs: Iterable[SafeString]) -> None:

@@ -17,7 +17,6 @@ from django.db import models
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.decorators import method_decorator
-from django.utils.translation import gettext as _
 from django.views.decorators.debug import sensitive_post_parameters
 
 from redlock_django.edit_locks.forms import (
@@ -277,8 +276,8 @@ class EditLockMixin(_ModelAdmin):
             if request.method == "POST" and "_save" in request.POST:
                 deleted = drop_deleted(request, self.get_queryset(request))
                 if deleted:
-                    text = _("Rows that were deleted after you opened this page: %(count)d.")
-                    self.message_user(request, text % {"count": deleted}, messages.WARNING)
+                    text = f"Rows that were deleted after you opened this page: {deleted}."
+                    self.message_user(request, text, messages.WARNING)
             response = super().changelist_view(request, extra_context)
             page = (getattr(response, "context_data", None) or {}).get("cl")
             if page is not None:

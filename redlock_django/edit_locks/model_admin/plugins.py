@@ -12,7 +12,6 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.translation import gettext as _
 
 from redlock_django.edit_locks.model_admin.confirmations import (
     NotAsShown,
@@ -59,7 +58,7 @@ def recover(model_admin: Any, request: Any, version_id: str, view: View) -> Http
     if all(one.row is None for one in rows if one.version_pk == version.pk):
         return _restore(model_admin, request, version, rows, view)
     options = model_admin.opts
-    text = _("Nothing was recovered: this %(name)s exists again.") % {"name": options.verbose_name}
+    text = f"Nothing was recovered: this {options.verbose_name} exists again."
     model_admin.message_user(request, text, messages.ERROR)
     name = f"admin:{options.app_label}_{options.model_name}_changelist"
     return HttpResponseRedirect(reverse(name, current_app=model_admin.admin_site.name))
