@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -101,6 +102,12 @@ class ScriptedMaster:
         self.ended = threading.Event()
         self.slices = False
         self.run_id = ""
+        self._commands = 0  # how many were read, without INFO and SUBSCRIBE
+        self._replies = 0  # how many of them were answered
+        self._infos: deque[int] = deque()
+        """INFO that is not answered yet: after how many replies its turn comes."""
+        self._sent = hiredis.Reader()
+        self._turns = threading.RLock()
         self.ours, self._theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="scripted-master", daemon=True)
         self._thread.start()
@@ -113,10 +120,11 @@ class ScriptedMaster:
         return Joined(self._theirs, run_id, trust, (), clock(), self.pushes)
 
     def send(self, data: bytes) -> None:
-        """Send at once, as a reply or unasked."""
-        with suppress(OSError):
-            for piece in [data[i : i + 1] for i in range(len(data))] if self.slices else [data]:
-                self.ours.sendall(piece)
+        """Send at once, as a reply or unasked; and answer INFO if its turn has come."""
+        with self._turns:
+            self._write(data)
+            self._replies += self._count_replies(data)
+            self._answer_infos()
 
     def hang_up(self) -> None:
         """Close the master's end; the link's end stays open."""
@@ -130,6 +138,26 @@ class ScriptedMaster:
         self.hang_up()
         self._theirs.close()
 
+    def _write(self, data: bytes) -> None:
+        with suppress(OSError):
+            for piece in [data[i : i + 1] for i in range(len(data))] if self.slices else [data]:
+                self.ours.sendall(piece)
+
+    def _count_replies(self, data: bytes) -> int:
+        """Return how many replies end with these bytes; 0 where a test sends what is not RESP."""
+        replies = 0
+        with suppress(hiredis.HiredisError):
+            self._sent.feed(data)
+            while (reply := self._sent.gets()) is not False:
+                replies += not isinstance(reply, hiredis.PushNotification)
+        return replies
+
+    def _answer_infos(self) -> None:
+        """Answer each INFO whose earlier commands are answered, as a real master does."""
+        while self._infos and self._infos[0] <= self._replies:
+            self._infos.popleft()
+            self._write(resp(INFO % self.run_id.encode()))
+
     def _serve(self) -> None:
         reader = hiredis.Reader()
         with suppress(OSError):
@@ -137,9 +165,12 @@ class ScriptedMaster:
                 reader.feed(data)
                 while (command := reader.gets()) is not False:
                     if command == [b"INFO"]:  # before a command, on a link not used for long
-                        self.send(resp(INFO % self.run_id.encode()))
+                        with self._turns:
+                            self._infos.append(self._commands)
+                            self._answer_infos()
                         continue
                     said = _read(command)
+                    self._commands += said.name != "subscribe"
                     self.heard.append(said)
                     if (answer := self.answer(said)) is not None:
                         self.send(answer)

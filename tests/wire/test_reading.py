@@ -21,6 +21,7 @@ from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import wake_none
+from redlock_django.wire.links import outbox
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
 from tests.wire.manual_links import one_link
@@ -85,6 +86,26 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
                 strike((place, nth))
             except Exception as error:
                 raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
+
+
+def test_a_scripted_master_answers_info_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise these tests fail if two seconds pass: a command is preceded by INFO then."""
+    monkeypatch.setattr(outbox, "INSPECTED", 0.0)
+    asked: list[Received] = []
+    player = ScriptedMaster(asked.append)
+    with (
+        scripted("threads", player, master_timeout=FOREVER) as variant,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        first = pool.submit(variant.acquire, "first")
+        until(lambda: len(asked) == 1)
+        second = pool.submit(variant.acquire, "second")
+        until(lambda: len(asked) == 2)
+        for said in asked:
+            player.send(honest(said))
+        first.result(20)
+        second.result(20)
+        player.answer = honest
 
 
 def test_a_thread_is_woken_although_an_interrupt_struck_before() -> None:
