@@ -90,8 +90,13 @@ class Lock:
             if not wait and parameters.limit == 1 and source is service.backend:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
-            resources, permits = parameters.in_order, parameters.permits
-            lease = source.acquire(resources, ttl, wait, holder, *permits)
+            resources, limit = parameters.in_order, parameters.limit
+            # Two calls, because Python handles signals after `acquire(*arguments)`, before the
+            # lease is stored. A store without permits has no `limit`.
+            if limit == 1:
+                lease = source.acquire(resources, ttl, wait, holder)
+            else:
+                lease = source.acquire(resources, ttl, wait, holder, limit)
         except NotAcquired as error:
             if self._continues_without(service, error):
                 return self
@@ -117,8 +122,11 @@ class Lock:
             if not wait and parameters.limit == 1 and source is service.backend:
                 registry.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
-            resources, permits = parameters.in_order, parameters.permits
-            lease = await source.aacquire(resources, ttl, wait, holder, *permits)
+            resources, limit = parameters.in_order, parameters.limit
+            if limit == 1:
+                lease = await source.aacquire(resources, ttl, wait, holder)
+            else:
+                lease = await source.aacquire(resources, ttl, wait, holder, limit)
         except NotAcquired as error:
             if self._continues_without(service, error):
                 return self
@@ -322,9 +330,9 @@ class Lock:
         """Hand the lock on; return a ticket, with which `resume_lock()` takes it, once.
 
         From then on this process does not hold it, and its release leaves it alone. No other client
-        gets it for `ttl` seconds (None: MAX_TTL), also if the transaction is rolled back. Raises
-        StoreUnavailable (it is still held), LockLost, NotHeld, AlreadyHeld if another lock() shares
-        it, InvalidRedlock where it cannot be handed on, ValueError for a bad `ttl`.
+        gets it for at least `ttl` seconds (None: MAX_TTL), also if the transaction is rolled back.
+        Raises StoreUnavailable (it is still held), LockLost, NotHeld, AlreadyHeld if another lock()
+        shares it, InvalidRedlock where it cannot be handed on, ValueError for a bad `ttl`.
         """
         handing = Handing(self, self._handable(), self._parameters, ttl)
         with handing.held_lease.handing_on():

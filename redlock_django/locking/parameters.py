@@ -68,8 +68,6 @@ class LockParameters:
 
     limit = 1
     """How many clients may hold the name at once, each one slot of it."""
-    permits: tuple[int, ...] = ()
-    """The argument that asks a store for one of several slots; none for a lock."""
     min_hold = 0.0
     """The least number of seconds from the acquisition to the end of the lock."""
     is_leader = False
@@ -119,7 +117,6 @@ class LockParameters:
         self.resolve()  # a bad duration is an error here, not at the first acquire()
         if limit is not None and limit > 1:
             self._check_limit(self._resolved[0].backend)
-            self.permits = (limit,)
 
     def _check_several(self, most: int) -> None:
         if not 1 <= len(self.resources) <= most:
