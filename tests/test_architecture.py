@@ -69,7 +69,9 @@ LAYERS = [
     middleware
     idempotency.fingerprint idempotency.protocol
     idempotency idempotency.registration idempotency.key
-    idempotency.stores.*
+    idempotency.response
+    idempotency.encryption
+    idempotency.records
     idempotency.settings
     idempotency.forms idempotency.placement
     idempotency.flow.current idempotency.flow.exception_answers idempotency.flow.recorders
@@ -411,7 +413,6 @@ CONTRACTS = {
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
     "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
     "locking.lock.Lock": "a lock: of a request under `@idempotent`, of a leader, of a ticket",
-    "idempotency.stores.base.Store": "where responses are stored: database, cache",
     "management.operator_command.OperatorCommand": "a command of Django",
     "admin.read_only.ReadOnlyMixin": "a page of Django's admin on which nothing is changed",
     "engine.errors.RedlockError": "an error that users catch",

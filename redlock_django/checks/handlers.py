@@ -116,7 +116,7 @@ def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
     if options is not None and options.in_transaction is not None:
         around[options.in_transaction] = "the lock around it"
     records = records_around(view, handler)
-    if records is not None and records.store == "database":
+    if records is not None:
         around.setdefault(records.database, "@idempotent")
     return around
 

@@ -1,4 +1,4 @@
-"""Checks of the IDEMPOTENCY settings, of their stores, and of the views that are `@idempotent`."""
+"""Checks of the IDEMPOTENCY settings, of their databases, and of `@idempotent` views."""
 
 from __future__ import annotations
 
@@ -8,14 +8,8 @@ from typing import Any
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
-from django.core.cache import caches
-from django.core.cache.backends.db import DatabaseCache
-from django.core.cache.backends.dummy import DummyCache
-from django.core.cache.backends.filebased import FileBasedCache
-from django.core.cache.backends.locmem import LocMemCache
 from django.core.checks import CheckMessage
 from django.db import router
-from django.utils.module_loading import import_string
 
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import (
@@ -39,7 +33,6 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import (
     METHODS,
-    IdempotencySettings,
     IdempotentOptions,
     settings_of,
 )
@@ -59,15 +52,15 @@ from redlock_django.web.view_kinds import (
 
 
 def check_idempotency(**_: Any) -> list[CheckMessage]:
-    """Return the messages about IDEMPOTENCY, its stores and its views.
+    """Return the messages about IDEMPOTENCY, its database and its views.
 
-    E001: invalid. W011 and W015: stores. E009 to E011: misplaced. W052 to W054: webhooks. E056: a
-    lock inside of what is recorded.
+    E001: invalid. W015: a database that no view writes to. E009 to E011: misplaced. W052 to W054:
+    webhooks. E056: a lock inside of what is recorded.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
         try:
-            messages += _store_warnings(options.alias, settings_of(options.alias))
+            messages += _database_warnings(options.alias, settings_of(options.alias).database)
         except InvalidRedlock as error:
             messages.append(checks.Error(str(error), id="redlock_django.E001"))
     for message in (*errors_of_views(_route_errors), *_shared_scopes()):
@@ -141,8 +134,6 @@ def _options_of_view(view: Any) -> Iterator[CheckMessage]:
             current = options.settings()
         except InvalidRedlock:
             continue  # E001 reports it.
-        if "store" in options.given:  # the settings name another one
-            yield from _store_warnings(options.using, current)
         if (retries := options.provider_retries) is not None and current.retention < retries:
             runs = current.on_expired == "run"
             late = "is executed again" if runs else "is answered 409, and not replayed"
@@ -223,34 +214,8 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
             yield checks.Error(str(replay_skips_check_error(view, check)), id="redlock_django.E011")
 
 
-def _store_warnings(alias: str, options: IdempotencySettings) -> Iterator[CheckMessage]:
-    """Yield W011 (a cache that forgets records) or W015 (a database that no view writes to)."""
-    if options.store == "cache":
-        yield from _cache_warnings(alias, options.cache)
-    else:
-        yield from _database_warnings(alias, options.database)
-
-
-def _cache_warnings(alias: str, cache: str) -> Iterator[CheckMessage]:
-    try:
-        backend = import_string(caches.settings[cache]["BACKEND"])
-    except (ImportError, KeyError):
-        return  # Django reports it
-    where = f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {cache!r}"
-    if issubclass(backend, (LocMemCache, DummyCache)):
-        problem = "is not shared between processes. A retry that reaches another process"
-    elif issubclass(backend, (FileBasedCache, DatabaseCache)):
-        problem = "deletes entries at random when it has MAX_ENTRIES. A retry of such a request"
-    else:
-        return
-    yield checks.Warning(
-        f"{where} {problem} is executed again.",
-        hint="Use a cache in Redis that does not evict, or set STORE to 'database'.",
-        id="redlock_django.W011",
-    )
-
-
 def _database_warnings(alias: str, database: str) -> Iterator[CheckMessage]:
+    """Yield W015 for records in a database that other models are not written to."""
     elsewhere = {
         model._meta.label: written
         for model in apps.get_models()

@@ -49,8 +49,7 @@ def _needed() -> Iterator[tuple[str, Model]]:
             options = settings_of(valid.alias)
         except InvalidRedlock:
             continue  # E001 reports it.
-        if options.store == "database":
-            yield options.database, IdempotencyRecord
+        yield options.database, IdempotencyRecord
     for model in apps.get_app_config("redlock_django").get_models():
         if model._meta.managed and model not in (*_OF_LOCKS, IdempotencyRecord):
             yield router.db_for_write(model), model

@@ -42,7 +42,6 @@ class IdempotentArguments(TypedDict, total=False):
     key: str | Callable[..., Any] | None
     scope: str | Callable[..., Any] | None
     provider_retries: float | timedelta | None
-    store: str | None
     required: bool | None
     store_body: bool | None
     methods: Collection[str] | None
@@ -88,7 +87,7 @@ def _scope(value: Any, name: str) -> str | Callable[..., Any]:
 
 _SETTINGS: Mapping[str, ArgumentCheck] = {
     **{name: KEYS[name.upper()][1] for name in (
-        "store", "required", "store_body", "methods", "on_in_flight", "wait", "retention",
+        "required", "store_body", "methods", "on_in_flight", "wait", "retention",
         "on_expired", "on_5xx", "on_disconnect", "on_unscoped",
     )},
     "tenant": taking("request, **kwargs"),
@@ -158,7 +157,6 @@ def idempotent(
     `@lock_resource` or directly below it: the order is always record, lock, transaction. For an
     argument that is None, the setting applies:
 
-    - `store` is "database" or "cache".
     - `required` refuses requests without a key.
     - `store_body` False stores no bodies: a replay has the status and the headers.
     - `on_in_flight` is what a retry gets while the first request runs: "conflict" (409),
@@ -185,10 +183,10 @@ def idempotent(
     With `canonical_json`, two bodies are the same if their JSON values are, without the values at
     the JSON pointers of `ignore`.
 
-    For an async view and for the cache store there is no common transaction. The record is then
-    written before the view and completed after it, and a request that was interrupted in between
-    is answered 409 "uncertain" until it is resolved. An async view with a transaction of its own
-    avoids that with `request.idempotency.complete(response)`.
+    An async view has no common transaction with its record, which is written before the view and
+    completed after it. A request that was interrupted in between is answered 409 "uncertain" until
+    it is resolved. A view with a transaction of its own avoids that with
+    `request.idempotency.complete(response)`.
 
     Raises InvalidRedlock at import time for invalid arguments.
     """

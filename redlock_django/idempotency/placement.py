@@ -50,11 +50,10 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
                 "set_autocommit(False)"
             )
     excluded = call.marker is not None and call.marker.excludes(settings.database)
-    if settings.store == "database" and excluded:
+    if excluded:
         raise InvalidRedlock(
             f"{name} is marked with @transaction.non_atomic_requests, but @idempotent records it "
-            f"in its own transaction of {settings.database!r}. Remove the mark, or use "
-            "store='cache', whose records are not committed with the view"
+            f"in its own transaction of {settings.database!r}. Remove the mark"
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from enum import Enum
 
 from redlock_django.engine.inspection.holders import HoldingState
@@ -13,8 +12,8 @@ from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.idempotency.flow.runner import InFlightLock
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.records import RecordStore, UnresolvedRequest
 from redlock_django.idempotency.settings import settings_of, store_of
-from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
@@ -33,16 +32,11 @@ class ResolveOutcome(Enum):
     NO_QUORUM = "no quorum"  # too few servers answered, so it may be running
 
 
-def store_and_aliases(using: str, kind: str | None = None) -> tuple[Store, list[str]]:
-    """Return the store of an alias, and all aliases that use the same one.
-
-    `kind` is "database" or "cache"; None is the one in the settings. Raises InvalidRedlock.
-    """
+def store_and_aliases(using: str) -> tuple[RecordStore, list[str]]:
+    """Return the store of an alias, and all aliases that use the same one; raise InvalidRedlock."""
     settings = settings_of(using)
-    kind = kind or settings.store
-    name = getattr(settings, kind)
-    aliases = [alias for alias in locks if getattr(settings_of(alias), kind) == name]
-    return store_of(replace(settings, store=kind)), aliases
+    aliases = [alias for alias in locks if settings_of(alias).database == settings.database]
+    return store_of(settings), aliases
 
 
 def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
@@ -59,7 +53,7 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
 
 
 def resolve(
-    store: Store, record: UnresolvedRequest, *, applied: bool, by: str, aliases: Sequence[str]
+    store: RecordStore, record: UnresolvedRequest, *, applied: bool, by: str, aliases: Sequence[str]
 ) -> ResolveOutcome:
     """Record whether an unresolved request took effect, and log which user resolved it.
 

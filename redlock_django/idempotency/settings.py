@@ -10,7 +10,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from django.core.cache import caches
 from django.db import connections
 from django.http import HttpRequest
 from django.utils.module_loading import import_string
@@ -28,13 +27,11 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
 from redlock_django.idempotency.key import KeySource
-from redlock_django.idempotency.stores.base import Store
-from redlock_django.idempotency.stores.cache import CacheStore
-from redlock_django.idempotency.stores.database import DatabaseStore
-from redlock_django.idempotency.stores.encryption import ResponseCipher
-from redlock_django.idempotency.stores.response import KEPT_HEADERS, NEVER_KEPT
+from redlock_django.idempotency.records import RecordStore
+from redlock_django.idempotency.response import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import PROBLEM_BASE
 from redlock_django.web.request_values import header_of
@@ -96,9 +93,7 @@ _flag = _in_section(flag)
 _retention = partial(duration, most=LONGEST_RETENTION)
 
 KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
-    "STORE": ("database", partial(choice, allowed=("database", "cache"))),
     "DATABASE": ("default", _string),
-    "CACHE": ("default", _string),
     "RETENTION": (DAY, partial(_retention, least=1)),
     "TOMBSTONE_RETENTION": (30 * DAY, partial(_retention, least=0)),
     "HEADER": ("Idempotency-Key", _string),
@@ -135,9 +130,7 @@ DEFAULTS: Mapping[str, Any] = {key: default for key, (default, _) in KEYS.items(
 class IdempotencySettings:
     """The IDEMPOTENCY settings of one alias; durations are in seconds."""
 
-    store: str
     database: str
-    cache: str
     retention: float
     tombstone_retention: float
     header: str
@@ -223,11 +216,8 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
             "MAX_RECORDS to the number of new keys in that time, or remove MAX_RECORDS_WINDOW"
         )
     settings = IdempotencySettings(**values)
-    if settings.store == "database":
-        if settings.database not in connections.settings:
-            raise ValueError(f"DATABASE {settings.database!r} is not an alias of DATABASES")
-    elif settings.cache not in caches.settings:
-        raise ValueError(f"CACHE {settings.cache!r} is not an alias of CACHES")
+    if settings.database not in connections.settings:
+        raise ValueError(f"DATABASE {settings.database!r} is not an alias of DATABASES")
     return settings
 
 
@@ -292,13 +282,7 @@ class IdempotentOptions:
                 raise
 
 
-def store_of(settings: IdempotencySettings) -> Store:
+def store_of(settings: IdempotencySettings) -> RecordStore:
     """Return the store that the settings name."""
     retention = timedelta(seconds=settings.retention)
-    cipher = settings.encryption_keys
-    if settings.store == "database":
-        return DatabaseStore(settings.database, retention=retention, cipher=cipher)
-    tombstone = timedelta(seconds=settings.tombstone_retention)
-    return CacheStore(
-        settings.cache, retention=retention, tombstone_retention=tombstone, cipher=cipher
-    )
+    return RecordStore(settings.database, retention=retention, cipher=settings.encryption_keys)

@@ -211,8 +211,6 @@ class Call(NamedTuple):
                     # Before the view, because the outer transaction ends first in any case.
                     self.state.keep(held)
             response = self._run_in_transactions(progress, held, transaction)
-            if progress.recorder is not None:
-                progress.recorder.committed()
             if held is not None:
                 self.state.keep_for_stream(response, self.request, held)
         finally:
@@ -328,7 +326,7 @@ class Call(NamedTuple):
                 response = await sync_to_async(response.render)()
             if recorder is not None:
                 check_recordable(self.view, response)
-                await sync_to_async(_finish)(recorder, response)
+                await sync_to_async(recorder.finish)(response)
             if held is not None:
                 if self.state.has_middleware and self.renders_later:
                     self.state.keep(held)
@@ -378,8 +376,3 @@ class Call(NamedTuple):
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)
-
-
-def _finish(recorder: Recorder, response: Any) -> None:
-    recorder.finish(response)
-    recorder.committed()

@@ -54,9 +54,6 @@ class Recorder(Protocol):
     def finish(self, response: Any) -> None:
         """Called with the rendered response of the view, before COMMIT."""
 
-    def committed(self) -> None:
-        """Called after COMMIT; without a transaction, called after `finish`."""
-
 
 class RequestState:
     """The state that the package keeps with one request; `RequestState.of` returns it."""

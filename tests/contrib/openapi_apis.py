@@ -45,7 +45,7 @@ def run() -> None:
 
 locked = lock_resource("order:<int:pk>")
 required = idempotent(required=True, anonymous_scope=everyone)
-early = idempotent(store="cache", on_in_flight="too-early", anonymous_scope=everyone)
+early = idempotent(on_in_flight="too-early", anonymous_scope=everyone)
 limited = lock_resource("export", limit=2, status=429, methods=["POST"])
 for_events = idempotent(key="json:id", scope="provider")
 

@@ -148,6 +148,7 @@ def stop_masters() -> None:
         backend.refuse(index)
 
 
+@pytest.mark.parametrize("site", ["ninja-async"], indirect=True)
 def test_a_request_in_flight_is_answered_with_the_status_of_its_schema(site: Site) -> None:
     answers = Answers(site, "early")
     during.append(lambda: answers.check(site.post("early", "k-1")))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import pytest_django
 from django.contrib.auth.models import User
-from django.core.cache import caches
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, JsonResponse
@@ -20,8 +19,6 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.idempotency.settings import settings_of, store_of
-from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
@@ -160,16 +157,6 @@ class InThread:
 def orders() -> int:
     """Return the number of orders."""
     return Order.objects.count()
-
-
-def cached_states() -> list[str]:
-    """Return the states of the records in the cache."""
-    cache: Any = caches["default"]
-    store = store_of(settings_of("default"))
-    assert isinstance(store, CacheStore)
-    hashes = [name.split(":")[3] for name in list(cache._cache) if name.endswith(":state")]
-    entries = [store._entry(key_hash) for key_hash in hashes]
-    return [entry["state"] for entry in entries if entry is not None]
 
 
 def record() -> IdempotencyRecord:

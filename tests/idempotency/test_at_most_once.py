@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.core.cache import caches
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse
-from rest_framework import exceptions
-from rest_framework.request import Request
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from redlock_django import idempotent, lock
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import ResourceLocked
 from tests.idempotency.conftest import InThread, Site, make_order, orders
 
@@ -57,11 +51,6 @@ FAILURES = {
 ENDS: dict[str, tuple[Any, int]] = {**REFUSALS, **RETURNED, **FAILURES}
 
 
-@pytest.fixture(autouse=True)
-def _empty(site: Site) -> None:
-    caches["default"].clear()
-
-
 def ending(end: Callable[[], HttpResponse], *, is_async: bool, **options: Any) -> Any:
     """Return an idempotent view that makes an order, and then ends like this."""
 
@@ -86,15 +75,12 @@ def post_twice(site: Site) -> list[Any]:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(
-    ("is_async", "store"), [(True, "database"), (True, "cache"), (False, "cache")]
-)
 def test_without_a_transaction_the_effects_are_never_repeated(
-    site: Site, monkeypatch: pytest.MonkeyPatch, is_async: bool, store: str, end: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     work, status = ENDS[end]
-    site.serve(ending(work, is_async=is_async, store=store))
+    site.serve(ending(work, is_async=True))
     first, second = post_twice(site)
     assert first.status_code == status
     assert orders() == 1
@@ -106,56 +92,11 @@ def test_without_a_transaction_the_effects_are_never_repeated(
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("store", ["database", "cache"])
 def test_in_a_transaction_only_an_undone_view_runs_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch, sees_commits: None, store: str, end: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, sees_commits: None, end: str
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     work, status = ENDS[end]
-    site.serve(ending(work, is_async=False, store=store))
+    site.serve(ending(work, is_async=False))
     assert [answer.status_code for answer in post_twice(site)] == [status, status]
     assert orders() == (1 if end in RETURNED else 0)
-
-
-class Refusing(LockAPIMixin, APIView):
-    """REST framework's own refusals, after an effect."""
-
-    calls = 0
-
-    @idempotent(store="cache", anonymous_scope=lambda request, **_: "all")
-    def post(self, request: Request, **_: Any) -> Response:
-        make_order(request._request)
-        if request.data["raises"] == "ValidationError":
-            raise exceptions.ValidationError({"number": "taken"})
-        if request.data["raises"] == "Throttled":
-            raise exceptions.Throttled(wait=5)
-        if request.data["raises"] == "Http404":
-            raise Http404
-        raise exceptions.APIException
-
-    def handle_exception(self, error: Exception) -> Any:
-        type(self).calls += 1
-        return super().handle_exception(error)
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "then"),
-    [
-        ("ValidationError", 400, 400),
-        ("Throttled", 429, 429),
-        ("Http404", 404, 404),
-        ("APIException", 500, 409),
-    ],
-)
-def test_an_exception_that_rest_framework_answers_is_kept_with_its_answer(
-    site: Site, monkeypatch: pytest.MonkeyPatch, error: str, status: int, then: int
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    monkeypatch.setattr(Refusing, "calls", 0)
-    site.serve(Refusing.as_view())
-    first, second = (site.post(data={"raises": error}) for _ in range(2))
-    assert (first.status_code, second.status_code, orders()) == (status, then, 1)
-    assert Refusing.calls == (1 if then == status else 2)
-    if then == status:
-        assert first.content == second.content
-        assert second["Idempotent-Replayed"] == "true"

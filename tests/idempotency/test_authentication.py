@@ -368,9 +368,6 @@ INSIDE: dict[str, Any] = {
     "user": shared(token_required(make_order)),
     "token": shared(basic_auth(make_order)),
     "user, async": shared(atoken_required(view_of("async"))),
-    "user, in a cache": idempotent(anonymous_scope=lambda request, **_: "all", store="cache")(
-        token_required(make_order)
-    ),
     "REST framework, hidden": shared(hiding(Base.as_view())),
     "django-ninja, hidden": api_of(decorate_view(hiding, shared)(view_of("sync"))),
 }

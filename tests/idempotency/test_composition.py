@@ -511,7 +511,6 @@ def test_only_a_view_can_be_decorated(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"store": "databse"}, "did you mean 'database'"),
         ({"on_in_flight": "reject"}, "on_in_flight must be one of"),
         ({"on_expired": "x"}, "on_expired must be one of"),
         ({"on_5xx": "x"}, "on_5xx must be one of"),
@@ -560,15 +559,11 @@ AROUND_THE_HANDLER: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("place", AROUND_THE_HANDLER)
-@pytest.mark.parametrize(
-    ("view", "store"),
-    [(LockedHandler, "cache"), (AsyncLockedHandler, "cache"), (AsyncLockedHandler, "database")],
-)
 def test_a_handler_whose_refused_lock_would_be_recorded_is_refused(
-    site: Site, monkeypatch: pytest.MonkeyPatch, view: type[View], store: str, place: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    site.serve(AROUND_THE_HANDLER[place](created(view)), configured={"STORE": store})
+    site.serve(AROUND_THE_HANDLER[place](created(AsyncLockedHandler)))
     assert ".post: its lock is inside of @idempotent, which would record" in found()["E056"]
     site.client.raise_request_exception = True
     with pytest.raises(InvalidRedlock, match=r"\.post: its lock is inside of @idempotent, which"):
@@ -600,12 +595,11 @@ def test_the_lock_of_a_handler_of_another_method_is_in_order(
             return HttpResponse()
 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    site.serve(AROUND_THE_HANDLER[place](Get), configured={"STORE": "cache"})
+    site.serve(AROUND_THE_HANDLER[place](Get))
     assert not {"E005", "E006", "E056"} & found().keys()
     assert site.client.get("/", headers={"Idempotency-Key": KEY}).status_code == 200
 
 
-@pytest.mark.parametrize("store", ["database", "cache"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_refusal_of_another_locked_view_is_never_recorded(
     site: Site,
@@ -613,7 +607,6 @@ def test_the_refusal_of_another_locked_view_is_never_recorded(
     held_elsewhere: Callable[[str], AbstractContextManager[None]],
     sees_commits: None,
     is_async: bool,
-    store: str,
 ) -> None:
     """The refusal says that a retry may help, so a retry must not get it again."""
 
@@ -627,10 +620,9 @@ def test_the_refusal_of_another_locked_view_is_never_recorded(
         return HttpResponse(status=201)
 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    site.serve(idempotent(aouter if is_async else outer), configured={"STORE": store})
+    site.serve(idempotent(aouter if is_async else outer))
     with held_elsewhere("order:7"):
         assert site.post().status_code == 423
-    is_undone = store == "database" and not is_async
-    assert site.post().status_code == (201 if is_undone else 409)
+    assert site.post().status_code == (409 if is_async else 201)
     with held_elsewhere("order:7"):
         assert site.post(key=None).status_code == 423

@@ -20,7 +20,7 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from redlock_django import idempotent
-from redlock_django.idempotency.stores.database import DatabaseStore
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import MEMORY
@@ -148,17 +148,17 @@ def second_insert(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     It waits for the first one's COMMIT however long that takes on a busy machine.
     """
-    monkeypatch.setattr("redlock_django.idempotency.stores.database._BRIEF", 60.0)
+    monkeypatch.setattr("redlock_django.idempotency.records._BRIEF", 60.0)
     event = threading.Event()
-    begin = DatabaseStore.begin
+    begin = RecordStore.begin
     calls = iter([False])
 
-    def spied(self: DatabaseStore, *args: Any, **kwargs: Any) -> None:
+    def spied(self: RecordStore, *args: Any, **kwargs: Any) -> None:
         if next(calls, True):
             event.set()
         begin(self, *args, **kwargs)
 
-    monkeypatch.setattr(DatabaseStore, "begin", spied)
+    monkeypatch.setattr(RecordStore, "begin", spied)
     return event
 
 

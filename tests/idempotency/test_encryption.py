@@ -45,7 +45,7 @@ class EncryptedSite:
     def use(self, *keys: str) -> None:
         """Deploy these keys everywhere."""
         given = {"ENCRYPTION_KEYS": keys} if keys else {}
-        self._site.configure(STORE=self._store, KEEP_HEADERS=["X-Card"], **given)
+        self._site.configure(KEEP_HEADERS=["X-Card"], **given)
 
     def stored(self) -> str:
         """Return everything that the store contains."""
@@ -54,7 +54,7 @@ class EncryptedSite:
         return repr(rows) + repr(cache._cache)
 
 
-@pytest.fixture(params=["database", "cache"])
+@pytest.fixture(params=["database"])
 def encrypted(request: pytest.FixtureRequest, site: Site) -> EncryptedSite:
     return EncryptedSite(site, request.param)
 

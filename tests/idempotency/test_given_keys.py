@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.cache import caches
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
@@ -20,7 +19,7 @@ from redlock_django import IdempotentMixin, idempotent, lock_resource, verified_
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
-from tests.idempotency.conftest import Site, cached_states, make_order, orders, record
+from tests.idempotency.conftest import Site, make_order, orders, record
 from tests.idempotency.webhook_views import (
     ASYNC_ROWS,
     EVENT,
@@ -47,7 +46,6 @@ KEYS: dict[str, Any] = {
 def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
-    caches["default"].clear()
 
 
 def put(urls: Urls, view: Any) -> None:
@@ -75,7 +73,6 @@ def test_an_event_takes_effect_once_whatever_its_body(
     assert send(other, webhook_id="msg_2").json()["orders"] == 2
 
 
-@pytest.mark.parametrize("store", ["database", "cache"])
 @pytest.mark.parametrize(
     ("row", "atomic"),
     # django-ninja opens the transaction first, and is refused: see below.
@@ -86,26 +83,20 @@ def test_an_event_takes_effect_once_whatever_its_body(
         if not (row == "ninja" and atomic)
     ],
 )
-def test_every_store_keeps_the_promise(
-    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str, atomic: bool, store: str
+def test_a_sync_view_keeps_the_promise_with_and_without_atomic_requests(
+    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str, atomic: bool
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
-    site.configure(STORE=store)
     put(urls, views_of(**STRIPE)[row])
     assert [send().status_code for _ in range(3)] == [200, 200, 200]
     assert orders() == 1
-    if store == "cache":
-        assert cached_states() == ["completed"]
-    else:
-        assert (record().state, record().user) == ("completed", "")
+    assert (record().state, record().user) == ("completed", "")
 
 
-@pytest.mark.parametrize("store", ["database", "cache"])
 @pytest.mark.parametrize("row", ASYNC_ROWS)
 def test_an_async_view_that_fails_is_uncertain_and_never_repeated(
-    site: Site, urls: Urls, row: str, store: str
+    site: Site, urls: Urls, row: str
 ) -> None:
-    site.configure(STORE=store)
     put(urls, views_of(**STRIPE)[row])
     assert send({**EVENT, "fail": True}).status_code == 500
     refused = send()

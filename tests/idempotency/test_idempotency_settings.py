@@ -33,7 +33,7 @@ def configure(settings: Any, memory: None) -> Configure:
 def test_every_key_is_an_option(configure: Configure) -> None:
     options = configure()
     assert {key.lower() for key in DEFAULTS} == set(vars(options))
-    assert (options.store, options.retention, options.required) == ("database", 86400, False)
+    assert (options.database, options.retention, options.required) == ("default", 86400, False)
     assert options.methods == {"POST", "PATCH"}
 
 
@@ -63,10 +63,7 @@ def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
     ("wrong", "message"),
     [
         ({"RETENTON": 1}, "unknown key 'RETENTON'.*RETENTION"),
-        ({"STORE": "redis"}, "STORE must be one of 'database', 'cache'"),
-        ({"STORE": 7}, "STORE must be one of"),
         ({"DATABASE": "other"}, "DATABASE 'other' is not an alias of DATABASES"),
-        ({"STORE": "cache", "CACHE": "other"}, "CACHE 'other' is not an alias of CACHES"),
         ({"RETENTION": "1d"}, "RETENTION must be a number of seconds"),
         ({"RETENTION": 0}, "RETENTION must be at least 1"),
         ({"RETENTION": 1e12}, r"RETENTION must be at most 3153600000 s \(36500 days\)"),
@@ -108,35 +105,6 @@ def test_a_mistake_names_the_alias_and_the_key(
         configure(**wrong)
     assert str(caught.value).startswith("REDLOCK['default']: IDEMPOTENCY: ")
     assert [error.id for error in run_checks(tags=["redlock"])] == ["redlock_django.E001"]
-
-
-@pytest.mark.parametrize("backend", ["locmem.LocMemCache", "dummy.DummyCache"])
-def test_a_cache_of_one_process_is_warned_of(
-    configure: Configure, settings: Any, backend: str
-) -> None:
-    settings.CACHES = {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}
-    configure(STORE="cache")
-    (warning,) = run_checks(tags=["redlock"])
-    assert warning.id == "redlock_django.W011"
-    assert "'default'" in warning.msg
-    configure(STORE="database")
-    assert run_checks(tags=["redlock"]) == []
-
-
-@pytest.mark.parametrize(
-    ("backend", "location"),
-    [("filebased.FileBasedCache", "/tmp/cache"), ("db.DatabaseCache", "cache")],
-)
-def test_a_cache_that_culls_is_warned_of(
-    site: Site, settings: Any, backend: str, location: str
-) -> None:
-    cache = {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": location}
-    settings.CACHES = {"default": cache}
-    site.configure(STORE="cache")
-    (warning,) = run_checks(tags=["redlock"])
-    assert (warning.id, "MAX_ENTRIES" in warning.msg) == ("redlock_django.W011", True)
-    site.serve(idempotent(store="cache")(make_order), configured={"STORE": "database"})
-    assert [warning.id for warning in run_checks(tags=["redlock"])] == ["redlock_django.W011"]
 
 
 class Router:

@@ -19,7 +19,7 @@ from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
 from redlock_django.idempotency.flow.current import Idempotency
 from redlock_django.idempotency.key import UserId, parse_key, request_hashes, scope_of, user_of
-from redlock_django.idempotency.stores.database import DatabaseStore
+from redlock_django.idempotency.records import RecordStore
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 
 writes = pytest.mark.django_db(transaction=True)
@@ -386,15 +386,15 @@ def test_a_process_with_another_order_of_secrets_is_noticed_under_the_lock(
 ) -> None:
     """The other process records the key between the look at the records and the lock."""
     ran: list[int] = []
-    find = DatabaseStore.find
+    find = RecordStore.find
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         ran.append(1)
         return HttpResponse()
 
-    def slow(self: DatabaseStore, claim: Any) -> Any:
+    def slow(self: RecordStore, claim: Any) -> Any:
         found = find(self, claim)
-        monkeypatch.setattr(DatabaseStore, "find", find)
+        monkeypatch.setattr(RecordStore, "find", find)
         site.configure(SECRETS=["new", "old"], DATABASE="records")
         assert InThread(site.post).result.status_code == 200
         return found
@@ -402,7 +402,7 @@ def test_a_process_with_another_order_of_secrets_is_noticed_under_the_lock(
     site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(view))
     site.client = Client(raise_request_exception=False)
     site.configure(SECRETS=["old", "new"], DATABASE="records")
-    monkeypatch.setattr(DatabaseStore, "find", slow)
+    monkeypatch.setattr(RecordStore, "find", slow)
     assert site.post()["Idempotent-Replayed"] == "true"
     assert len(ran) == 1
 

@@ -74,11 +74,3 @@ def test_a_check_of_the_database_names_the_command(memory: None, what: str, lack
         assert "E048" not in found(tag="database", databases=["default"])
     assert f"The database 'default' lacks {lacks}" in text
     assert COMMAND in text
-
-
-def test_records_elsewhere_need_no_table(memory: None, settings: Settings) -> None:
-    with renamed(RECORDS, "away"):
-        assert "E048" in found(deploy=True, tag="database", databases=["default"])
-        section = {**settings.REDLOCK["default"], "IDEMPOTENCY": {"STORE": "cache"}}
-        settings.REDLOCK = {"default": section}
-        assert "E048" not in found(deploy=True, tag="database", databases=["default"])

@@ -12,7 +12,6 @@ from django.http import HttpResponse
 from django.utils import timezone
 
 from redlock_django import idempotent, lock_resource
-from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from tests.idempotency.conftest import Site, make_order, orders
@@ -41,11 +40,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-@pytest.fixture(params=["database", "cache"])
+@pytest.fixture(params=["database"])
 def limited(request: pytest.FixtureRequest, site: Site, clock: Clock) -> Site:
     """A site where each owner may use two new keys in ten minutes."""
     caches["default"].clear()
-    site.configure(STORE=request.param, MAX_RECORDS=2, MAX_RECORDS_WINDOW=WINDOW)
+    site.configure(MAX_RECORDS=2, MAX_RECORDS_WINDOW=WINDOW)
     site.serve(idempotent(make_order))
     return site
 
@@ -67,7 +66,7 @@ def test_one_key_too_many_is_refused_until_the_window_is_over(limited: Site, clo
     clock.passes(40)
     wait = refused(limited.post("third"))
     # A database looks back from now. A cache has fixed windows; this one began 200 s ago.
-    assert wait == {"database": 500, "cache": 400}[settings_of("default").store]
+    assert wait == 500
     assert orders() == 2
     clock.passes(wait)
     assert limited.post("third").status_code == 201
@@ -102,12 +101,12 @@ def test_a_record_that_is_rolled_back_is_not_counted_in_a_database(
     refused(site.post("d"))
 
 
-@pytest.mark.parametrize("store", ["database", "cache"])
+@pytest.mark.parametrize("store", ["database"])
 def test_visitors_with_one_anonymous_scope_share_one_limit(
     site: Site, clock: Clock, store: str
 ) -> None:
     caches["default"].clear()
-    site.configure(STORE=store, MAX_RECORDS=1)
+    site.configure(MAX_RECORDS=1)
     site.serve(idempotent(anonymous_scope=lambda request, **_: request.headers["X-Ip"])(make_order))
     site.client.logout()
     assert site.post("a", headers={"X-Ip": "::1"}).status_code == 201

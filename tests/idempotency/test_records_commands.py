@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.cache import caches
 from django.db import OperationalError
 from django.utils import timezone
 
@@ -17,8 +16,8 @@ from redlock_django import idempotent
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import lock_name
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.resolve import is_running
-from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
@@ -76,13 +75,13 @@ def test_an_interrupted_purge_reports_its_progress(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_old_ones()
-    real = DatabaseStore.purge
+    real = RecordStore.purge
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         yield next(real(*args, **kwargs))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(DatabaseStore, "purge", interrupted)
+    monkeypatch.setattr(RecordStore, "purge", interrupted)
     ran = run(*PURGE, "--only=releases", "--batch", "2", "--format=json")
     assert (ran.status, ran.json["kinds"]) == (
         130,
@@ -252,37 +251,13 @@ def test_wrong_arguments(site: Site) -> None:
     assert record().state == "uncertain"
 
 
-def test_a_record_in_a_cache_is_resolved_by_the_whole_hash_in_the_log(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    caches["default"].clear()
-    site.configure(STORE="cache")
-
-    def dies(request: object, **_: object) -> None:
-        raise KeyboardInterrupt
-
-    site.serve(idempotent(dies))
-    with pytest.raises(KeyboardInterrupt):
-        site.post()
-    assert site.post().status_code == 409
-    [line] = [text for text in caplog.messages if "is uncertain" in text]
-    key_hash = next(word for word in line.split() if len(word) == 64)
-    assert run(RESOLVE, "--not-applied", key_hash[:8], "--noinput").status == 2
-    listed = run(RESOLVE)
-    assert (listed.status, "cannot be listed" in listed.said) == (2, True)
-    assert run(RESOLVE, key_hash, "--store=database").status == 1
-    assert run(RESOLVE, "--not-applied", key_hash, "--noinput").status == 0
-    site.serve(idempotent(make_order))
-    assert site.post().status_code == 201
-
-
 def test_a_database_that_fails_is_a_status_and_no_traceback(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise OperationalError("no such table\x1b[2J")
 
-    monkeypatch.setattr(DatabaseStore, "purge", fail)
+    monkeypatch.setattr(RecordStore, "purge", fail)
     ran = run(*PURGE, "--format=json")
     assert (ran.status, ran.json["kinds"]["records"]["deleted"]) == (1, 0)
     assert ran.said == r"records: no such table\x1b[2J"
@@ -292,6 +267,6 @@ def test_a_store_that_is_away_is_an_error(site: Site, monkeypatch: pytest.Monkey
     def away(*args: Any) -> Any:
         raise IdempotencyUnavailable
 
-    monkeypatch.setattr(DatabaseStore, "unresolved", away)
+    monkeypatch.setattr(RecordStore, "unresolved", away)
     assert run(RESOLVE).status == 1
     assert run(RESOLVE, "--applied", "12345678", "--noinput").status == 1

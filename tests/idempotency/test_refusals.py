@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from redlock_django import idempotent, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.idempotency.stores.database import DatabaseStore
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import InThread, Site, make_order, orders, record
@@ -289,7 +289,7 @@ def test_a_record_that_comes_from_nowhere_stops_the_view(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the lock ever fails, the unique row decides."""
-    find = DatabaseStore.find
+    find = RecordStore.find
     site.serve(idempotent(make_order))
     site.post()
     seen = iter([False])
@@ -297,7 +297,7 @@ def test_a_record_that_comes_from_nowhere_stops_the_view(
     def late(self: Any, claim: Any) -> Any:
         return find(self, claim) if next(seen, True) else None
 
-    monkeypatch.setattr(DatabaseStore, "find", late)
+    monkeypatch.setattr(RecordStore, "find", late)
     answer = site.post()
     assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
     assert orders() == 1

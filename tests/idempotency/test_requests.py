@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
-from django.core.cache import caches
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import IntegrityError, connection, transaction
@@ -37,7 +36,7 @@ from redlock_django.idempotency.flow.current import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
 from testproject.shop.models import Order
-from tests.idempotency.conftest import KEY, Site, cached_states, make_order, orders, record
+from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -121,19 +120,7 @@ def test_the_record_is_committed_with_the_effects(site: Site) -> None:
 # Requests that are not recorded.
 
 
-@pytest.fixture(params=["database", "cache"])
-def records(request: pytest.FixtureRequest, site: Site) -> Callable[[], int]:
-    """Keep the records in a store; return a function that counts them."""
-    caches["default"].clear()
-    site.configure(STORE=request.param)
-    if request.param == "cache":
-        return lambda: len(cached_states())
-    return IdempotencyRecord.objects.count
-
-
-def test_a_view_that_raises_leaves_nothing_and_runs_again(
-    site: Site, records: Callable[[], int]
-) -> None:
+def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
     fails = iter([True, False])
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -144,15 +131,13 @@ def test_a_view_that_raises_leaves_nothing_and_runs_again(
 
     site.serve(idempotent(view))
     assert site.post().status_code == 500
-    assert (orders(), records()) == (0, 0)
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
     assert [site.post().status_code for _ in range(2)] == [201, 201]
     assert orders() == 1
 
 
 @pytest.mark.parametrize("status", [500, 503])
-def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(
-    site: Site, records: Callable[[], int], status: int
-) -> None:
+def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(site: Site, status: int) -> None:
     answers = iter([status, 201])
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -161,7 +146,7 @@ def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(
 
     site.serve(idempotent(view))
     assert site.post().status_code == status
-    assert (orders(), records()) == (0, 0)
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
     assert site.post().status_code == 201
     assert orders() == 1
 
@@ -199,7 +184,7 @@ def test_an_exception_for_the_client_is_not_recorded(site: Site) -> None:
     assert len(ran) == 2
 
 
-def test_a_view_that_rolls_back_is_not_recorded(site: Site, records: Callable[[], int]) -> None:
+def test_a_view_that_rolls_back_is_not_recorded(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         make_order(request)
         transaction.set_rollback(True)
@@ -207,7 +192,7 @@ def test_a_view_that_rolls_back_is_not_recorded(site: Site, records: Callable[[]
 
     site.serve(idempotent(view))
     assert [site.post().status_code for _ in range(2)] == [400, 400]
-    assert (orders(), records()) == (0, 0)
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
 def test_a_commit_that_fails_is_not_recorded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +211,6 @@ def test_a_commit_that_fails_is_not_recorded(site: Site, monkeypatch: pytest.Mon
     assert orders() == 1
 
 
-@pytest.mark.usefixtures("records")
 @pytest.mark.parametrize(
     "error", [RuntimeError("a hook"), ResourceLocked("busy"), IntegrityError("late")]
 )
@@ -510,11 +494,9 @@ def card(request: HttpRequest, **_: Any) -> HttpResponse:
     return JsonResponse({"card": "4111"}, status=201, headers={"Location": "/1/", "ETag": '"1"'})
 
 
-@pytest.mark.parametrize("store", ["database", "cache"])
 @pytest.mark.parametrize("by", ["argument", "setting", "no-store"])
-def test_a_body_that_is_not_stored_is_not_replayed(site: Site, store: str, by: str) -> None:
-    caches["default"].clear()
-    site.configure(STORE=store, **({"STORE_BODY": False} if by == "setting" else {}))
+def test_a_body_that_is_not_stored_is_not_replayed(site: Site, by: str) -> None:
+    site.configure(**({"STORE_BODY": False} if by == "setting" else {}))
     view = cache_control(no_store=True)(card) if by == "no-store" else card
     site.serve(idempotent(store_body=False)(view) if by == "argument" else idempotent(view))
     first, again = site.post(), site.post()
@@ -524,8 +506,6 @@ def test_a_body_that_is_not_stored_is_not_replayed(site: Site, store: str, by: s
     assert (again["Idempotency-Body"], again["Idempotent-Replayed"]) == ("omitted", "true")
     assert not {"ETag", "Content-Type"} & {*again.headers}
     assert orders() == 1
-    cache: Any = caches["default"]
-    assert b"4111" not in b"".join(cache._cache.values())
     assert all(b"4111" not in bytes(row.body) for row in IdempotencyRecord.objects.all())
 
 

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.cache import caches
+from django.db import connection
 from django.utils import timezone
 
 from redlock_django import idempotent
 from redlock_django.idempotency.flow import attempt
 from redlock_django.idempotency.settings import settings_of, store_of
-from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Later = Callable[[timedelta], None]
-
-
-@pytest.fixture(params=["database", "cache"])
-def store(request: pytest.FixtureRequest, site: Site) -> str:
-    caches["default"].clear()
-    site.configure(STORE=request.param, TOMBSTONE_RETENTION=timedelta(days=2))
-    return str(request.param)
 
 
 @pytest.fixture
@@ -44,9 +35,7 @@ def code(answer: Any) -> str:
     return str(answer.json()["code"])
 
 
-def test_after_its_retention_a_key_is_refused_and_not_run_again(
-    site: Site, store: str, later: Later
-) -> None:
+def test_after_its_retention_a_key_is_refused_and_not_run_again(site: Site, later: Later) -> None:
     site.serve(idempotent(make_order))
     site.post()
     later(timedelta(hours=23))
@@ -58,9 +47,7 @@ def test_after_its_retention_a_key_is_refused_and_not_run_again(
     assert orders() == 1
 
 
-def test_an_expired_key_runs_again_if_the_site_allows_it(
-    site: Site, store: str, later: Later
-) -> None:
+def test_an_expired_key_runs_again_if_the_site_allows_it(site: Site, later: Later) -> None:
     site.serve(idempotent(on_expired="run", retention=60)(make_order))
     site.post()
     later(timedelta(seconds=61))
@@ -83,11 +70,14 @@ def test_a_rollback_leaves_the_expired_record(site: Site, later: Later) -> None:
     assert record().state == "completed"
 
 
-def test_an_uncertain_record_does_not_expire(site: Site, store: str, later: Later) -> None:
-    def killed(request: Any, **_: Any) -> None:
+def test_an_uncertain_record_does_not_expire(
+    site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def killed(request: Any, **_: Any) -> None:
         raise KeyboardInterrupt
 
-    site.serve(idempotent(store="cache", on_expired="run")(killed))
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(idempotent(on_expired="run")(killed))
     with pytest.raises(KeyboardInterrupt):
         site.post()
     site.post()
@@ -98,7 +88,6 @@ def test_an_uncertain_record_does_not_expire(site: Site, store: str, later: Late
 def purge(batch: int = 1000) -> list[int]:
     options = settings_of("default")
     store = store_of(options)
-    assert isinstance(store, DatabaseStore)
     kept = timedelta(seconds=options.tombstone_retention)
     return [rows for _, rows in store.purge(tombstone_retention=kept, batch=batch)]
 
@@ -121,23 +110,8 @@ def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> No
     assert not IdempotencyRecord.objects.exists()
 
 
-def test_an_uncertain_record_in_a_cache_ends_too(site: Site) -> None:
-    def killed(request: Any, **_: Any) -> None:
-        raise KeyboardInterrupt
-
-    caches["default"].clear()
-    site.serve(idempotent(store="cache")(killed))
-    with pytest.raises(KeyboardInterrupt):
-        site.post()
-    assert code(site.post()) == "idempotency-outcome-uncertain"
-    cache: Any = caches["default"]
-    for expires in cache._expire_info.values():
-        assert 30.9 < (expires - time.time()) / 86400 < 31.1
-
-
 def test_purging_reads_by_index(site: Site) -> None:
     store = store_of(settings_of("default"))
-    assert isinstance(store, DatabaseStore)
     found = store.purgeable(tombstone_retention=timedelta(days=30))
     assert "redlock_state_expires" in found.to_empty.order_by("expires_at").explain()
     assert "redlock_state_expires" in found.unresolved.order_by("created_at").explain()

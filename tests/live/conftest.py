@@ -154,16 +154,8 @@ def books(
 
 
 @pytest.fixture(scope="session")
-def shop_cache() -> Iterator[LocalMaster]:
-    """Start the Redis server for the caches of all shops; it keeps its data when it is killed."""
-    with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "always"]) as (server,):
-        yield server
-
-
-@pytest.fixture(scope="session")
 def open_shop(
     books: Callable[[str], Books],
-    shop_cache: LocalMaster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]]:
     """Return a function that runs a shop, by a name such as "wsgi-atomic-postgres"."""
@@ -173,7 +165,7 @@ def open_shop(
 
     def opened(name: str, masters: list[LocalMaster]) -> AbstractContextManager[Shop]:
         site, _, database = name.rpartition("-")
-        return shop(site, books=books(database), masters=masters, cache=shop_cache, gates=gates)
+        return shop(site, books=books(database), masters=masters, gates=gates)
 
     return opened
 

@@ -79,16 +79,9 @@ def test_fifty_requests_at_once_run_the_view_once(two_shops: list[Shop], kind: s
 
 
 @plain
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("async", "cached")),
-        "cached-async",
-    ],
-)
-def test_fifty_requests_at_once_run_once_around_the_view(shop: Shop, kind: str) -> None:
+def test_fifty_requests_at_once_run_once_around_the_view(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
-    one_is_done(all_at_once([client], kind, order, key, 50), waits=False)
+    one_is_done(all_at_once([client], "async", order, key, 50), waits=False)
     assert shop.books.payments(order) == 1
 
 
@@ -184,15 +177,13 @@ def payment(shop: Shop, order: int) -> int:
 
 
 @opposites
-@pytest.mark.parametrize("kind", ["function", "cached"])
-def test_a_client_that_goes_away_finds_the_result(shop: Shop, kind: str) -> None:
-    leave_and_retry(shop, kind)
+def test_a_client_that_goes_away_finds_the_result(shop: Shop) -> None:
+    leave_and_retry(shop, "function")
 
 
 @pytest.mark.parametrize("shop", ["asgi-plain-postgres"], indirect=True)
-@pytest.mark.parametrize("kind", ["async", "cached-async"])
-def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str) -> None:
-    leave_and_retry(shop, kind)
+def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop) -> None:
+    leave_and_retry(shop, "async")
 
 
 def leave_and_retry(shop: Shop, kind: str) -> None:

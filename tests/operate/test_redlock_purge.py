@@ -150,19 +150,6 @@ def test_a_missing_table_names_migrate_and_the_other_kinds_are_purged() -> None:
         assert "releases: the tables are missing" in run(PURGE).said
 
 
-@pytest.mark.django_db(transaction=True)
-def test_records_in_a_cache_need_no_table(settings: Settings) -> None:
-    section = {**THREE_IN_MEMORY, "IDEMPOTENCY": {"STORE": "cache"}}
-    settings.REDLOCK = {"default": section}
-    # A view may store its records in the database all the same.
-    assert run(PURGE, "--format=json").json["kinds"]["records"]["outcome"] == "done"
-    with without_table(IdempotencyRecord):
-        ran = run(PURGE, "--format=json")
-        assert (ran.status, ran.json["kinds"]["records"]) == (0, UNUSED)
-        only = run(PURGE, "--only=records")
-        assert (only.status, "keeps its records in a cache" in only.said) == (2, True)
-
-
 def test_a_site_without_databases_has_nothing_to_purge(monkeypatch: pytest.MonkeyPatch) -> None:
     none = {**connections.settings["default"], "ENGINE": "django.db.backends.dummy"}
     monkeypatch.setitem(connections.settings, "default", none)

@@ -12,7 +12,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 
 if TYPE_CHECKING:
-    from redlock_django.idempotency.stores.response import StoredResponse
+    from redlock_django.idempotency.response import StoredResponse
 
 MAX_BODY_LENGTH = 20_000
 """The number of characters of a response body that are shown."""
@@ -81,8 +81,8 @@ def badge(state: str) -> SafeString:
 
 def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, object]:
     """Return the headers and the body to show of a record; `using` is the alias of its settings."""
+    from redlock_django.idempotency.records import response_of
     from redlock_django.idempotency.settings import settings_of
-    from redlock_django.idempotency.stores.database import response_of
 
     if record.state != record.State.COMPLETED:
         return {}

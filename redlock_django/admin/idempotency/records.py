@@ -211,13 +211,13 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
         from redlock_django.exceptions import IdempotencyUnavailable
+        from redlock_django.idempotency.records import UnresolvedRequest
         from redlock_django.idempotency.resolve import ResolveOutcome, resolve, store_and_aliases
-        from redlock_django.idempotency.stores.base import UnresolvedRequest
 
         user = request.user
         assert user.pk is not None  # The admin requires a login.
         try:
-            store, aliases = store_and_aliases(self.using, "database")
+            store, aliases = store_and_aliases(self.using)
             outcome = resolve(
                 store,
                 UnresolvedRequest.of(record),
@@ -246,7 +246,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         if record.state != record.State.RUNNING:
             return record.state
         try:
-            running = is_running(record.key_hash, store_and_aliases(self.using, "database")[1])
+            running = is_running(record.key_hash, store_and_aliases(self.using)[1])
         except InvalidRedlock:
             running = None
         return {True: "running", False: "interrupted", None: "in flight"}[running]

@@ -53,10 +53,9 @@ from redlock_django.idempotency.flow.runner import (
 from redlock_django.idempotency.key import Claim, lock_name
 from redlock_django.idempotency.placement import check_lock_of_handler, check_permissions
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
+from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, RecordStore
+from redlock_django.idempotency.response import StoredResponse
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
-from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store
-from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
-from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.locking.counters import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
@@ -138,7 +137,7 @@ class IdempotentAttempt:
         self._no_quorum: StoreUnavailable | None = None
 
     @cached_property
-    def _store(self) -> Store:
+    def _store(self) -> RecordStore:
         return store_of(self._settings)
 
     def run(self) -> Any:
@@ -188,9 +187,7 @@ class IdempotentAttempt:
     def _transaction_without_key(self) -> ViewTransaction | None:
         """Return the transaction that this request would have with a key, or None for none."""
         settings, marker = self._settings, self._call.marker
-        if self._is_async or settings.store != "database":
-            return None
-        if self._request.method not in settings.methods or open_blocks():
+        if self._is_async or self._request.method not in settings.methods or open_blocks():
             return None
         if marker is not None and marker.excludes(settings.database):
             return None
@@ -271,16 +268,14 @@ class IdempotentAttempt:
 
     def _recorder(self, claim: Claim, instead_of: Record | None) -> AnyRecorder:
         policy = ResponsePolicy(self._call, self._options, self._settings)
-        if isinstance(self._store, DatabaseStore) and not self._is_async:
+        if not self._is_async:
             return TransactionRecorder(self._store, claim, policy.outcome_of, instead_of)
         check_lock_of_handler(self._call)
         return SeparateRecorder(self._store, claim, policy.outcome_of, instead_of)
 
     def _run_first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""
-        complete = None
-        if self._is_async and isinstance(recorder, SeparateRecorder):
-            complete = recorder.complete
+        complete = recorder.complete if isinstance(recorder, SeparateRecorder) else None
         current = Idempotency(recorder.claim.key_hash, self._reader.seed, complete)
         attach(self._request, current, self._options.using)
         try:
@@ -291,11 +286,10 @@ class IdempotentAttempt:
             if not recorder.started and isinstance(error, DATABASE_ERRORS):
                 raise IdempotencyUnavailable from error  # BEGIN failed, for example
             answer = partial(answer_to, self._call)
-            response = yield InThread(partial(recorder.failed, error, answer))
-            if response is None or not self._call.wrapped:
-                raise
+            yield InThread(partial(recorder.failed, error, answer))
+            raise
         if recorder.started:
-            yield InThread(partial(recorder.answered, response))
+            yield InThread(recorder.answered)
             if next(_recorded) % _EVERY == 0:
                 # Responses end with their retention even if the records are never purged.
                 yield InThread(self._store.forget_expired_responses)
@@ -324,8 +318,7 @@ class IdempotentAttempt:
         except AlreadyRecorded:
             # The view is about to complete the record in a transaction of its own.
             raise self._refused(KeyInFlight()) from None
-        # The whole hash, because a record in a cache is found only by its whole hash.
-        logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
+        logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash[:8])
         raise self._refused(OutcomeUncertain())
 
     def _replay(self, key_hash: str, stored: StoredResponse) -> Steps:

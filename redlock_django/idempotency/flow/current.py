@@ -55,15 +55,15 @@ class Idempotency:
 
         Call it last in that `atomic()` block, in a thread, and return the same response from the
         view. The record is then committed with the block, or not at all. Raises InvalidRedlock in
-        a sync view, whose record is in its transaction anyway, with the cache store, and outside
-        of an atomic block of the record's database.
+        a sync view, whose record is in its transaction anyway, and outside of an atomic block of
+        the record's database.
         """
         if not self.active:
             return
         if self._complete is None:
             raise InvalidRedlock(
-                "request.idempotency.complete() is for async views with the database store; "
-                "here @idempotent completes the record itself"
+                "request.idempotency.complete() is for async views; in a sync view @idempotent "
+                "completes the record itself"
             )
         self._complete(response)
 

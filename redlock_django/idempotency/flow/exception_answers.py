@@ -10,8 +10,6 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.urls import get_resolver, get_urlconf
 
-from redlock_django.web.view_kinds import is_async_class
-
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
 
@@ -28,11 +26,10 @@ _STATUSES: dict[type[Exception], int] = {
 def answer_to(call: Call, error: Exception) -> Any:
     """Return the client's answer to an exception that is not a failure, such as Http404, or None.
 
-    Django answers the exception itself later, with the same page. REST framework's answer must be
-    returned instead of raising the exception, because its exception handler runs only once.
+    Django answers the exception itself later, with the same page.
     """
     if call.wrapped:
-        return None if is_async_class(call.owner.__class__) else _answer_of_framework(call, error)
+        return None  # a framework answers it in its own way
     for error_class, status in _STATUSES.items():
         if isinstance(error, error_class):
             return _answer_of_django(call.request, error, status)
@@ -44,10 +41,3 @@ def _answer_of_django(request: HttpRequest, error: Exception, status: int) -> An
     response = get_exception_response(request, get_resolver(get_urlconf()), status, error)
     render = getattr(response, "render", None)
     return render() if callable(render) else response
-
-
-def _answer_of_framework(call: Call, error: Exception) -> Any:
-    known = hasattr(error, "status_code") or isinstance(error, (Http404, PermissionDenied))
-    if not known:
-        return None
-    return call.owner.finish_under_lock(call.request, call.owner.handle_exception(error))

@@ -1,4 +1,4 @@
-"""The two ways to record a view, in its own transaction or around it, and what is recorded."""
+"""How a view is recorded: a sync one in its transaction, an async one before and after it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
+from redlock_django.idempotency.records import Record, RecordStore
+from redlock_django.idempotency.response import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.idempotency.stores.base import Record, Store
-from redlock_django.idempotency.stores.database import DatabaseStore
-from redlock_django.idempotency.stores.response import StoredResponse
 from redlock_django.web.request_values import request_user
 from redlock_django.web.transactions import view_name
 
@@ -56,9 +55,6 @@ class ViewTransaction:
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
 
-    def committed(self) -> None:
-        """Do nothing: there is no record."""
-
 
 class TransactionRecorder:
     """Writes the record in the view's own transaction: both are committed, or neither is."""
@@ -66,7 +62,7 @@ class TransactionRecorder:
     begun = started = False
 
     def __init__(
-        self, store: DatabaseStore, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
+        self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
         self.database: str | None = store.alias
         self.claim = claim
@@ -93,71 +89,55 @@ class TransactionRecorder:
         else:
             _complete(self._store, self.claim, response, stored)
 
-    def committed(self) -> None:
-        """Do nothing: the record is committed."""
-
-    def answered(self, response: Any) -> None:
+    def answered(self) -> None:
         """Do nothing: the transaction has decided."""
 
-    def failed(self, error: Exception, answer_to: AnswerTo) -> Any:
-        """Return None: the transaction has decided."""
+    def failed(self, error: Exception, answer_to: AnswerTo) -> None:
+        """Do nothing: the transaction has decided."""
 
 
 class SeparateRecorder:
-    """Writes "running" before the view, and its outcome after the view's COMMIT.
+    """Writes "running" before an async view, and its outcome after it.
 
     If a later request finds "running" and the lock of the key is not held, then the first request
     was interrupted, and it may have taken effect.
     """
 
+    database: str | None = None
+
     def __init__(
-        self, store: Store, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
+        self,
+        store: RecordStore,
+        claim: Claim,
+        outcome_of: OutcomeOf,
+        instead_of: Record | None,
     ) -> None:
-        self.database: str | None = None
-        self.begun = False  # set before the record of an async view is written
+        self.begun = False  # set before the record is written
         self.started = False
-        self._store = store
         self.claim = claim
+        self._store = store
         self._outcome_of = outcome_of
         self._instead_of = instead_of
-        self._aliases: Sequence[str] = ()
-        self._finished: tuple[ViewOutcome, StoredResponse | None, int] | None = None
-        self._commits = 0
         self._completed_by_view = False
         self._undone_by_view: Any = None
         self._is_recorded = False
 
     def begin(self, aliases: Sequence[str]) -> None:
-        self._aliases = aliases
         self._store.begin(self.claim, instead_of=self._instead_of)
         self.started = True
-        for alias in aliases:
-            # Before all on_commit hooks of the view: they may fail after everything is committed.
-            transaction.on_commit(self._count_commit, using=alias)
-
-    def _count_commit(self) -> None:
-        self._commits += 1
 
     def finish(self, response: HttpResponseBase) -> None:
-        undone = bool(self._aliases) or response is self._undone_by_view
+        undone = response is self._undone_by_view
         outcome, stored = self._outcome_of(response, undone=undone)
-        if self._aliases and all(map(transaction.get_rollback, self._aliases)):
-            outcome = ViewOutcome.NO_EFFECT  # the view rolls back all its transactions
-        elif outcome is ViewOutcome.NO_EFFECT:
-            _roll_back(self._aliases)
-        self._finished = outcome, stored, response.status_code
-
-    def committed(self) -> None:
-        if self._finished is not None:
-            self._record(*self._finished)
+        self._record(outcome, stored, response.status_code)
 
     def complete(self, response: Any) -> None:
         """Record the response in the transaction that the view itself has opened."""
-        alias = getattr(self._store, "alias", None)
-        if alias is None or not connections[alias].in_atomic_block:
+        alias = self._store.alias
+        if not connections[alias].in_atomic_block:
             raise InvalidRedlock(
                 "request.idempotency.complete() must be called inside transaction.atomic() of "
-                f"database {alias or 'default'!r}, with the database store"
+                f"database {alias!r}"
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
@@ -169,40 +149,20 @@ class SeparateRecorder:
         else:
             _complete(self._store, self.claim, response, stored)
 
-    def answered(self, response: Any) -> None:
-        """Record the outcome if a lock error was answered after the view was called."""
-        if not self.started or self._is_recorded or self._recorded_from_commits():
-            return
-        # The error was raised inside the transactions, so they were rolled back.
-        self._record(ViewOutcome.NO_EFFECT if self._aliases else ViewOutcome.UNCERTAIN)
-
-    def failed(self, error: Exception, answer_to: AnswerTo) -> Any:
-        """Record the outcome after the view or its COMMIT has raised.
-
-        Return the answer to the exception if that is what was recorded, else None.
-        """
-        if not self.started or self._is_recorded or self._recorded_from_commits():
-            return None
-        if self._finished is not None:
-            # A COMMIT may have succeeded on the server although it raised here.
+    def answered(self) -> None:
+        """Record that the outcome is uncertain: a lock error ended the view after it had begun."""
+        if self.started and not self._is_recorded:
             self._record(ViewOutcome.UNCERTAIN)
-            return None
+
+    def failed(self, error: Exception, answer_to: AnswerTo) -> None:
+        """Record the outcome after the view has raised, with the answer to the exception if any."""
+        if not self.started or self._is_recorded:
+            return
         # A record that the view completed was in its transaction, which was rolled back.
-        undone = bool(self._aliases) or self._completed_by_view
+        undone = self._completed_by_view
         response = None if undone else answer_to(error)
         outcome, stored = self._outcome_of(response, undone=undone)
         self._record(outcome, stored, getattr(response, "status_code", 0))
-        return response
-
-    def _recorded_from_commits(self) -> bool:
-        """Record the outcome if COMMITs were seen; return whether any was."""
-        if not (self._commits and self._finished):
-            return False
-        if self._commits == len(self._aliases):
-            self._record(*self._finished)
-        else:
-            self._record(ViewOutcome.UNCERTAIN)
-        return True
 
     def _record(
         self, outcome: ViewOutcome, stored: StoredResponse | None = None, status: int = 0
@@ -234,7 +194,7 @@ AnyRecorder = TransactionRecorder | SeparateRecorder
 
 
 def _complete(
-    store: Store, claim: Claim, response: HttpResponseBase, stored: StoredResponse | None
+    store: RecordStore, claim: Claim, response: HttpResponseBase, stored: StoredResponse | None
 ) -> None:
     if not store.complete(claim, response.status_code, stored):
         raise IdempotencyUnavailable("the record of a running request was deleted")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -17,13 +16,13 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.purge import count_old, purge
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import StoreUnavailable
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso, whole_number
 from redlock_django.management.single_run import UsageError
-from redlock_django.models import ForcedRelease, IdempotencyRecord
+from redlock_django.models import ForcedRelease
 
 FAILED, INTERRUPTED = 1, 130
 BATCH = 1000
@@ -75,9 +74,7 @@ class Report(NamedTuple):
 def _records(using: str, age: timedelta) -> Purge:
     settings = settings_of(using)
     _require_database(settings.database)
-    if settings.store == "cache" and not _has_table(settings.database):
-        raise NotUsed(f"REDLOCK[{using!r}] keeps its records in a cache, where they expire.")
-    store = DatabaseStore(settings.database, retention=timedelta(seconds=settings.retention))
+    store = RecordStore(settings.database, retention=timedelta(seconds=settings.retention))
     kept = timedelta(seconds=settings.tombstone_retention)
 
     def count() -> Changes:
@@ -240,11 +237,3 @@ def _require_database(alias: str) -> None:
     database = connections.settings.get(alias)
     if database is None or database["ENGINE"] == "django.db.backends.dummy":
         raise NotUsed(f"DATABASES has no database {alias!r}.")
-
-
-def _has_table(database: str) -> bool:
-    """Return whether the table of records is there; True if the database cannot be asked."""
-    with suppress(Error):
-        names = connections[database].introspection.table_names()
-        return IdempotencyRecord._meta.db_table in names
-    return True

@@ -12,19 +12,18 @@ from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.records import RecordStore, UnresolvedRequest
 from redlock_django.idempotency.resolve import (
     ResolveOutcome,
     is_running,
     resolve,
     store_and_aliases,
 )
-from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.management.operator_command import OperatorCommand, iso, operator_name
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
 
 NOT_RESOLVED = 1
-DIGITS = 64  # of a key hash
 DECLINED, UNKNOWN = "declined", "not found"
 STATUSES: Mapping[str, int] = {
     ResolveOutcome.RESOLVED.value: 0,
@@ -64,8 +63,7 @@ class Command(OperatorCommand):
             metavar="KEY_HASH_PREFIX",
             nargs="*",
             type=_hash_prefix,
-            help="at least the first 8 digits of the key hash, which the admin and the log show; "
-            "all 64 digits for records in a cache",
+            help="at least the first 8 digits of the key hash, which the admin and the log show",
         )
         verdict = parser.add_mutually_exclusive_group()
         verdict.add_argument(
@@ -78,7 +76,6 @@ class Command(OperatorCommand):
             action="store_true",
             help="the request did not take effect: a retry with its key is processed",
         )
-        add("--store", choices=("database", "cache"), help="where the records are (default: STORE)")
         self.add_confirmation(parser, by="the log")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -90,7 +87,7 @@ class Command(OperatorCommand):
             raise UsageError(problem)
         if verdict and options["interactive"]:
             self.require_terminal()
-        store, aliases = store_and_aliases(options["using"], options["store"])
+        store, aliases = store_and_aliases(options["using"])
         try:
             found = self._find(store, keys)
             if verdict:
@@ -105,14 +102,8 @@ class Command(OperatorCommand):
             problems = [f"{r.key}: {r.outcome}" for r in results if STATUSES.get(r.outcome)]
             raise CommandError("\n".join(problems), returncode=worst)
 
-    def _find(self, store: Store, keys: list[str]) -> list[Resolution]:
+    def _find(self, store: RecordStore, keys: list[str]) -> list[Resolution]:
         """Return one result for each hash prefix; raise UsageError if one cannot be looked up."""
-        if not store.lists_records and not (keys and all(len(key) == DIGITS for key in keys)):
-            problem = (
-                "Records in a cache cannot be listed. Pass the whole key hash, all "
-                f"{DIGITS} digits, as the log shows it."
-            )
-            raise UsageError(problem)
         if not keys:
             return [Resolution("", one.key_hash, one) for one in store.unresolved()]
         results = []
@@ -134,7 +125,7 @@ class Command(OperatorCommand):
         return one._replace(outcome=words[running])
 
     def _resolve(
-        self, one: Resolution, store: Store, aliases: list[str], options: Mapping[str, Any]
+        self, one: Resolution, store: RecordStore, aliases: list[str], options: Mapping[str, Any]
     ) -> Resolution:
         if one.record is None:
             return one
@@ -152,7 +143,7 @@ class Command(OperatorCommand):
     def _is_confirmed(self, record: UnresolvedRequest, applied: bool) -> bool:
         """Show the request and ask for confirmation on stderr, because stdout is for data."""
         self.warn(f"{record.method} {printable(record.path)}, user {record.user or 'none'}")
-        self.warn(f"  {record.key_hash}, since {_iso(record) or '?'}")
+        self.warn(f"  {record.key_hash}, since {_iso(record)}")
         effect = (
             "The request took effect and is never processed again."
             if applied
@@ -187,7 +178,7 @@ def _described(result: Resolution) -> dict[str, Any]:
 
 
 def _iso(record: UnresolvedRequest) -> str | None:
-    return iso(record.created.timestamp()) if record.created else None
+    return iso(record.created.timestamp())
 
 
 def _hash_prefix(text: str) -> str:

@@ -12,7 +12,6 @@ from asgiref.sync import iscoroutinefunction
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.utils.decorators import sync_and_async_middleware
-from django_redis.cache import RedisCache
 
 _moment = ContextVar("moment", default="")
 
@@ -57,22 +56,3 @@ def dying_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[...
         return response
 
     return sync_answer
-
-
-class DyingCache(RedisCache):
-    """A Redis cache with a moment before and after every write."""
-
-    def add(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin a record."""
-        die("before the record")
-        added = super().add(*args, **kwargs)
-        die("before the view")
-        return added
-
-    def set(self, key: str, *args: Any, **kwargs: Any) -> Any:
-        """Store a response, then complete its record."""
-        kind = key.rpartition(":")[2]
-        die(f"before the {kind} is kept")
-        done = super().set(key, *args, **kwargs)
-        die(f"after the {kind} is kept")
-        return done

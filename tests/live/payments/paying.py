@@ -179,7 +179,6 @@ class Books:
             "INCREMENTS_MASTERS": "redis://127.0.0.1:1/0",
             "INCREMENTS_SERVER": "",
             "INCREMENTS_ATOMIC": "0",
-            "PAYMENTS_CACHE": "redis://127.0.0.1:1/0",
             "PAYMENTS_GATES": "/nowhere",
         }
         migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "0"]
@@ -216,12 +215,11 @@ class Books:
 
 @dataclass
 class Shop:
-    """A site with its database, its masters, its cache, and gates at which its views wait."""
+    """A site with its database, its masters, and gates at which its views wait."""
 
     site: Site
     books: Books
     masters: list[LocalMaster]
-    cache: LocalMaster
     gates: Path
     is_async: bool
     is_atomic: bool
@@ -304,9 +302,7 @@ def new_key() -> str:
 
 
 @contextlib.contextmanager
-def shop(
-    name: str, *, books: Books, masters: list[LocalMaster], cache: LocalMaster, gates: Path
-) -> Iterator[Shop]:
+def shop(name: str, *, books: Books, masters: list[LocalMaster], gates: Path) -> Iterator[Shop]:
     """Run a site: "wsgi-atomic", "asgi-plain" and so on."""
     server, _, transactions = name.partition("-")
     atomic = transactions == "atomic"
@@ -316,7 +312,6 @@ def shop(
         masters=masters,
         atomic=atomic,
         DJANGO_SETTINGS_MODULE=SETTINGS,
-        PAYMENTS_CACHE=cache.url,
         PAYMENTS_GATES=str(gates),
     ) as site:
-        yield Shop(site, books, masters, cache, gates, server == "asgi", atomic)
+        yield Shop(site, books, masters, gates, server == "asgi", atomic)

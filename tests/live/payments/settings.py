@@ -41,12 +41,6 @@ DATABASES: dict[str, dict[str, Any]] = {
         "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
     },
 }
-CACHES = {
-    "default": {
-        "BACKEND": "tests.live.payments.dying.DyingCache",
-        "LOCATION": os.environ["PAYMENTS_CACHE"],
-    },
-}
 _MASTERS: dict[str, Any] = {
     "MASTERS": os.environ["INCREMENTS_MASTERS"],
     "RESTART_DELAY": 0,

@@ -173,8 +173,6 @@ def body(request: HttpRequest, order: int) -> HttpResponse:
 
 
 locked = lock_resource("order:<int:order>")
-cached = idempotent(store="cache")
-cached_short = idempotent(store="cache", using="short")
 
 KINDS: dict[str, Any] = {
     "function": idempotent(charge),
@@ -197,12 +195,6 @@ KINDS: dict[str, Any] = {
     "async": async_function,
     "async-short": async_short,
     "async-complete": async_complete,
-    "cached": cached(charge),
-    "cached-short": cached_short(charge),
-    "cached-async": cached(acharge),
-    "cached-async-short": cached_short(acharge),
-    "cached-forgotten": idempotent(store="cache", using="forgotten")(charge),
-    "cached-stream": cached(stream),
 }
 """Every view by the first part of its path."""
 

@@ -6,7 +6,7 @@ import json
 import logging
 from typing import Any
 
-from redlock_django.idempotency.stores.response import StoredResponse
+from redlock_django.idempotency.response import StoredResponse
 
 logger = logging.getLogger("redlock_django")
 

@@ -1,23 +1,23 @@
-"""A database table as a store of idempotency records."""
+"""The records of idempotency keys: rows of one table, in the database of the site."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.key import Claim
-from redlock_django.idempotency.protocol import UNRESOLVED, RecordState
-from redlock_django.idempotency.stores.base import AlreadyRecorded, Record, Store, UnresolvedRequest
-from redlock_django.idempotency.stores.encryption import ResponseCipher, decrypted
-from redlock_django.idempotency.stores.response import StoredResponse
+from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
+from redlock_django.idempotency.response import StoredResponse
 from redlock_django.locking.transactions.databases import RowBusy, limited_wait
 
 if TYPE_CHECKING:
@@ -34,8 +34,48 @@ _FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
 
 
-class DatabaseStore(Store):
-    """Rows of `IdempotencyRecord` in one database."""
+class AlreadyRecorded(Exception):
+    """Another request has recorded the same key in the meantime."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that was found, with its meaning for the request."""
+
+    key_hash: str
+    attempt: str
+    status: RecordStatus
+    response: StoredResponse | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnresolvedRequest:
+    """A request without a recorded outcome: it is running, interrupted or uncertain.
+
+    `created` is the time at which it began.
+    """
+
+    key_hash: str
+    attempt: str
+    state: RecordState
+    user: str
+    method: str
+    path: str
+    created: datetime
+
+    @classmethod
+    def of(cls, row: IdempotencyRecord) -> Self:
+        """Return the request of a database row."""
+        same = ("key_hash", "attempt", "user", "method", "path")
+        values = {name: getattr(row, name) for name in same}
+        return cls(state=RecordState(row.state), created=row.created_at, **values)
+
+
+class RecordStore:
+    """Rows of `IdempotencyRecord` in one database. Call it from threads, not from a running loop.
+
+    Every method that a request calls raises IdempotencyUnavailable if the database fails.
+    """
 
     def __init__(
         self, alias: str, *, retention: timedelta, cipher: ResponseCipher | None = None
@@ -64,6 +104,7 @@ class DatabaseStore(Store):
             raise AlreadyRecorded from None
 
     def find(self, claim: Claim) -> Record | None:
+        """Return the record of the claim's key, or None."""
         hashes = [each.key_hash for each in claim.hashes]
         with _database_errors(self.alias):
             row = self.rows().filter(key_hash__in=hashes).first()
@@ -77,6 +118,10 @@ class DatabaseStore(Store):
         return Record(row.key_hash, row.attempt, status, response)
 
     def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
+        """Return 0.0 if the claim's owner has fewer than `most` records that began in `window`.
+
+        Otherwise return after how many seconds that will be so. Called once for each record.
+        """
         now = timezone.now()
         recent = self.rows().filter(owner=claim.owner, created_at__gt=now - window)
         newest_first = recent.order_by("-created_at").values_list("created_at", flat=True)
@@ -85,6 +130,11 @@ class DatabaseStore(Store):
         return (found[0] + window - now).total_seconds() if found else 0.0
 
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
+        """Record that the view runs; raise AlreadyRecorded if the key has a record.
+
+        A record that another transaction is about to commit counts after a limited wait.
+        `instead_of` is an expired record that this one replaces.
+        """
         wait = max(claim.wait or 0, _BRIEF)
         with _database_errors(self.alias), self._limited_wait(wait):
             if instead_of is not None:
@@ -103,6 +153,10 @@ class DatabaseStore(Store):
                 raise AlreadyRecorded from None
 
     def complete(self, claim: Claim, status: int, response: StoredResponse | None) -> bool:
+        """Record that the view completed, with its response or without (None).
+
+        Return False if the record belongs to another attempt, or is gone.
+        """
         now = timezone.now()
         with _database_errors(self.alias):
             changed: int = (
@@ -128,16 +182,26 @@ class DatabaseStore(Store):
         return {"headers": headers, "body": response.body, "is_encrypted": False}
 
     def delete(self, claim: Claim) -> None:
+        """Delete the record of this attempt, unless it is completed."""
         with _database_errors(self.alias):
             rows = self._rows_of(claim.key_hash, *UNRESOLVED)
             rows.filter(attempt=claim.attempt).delete()
 
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
+        """Record that the outcome is uncertain, if the state is still "running".
+
+        Raises AlreadyRecorded if another transaction is about to record the outcome.
+        """
         with _database_errors(self.alias), self._limited_wait(_BRIEF):
             rows = self._rows_of(key_hash, RecordState.RUNNING)
             rows.filter(attempt=attempt).update(state=RecordState.UNCERTAIN)
 
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
+        """Record whether an uncertain request took effect; return False if it is not uncertain.
+
+        `applied` leaves a tombstone, so that the request is never run again; otherwise the key
+        becomes unused. With `attempt`, only that attempt is resolved.
+        """
         uncertain = self._rows_of(key_hash, RecordState.UNCERTAIN)
         if attempt is not None:
             uncertain = uncertain.filter(attempt=attempt)
@@ -150,6 +214,7 @@ class DatabaseStore(Store):
             return bool(uncertain.update(**changes))
 
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
+        """Return the unresolved requests whose key hash has this prefix, oldest first."""
         # An unresolved record has no expires_at, and that column has an index.
         rows = self.rows().filter(expires_at__isnull=True, state__in=UNRESOLVED)
         with _database_errors(self.alias):
@@ -157,6 +222,10 @@ class DatabaseStore(Store):
             return [UnresolvedRequest.of(row) for row in rows]
 
     def forget_expired_responses(self) -> None:
+        """Delete some of the responses that are not replayed any more.
+
+        Never raises: it is called after a request that was answered well.
+        """
         now = timezone.now()
         expired = self.rows().filter(state=RecordState.COMPLETED, expires_at__lte=now)
         unable = suppress(AlreadyRecorded, IdempotencyUnavailable)
