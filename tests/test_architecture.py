@@ -81,7 +81,6 @@ LAYERS = [
     idempotency.decorators
     edit_locks.*
     admin.* checks.* contrib.* management.* testing.*
-    conformance conformance.config conformance.exchange conformance.rules conformance.__main__
     apps
     """.strip().splitlines()
 ]

@@ -1,1 +1,0 @@
-"""`python -m tests.live.conformance`: two libraries of others under the conformance runner."""
