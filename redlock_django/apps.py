@@ -6,7 +6,6 @@ What the core needs of it before its first use is registered here, as functions 
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
@@ -33,7 +32,6 @@ class RedlockConfig(AppConfig):
         register_checks()
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
-        call_at_first_use(_record_contention)
         call_at_first_use(_report_unused_locks)
         if getattr(settings, "REDLOCK", None):
             from redlock_django.conf.settings import import_stores
@@ -47,14 +45,6 @@ def _report_unused_locks(alias: AliasSettings) -> None:
         from redlock_django.locking.unused_locks import report_unused_locks
 
         report_unused_locks()
-
-
-def _record_contention(settings: AliasSettings) -> None:
-    # It is imported only if an alias needs it; then it must also learn which ones no longer do.
-    if settings.record_contention or "redlock_django.operate.contention" in sys.modules:
-        from redlock_django.operate.contention import recorder
-
-        recorder.follow(settings)
 
 
 def _load_idempotency() -> None:

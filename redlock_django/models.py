@@ -280,25 +280,3 @@ class ServerRow(models.Model):
 
     def __str__(self) -> str:
         return self.identity
-
-
-class ContentionCount(models.Model):
-    """The counts of one process in a minute since 1970, of a resource or ("") of an alias."""
-
-    minute = models.IntegerField(db_index=True)
-    using = models.CharField(max_length=100)
-    resource = ResourceField(max_length=512)
-    acquired = models.IntegerField(default=0)
-    refused = models.IntegerField(default=0)
-    unavailable = models.IntegerField(default=0)
-    waited = models.IntegerField(default=0)
-    waited_seconds = models.FloatField(default=0.0)
-    released = models.IntegerField(default=0)
-    lost = models.IntegerField(default=0)
-    held_seconds = models.FloatField(default=0.0)
-
-    class Meta:
-        default_permissions = ()
-
-    def __str__(self) -> str:
-        return f"{self.using} {self.resource}"

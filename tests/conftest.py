@@ -29,7 +29,6 @@ from redlock_django.locking import events, leader, registry
 from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
-from redlock_django.operate.contention import recorder
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.web.options import _waiting
@@ -210,7 +209,6 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     locks.close()
     rules.remove()
     counters._reset()
-    recorder._reset()
     _waiting._reset()
     attempt._recorded = count(1)  # every twentieth request deletes rows
     events.observers.clear()

@@ -63,7 +63,6 @@ DEFAULTS: Mapping[str, Any] = {
     "ON_UNAVAILABLE": "refuse",
     "ON_DISCONNECT": "finish",
     "VERIFY_BEFORE_COMMIT": False,
-    "RECORD_CONTENTION": False,
     "RELEASE": "",
     "RULES": (),
     "IDEMPOTENCY": {},
@@ -90,7 +89,6 @@ class AliasSettings:
     on_unavailable: str
     on_disconnect: str
     verify_before_commit: bool
-    record_contention: bool
     release: str
     rules: tuple[Mapping[str, Any], ...]
     idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
@@ -197,7 +195,6 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         on_unavailable=choice(section["ON_UNAVAILABLE"], "ON_UNAVAILABLE", ("refuse", "proceed")),
         on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", ON_DISCONNECT),
         verify_before_commit=flag(section, "VERIFY_BEFORE_COMMIT"),
-        record_contention=flag(section, "RECORD_CONTENTION"),
         release=_release(section),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),

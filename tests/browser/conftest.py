@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "screenshots"
 TIMEOUT = 30_000  # ms for anything in a page, also on a busy machine
 HELD = "/admin/redlock_django/heldlock/"
-CONTENTION = HELD + "contention/"
 
 
 @contextlib.contextmanager

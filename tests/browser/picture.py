@@ -17,11 +17,10 @@ from playwright.sync_api import Playwright, sync_playwright
 
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
-from tests.browser.conftest import CONTENTION, ROOT, Visitor, launch, serving
+from tests.browser.conftest import ROOT, Visitor, launch, serving
 from tests.operate.planted import plant
 
 PICTURE = ROOT / "docs/images/held-locks.png"
-CONTENTION_PICTURE = ROOT / "docs/images/contention.png"
 TOUR_PICTURE = ROOT / "docs/images/tour.png"
 WARNING_PICTURE = ROOT / "docs/images/edit-warning.png"
 CONFLICT_PICTURE = ROOT / "docs/images/edit-conflict.png"
@@ -54,7 +53,7 @@ def scene(masters: list[LocalMaster]) -> None:
 
 
 def admin_pictures(playwright: Playwright) -> None:
-    """Save the admin's list of held locks and its contention page."""
+    """Save the admin's list of held locks."""
     chromium = playwright.chromium
     with local_masters(5) as masters, serving(masters) as site, launch(chromium) as browser:
         scene(masters)
@@ -63,9 +62,6 @@ def admin_pictures(playwright: Playwright) -> None:
         page.wait_for_timeout(200)  # new masters are trusted soon after the first look at them
         page.reload()
         page.screenshot(path=PICTURE, animations="disabled")
-        page.goto(CONTENTION)
-        page.set_viewport_size({"width": 1000, "height": 530})
-        page.screenshot(path=CONTENTION_PICTURE, animations="disabled")
 
 
 def edit_pictures(playwright: Playwright) -> None:

@@ -24,7 +24,7 @@ RELEASE = os.environ.get("SITE_RELEASE", "")
 STATIC_URL = f"/static{RELEASE}/"
 ALIAS = {"MASTERS": MASTERS, "RESTART_DELAY": 0, "RELEASE": RELEASE, **generous_timeouts()}
 REDLOCK = {
-    "default": {**ALIAS, "RECORD_CONTENTION": True},
+    "default": ALIAS,
     "payments": {**ALIAS, "KEY_PREFIX": "payments"},
 }
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fastest
@@ -84,44 +84,6 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
-def plant_contention() -> None:
-    """Write the counts of a day that ends with a few busy minutes."""
-    from redlock_django.models import ContentionCount
-    from redlock_django.operate.contention_report import this_minute
-
-    now = this_minute()
-    names = ("stock:42", "order:1003", "tenant:" + "7f3a9c:" * 30 + "end")
-    rows = []
-    for age in range(24 * 60):
-        busy = 1 + (age * 7919) % 17 + age // 90 + (80 if 20 < age < 26 else 0)
-        waited = {"waited": busy // 3, "waited_seconds": busy * busy / 400}
-        rows.append(
-            ContentionCount(
-                minute=now - age,
-                using="default",
-                resource="",
-                acquired=1000 + busy,
-                refused=busy,
-                released=1000,
-                held_seconds=90 + 2 * busy,
-                **waited,
-            )
-        )
-        rows += [
-            ContentionCount(
-                minute=now - age,
-                using="default",
-                resource=name,
-                refused=busy // part,
-                released=busy,
-                held_seconds=busy / 4,
-                **waited,
-            )
-            for part, name in enumerate(names, 2)
-        ]
-    ContentionCount.objects.bulk_create(rows)
-
-
 def main(port: str) -> None:
     """Create the database and the users unless they exist, then serve."""
     import django
@@ -159,7 +121,6 @@ def plant() -> None:
             attempt="a" * 32,
             status=201 if state == "completed" else None,
         )
-    plant_contention()
     from testproject.shop.models import Order
 
     for number in range(1, ORDERS + 1):

@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import (
-    CONTENTION,
     HELD,
     Visitor,
     overflowing,
@@ -369,11 +368,6 @@ def test_pages_may_be_right_to_left(visitor: Visitor, masters: list[LocalMaster]
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
     tour(page, "rtl-phone", width=375)
     tour(visitor.open(locale="ar"), "rtl")
-    page.goto(CONTENTION)
-    flipped = "bars => getComputedStyle(bars).transform"
-    assert page.eval_on_selector(".redlock-bars", flipped).startswith("matrix(-1,")
-    assert overflowing(page) == []
-    shoot(page, "rtl-phone-contention")
 
 
 @pytest.mark.nightly
@@ -410,38 +404,6 @@ def test_only_elements_with_a_nonce_are_needed(
         expect(page.locator("#redlock-live")).to_be_visible()  # live.js shows it
         visitor.leave()
     assert visitor.complaints == []
-
-
-@pytest.mark.nightly
-def test_contention_is_shown_in_figures(visitor: Visitor) -> None:
-    page = visitor.open()
-    page.get_by_role("link", name="Contention", exact=True).click()
-    page.wait_for_url(re.compile(CONTENTION))
-    figures = page.get_by_role("figure")
-    expect(figures).to_have_count(6)
-    expect(figures.first).to_contain_text("locks were refused")
-    bars = figures.first.locator("rect")
-    assert bars.count() > 10  # fewer than 60 if the site is older than a minute
-    boxes = [bars.nth(number).bounding_box() for number in range(10)]
-    assert all(box is not None and box["height"] >= 1 for box in boxes)
-    rows = page.locator(".redlock-hottest").first.locator("tbody tr")
-    expect(rows.locator("th").first).to_have_text("stock:42")
-    assert violations(page) == []
-    shoot(page, "contention")
-    page.set_viewport_size(PHONE["viewport"])
-    assert overflowing(page) == []
-    page.get_by_role("link", name="order:1003").first.click()
-    expect(page.locator("#searchbar")).to_have_value("order:1003")
-
-
-@pytest.mark.nightly
-def test_contention_in_the_dark(visitor: Visitor) -> None:
-    page = visitor.open(CONTENTION, color_scheme="dark", **PHONE)
-    assert violations(page) == []
-    assert overflowing(page) == []
-    shoot(page, "contention-dark-phone")
-    page.goto(CONTENTION + "?using=payments")
-    expect(page.locator(".redlock-note")).to_contain_text("RECORD_CONTENTION")
 
 
 @pytest.mark.nightly

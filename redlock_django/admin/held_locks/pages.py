@@ -138,32 +138,12 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         return (queryset.asking(search=search_term.strip()) if search_term else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
-        """Return Django's URL patterns and those of `release_view` and `contention_view`."""
+        """Return Django's URL patterns and that of `release_view`."""
         name, site = "redlock_django_heldlock", self.admin_site
         return [
             path("release/", site.admin_view(self.release_view), name=f"{name}_release"),
-            path("contention/", site.admin_view(self.contention_view), name=f"{name}_contention"),
             *super().get_urls(),
         ]
-
-    def contention_view(self, request: HttpRequest) -> HttpResponse:
-        """Show the contention of an alias; the names of resources need the view permission."""
-        from redlock_django.admin.contention import contention_context
-        from redlock_django.locking.services import locks
-
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        known = aliases()
-        alias = request.GET.get("using", next(iter(known), "default"))
-        if alias not in known:
-            return self._back(request, messages.WARNING, "There is no such alias.")
-        context = {
-            **self._context(request, "Contention"),
-            **contention_context(locks[alias].settings, self._url(request, "changelist")),
-            "alias": alias,
-            "aliases": known,
-        }
-        return TemplateResponse(request, "admin/redlock_django/heldlock/contention.html", context)
 
     def change_view(
         self,
