@@ -49,7 +49,6 @@ LAYERS = [
     locking.event_loops
     locking.events
     locking.services locking.transactions locking.transactions.open_transactions
-    locking.transactions.databases
     locking.transactions.transaction_lock
     locking.parameters locking.tickets
     locking.held_lease

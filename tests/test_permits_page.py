@@ -14,7 +14,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.test import RequestFactory
 
 import redlock_django
-from redlock_django import exceptions, lock, lock_resource
+from redlock_django import exceptions, lock
 from redlock_django.exceptions import LimitReached
 from redlock_django.fenced import Fenced
 from redlock_django.testing import held_elsewhere
@@ -109,7 +109,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "several names": lambda: lock("a", "b", limit=2),
     "another limit": lambda: held_twice(limit=3, reentrant=True),
     "a second slot": lambda: held_twice(),
-    "`in_transaction`": lambda: lock_resource("a", limit=2, in_transaction="default"),
     "`.fenced(held)`": lambda: Fenced(ContentType.objects.all(), lock("a", limit=2)),
     "a name of more": lambda: lock("a" * 508, limit=2),
 }

@@ -13,7 +13,6 @@ from django.views.generic import View
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
     api_view_function,
@@ -112,9 +111,6 @@ def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
     # LockAPIMixin has the marker, too, and leaves the transactions to the handlers.
     if opens_transaction(view) or records_requests(view):
         around = dict.fromkeys(marker.atomic_aliases(), "ATOMIC_REQUESTS")
-    options: LockOptions | None = getattr(view, "lock_options", None)
-    if options is not None and options.in_transaction is not None:
-        around[options.in_transaction] = "the lock around it"
     records = records_around(view, handler)
     if records is not None:
         around.setdefault(records.database, "@idempotent")

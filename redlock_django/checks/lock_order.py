@@ -72,8 +72,6 @@ def locked_twice(view: Any, handler: ViewHandler) -> Iterator[CheckMessage]:
     inside: LockOptions | None = getattr(handler.function, "lock_options", None)
     if around is None or inside is None or around.using != inside.using:
         return
-    if around.in_transaction or inside.in_transaction:
-        return  # E018 reports it, and a transaction locks a name again.
     both = [options.methods for options in (around, inside) if options.methods is not None]
     if not handler.methods.intersection(*both):
         return

@@ -48,14 +48,14 @@ def check_views(**_: Any) -> list[CheckMessage]:
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
     E012: locked before django-ninja authenticates the user, or `<user.pk>` or the body read before
     REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
-    outside of the transaction. W017: a middleware with a transaction. E018: a template that is
-    locked in the store and in a transaction. W049: a template that is locked with two limits.
+    outside of the transaction. W017: a middleware with a transaction. W049: a
+    template that is locked with two limits.
     E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the
     lock. E061: decorators of a class that every request refuses. E062: an async
     view under ATOMIC_REQUESTS. W063: an exclusion of ATOMIC_REQUESTS that has no effect.
     """
     errors = partial(_route_errors, planned=_planned(), invalid=_invalid_aliases())
-    return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways(), *_two_limits()]
+    return [*_old_data(), *errors_of_views(errors), *_two_limits()]
 
 
 def check_isolation(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -89,37 +89,20 @@ def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage
             )
 
 
-def _locked_in_two_ways() -> Iterator[CheckMessage]:
-    """Yield E018 for a template that one view locks in a transaction and another one does not."""
-    first: dict[Hashable, tuple[str, str]] = {}
-    for name, template, options in _locked_templates():
-        database = options.in_transaction
-        where = "in the store" if database is None else f"in transactions of {database!r}"
-        other, elsewhere = first.setdefault(template.identity, (name, where))
-        if elsewhere != where:
-            yield Error(
-                f"{name} locks {template.text!r} {where}, and {other} locks it {elsewhere}. "
-                "They do not exclude each other.",
-                hint="Lock one template in one way: with in_transaction= everywhere, or nowhere.",
-                id="redlock_django.E018",
-            )
-
-
 def _two_limits() -> Iterator[CheckMessage]:
     """Yield W049 for a template that two views lock with different limits."""
     first: dict[tuple[str, Hashable], tuple[str, int]] = {}
     for name, template, options in _locked_templates():
-        if options.in_transaction is None:
-            limit = options.limit or 1
-            key = (options.using, template.identity)
-            other, others = first.setdefault(key, (name, limit))
-            if limit != others:
-                yield checks.Warning(
-                    f"{name} locks {template.text!r} {_with_limit(limit)}, and {other} locks it "
-                    f"{_with_limit(others)}. So {max(limit, others)} clients may hold it at once.",
-                    hint="Lock one template with one limit everywhere.",
-                    id="redlock_django.W049",
-                )
+        limit = options.limit or 1
+        key = (options.using, template.identity)
+        other, others = first.setdefault(key, (name, limit))
+        if limit != others:
+            yield checks.Warning(
+                f"{name} locks {template.text!r} {_with_limit(limit)}, and {other} locks it "
+                f"{_with_limit(others)}. So {max(limit, others)} clients may hold it at once.",
+                hint="Lock one template with one limit everywhere.",
+                id="redlock_django.W049",
+            )
 
 
 def _with_limit(limit: int) -> str:
@@ -254,9 +237,7 @@ def _old_data_in_views(
             continue
         around = transactions_around(planned.get(route.pattern, view), handler)
         for alias, opener in around.items():
-            # On SQLite the transaction that is already open is the lock.
-            taken = (options.in_transaction, connections[alias].vendor)
-            if taken != (alias, "sqlite") and not sees_commits(connections[alias], databases):
+            if not sees_commits(connections[alias], databases):
                 yield Error(
                     f"{handler.name} acquires its lock inside the transaction of {opener}. On the "
                     f"database {alias!r} that transaction may read data from before the lock.",

@@ -90,9 +90,8 @@ def possible_answers(options: Iterable[Options], method: str) -> PossibleAnswers
 def _errors_of_lock(lock: LockOptions, method: str) -> _Errors:
     held = ResourceLocked if lock.limit in (None, 1) else LimitReached
     yield held, lock.status or locks[lock.using].settings.status
-    if lock.in_transaction is None:
-        yield StoreUnavailable, None
-        yield LockLost, None
+    yield StoreUnavailable, None
+    yield LockLost, None
     if any(template.names or template.needs_request for template in lock.templates):
         yield BadResource, None
     if method in _WITH_BODY:

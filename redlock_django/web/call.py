@@ -35,7 +35,6 @@ from redlock_django.web.transactions import (
     call_in_transactions,
     check_async,
     check_recordable,
-    check_response,
     locked_twice_error,
     marker_of_request,
     not_adjacent_error,
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
     from redlock_django.locking.lock import Lock
-    from redlock_django.locking.transactions.transaction_lock import TransactionLock
     from redlock_django.web.options import LockOptions
     from redlock_django.web.request_state import Recorder
 
@@ -202,7 +200,7 @@ class Call(NamedTuple):
 
     def _run_under_lock(self, progress: Progress, locks_it: bool) -> Any:
         """Acquire the lock, run the view in its transactions, and release or keep the lock."""
-        held, transaction = self._lock(durable=not progress.blocks) if locks_it else (None, None)
+        held = self._lock() if locks_it else None
         # Acquired inside of the `try`: a signal that raises must not leave the lock.
         try:
             if held is not None:
@@ -210,7 +208,7 @@ class Call(NamedTuple):
                 if self.state.has_middleware and (progress.blocks or self.renders_later):
                     # Before the view, because the outer transaction ends first in any case.
                     self.state.keep(held)
-            response = self._run_in_transactions(progress, held, transaction)
+            response = self._run_in_transactions(progress, held)
             if held is not None:
                 self.state.keep_for_stream(response, self.request, held)
         finally:
@@ -218,23 +216,18 @@ class Call(NamedTuple):
                 held.release()
         return response
 
-    def _run_in_transactions(
-        self, progress: Progress, held: Lock | None, transaction: TransactionLock | None
-    ) -> Any:
+    def _run_in_transactions(self, progress: Progress, held: Lock | None) -> Any:
         """Begin the transactions, run the view and its recorder, check the lock, and commit."""
         recorder = progress.recorder
         with transactions_of(
             self.marker,
             durable=not progress.blocks,
             record=recorder.database if recorder is not None else None,
-            locked=transaction,
         ) as progress.aliases:
             if recorder is not None:
                 recorder.begin(progress.aliases)
             progress.begun = True
             response = self._finished(self.decorated.view(*self.args, **self.kwargs))
-            if transaction is not None:
-                check_response(self.view, response)
             if recorder is not None:
                 check_recordable(self.view, response)
                 recorder.finish(response)
@@ -280,8 +273,7 @@ class Call(NamedTuple):
         if self.defers_lock:
             self.state.deferred_lock = self.options
             return await self.view(*self.args, **self.kwargs)
-        in_transaction = self.options.in_transaction is not None
-        check_async(self.view, self.marker, in_transaction=in_transaction)
+        check_async(self.marker)
         recorder = self.state.recorder and self.state.take_recorder()
         locks_it = self.options.apply_to(self.request)
         if recorder is None and not locks_it:
@@ -339,14 +331,12 @@ class Call(NamedTuple):
                 await held.__aexit__(failure)
         return response
 
-    def _lock(self, *, durable: bool) -> tuple[Lock | None, TransactionLock | None]:
-        """Return the lock to acquire, or the transaction that will hold it, and None."""
+    def _lock(self) -> Lock:
+        """Return the lock to acquire."""
         options, request = self.options, self.request
         self._prepare()
         names = [template.render(request, self.kwargs) for template in options.templates]
-        if options.in_transaction is not None:
-            return None, options.transaction_lock(names, durable=durable)
-        return options.lock(request, names), None
+        return options.lock(request, names)
 
     async def _alock(self) -> Lock:
         """Return the lock of an async view, to acquire."""

@@ -27,7 +27,6 @@ from redlock_django.web.call import DecoratedView
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, LockResourceArguments
 from redlock_django.web.transactions import (
-    async_view_error,
     not_adjacent_error,
     transaction_marker,
     two_locks_error,
@@ -51,12 +50,6 @@ def _methods(value: Any, name: str) -> frozenset[str]:
     return upper | {"HEAD"} if "GET" in upper else upper
 
 
-def _database(value: object, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be an alias of DATABASES such as 'default', got {value!r}")
-    return value
-
-
 _CHECKS: Mapping[str, ArgumentCheck] = {
     "ttl": partial(duration, least=SHORTEST_TTL),
     "wait": partial(duration, least=0, most=LONGEST_WAIT),
@@ -64,7 +57,6 @@ _CHECKS: Mapping[str, ArgumentCheck] = {
     "status": partial(choice, allowed=STATUSES),
     "on_locked": taking("request, error"),
     "on_disconnect": partial(choice, allowed=ON_DISCONNECT),
-    "in_transaction": _database,
     "limit": permits,
 }
 
@@ -86,9 +78,6 @@ def lock_resource(
     leaves, an async view runs to its end under the lock with `on_disconnect="finish"`, and is
     cancelled with "cancel"; None is the setting of the alias.
 
-    `in_transaction`, an alias of DATABASES, makes the transaction of the view the lock, as
-    `transaction_lock()` does: nothing is asked of the store of `using`.
-
     With a `limit`, so many requests may hold the name at once.
 
     Raises InvalidRedlock at import time for invalid arguments or templates.
@@ -101,11 +90,6 @@ def lock_resource(
         using=using,
         **checked("lock_resource", _CHECKS, arguments),
     )
-    if options.in_transaction is not None and options.ttl is not None:
-        raise InvalidRedlock(
-            "lock_resource(): a lock in a transaction ends with it and has no TTL. Leave out ttl, "
-            "or in_transaction"
-        )
     if options.limit is not None:
         options.check_limit()
 
@@ -125,8 +109,6 @@ def lock_resource(
             raise two_locks_error(view)
         if facts.records_requests and not facts.is_recording:
             raise not_adjacent_error(view)
-        if options.in_transaction is not None and facts.is_async:
-            raise async_view_error(view)
         wrap = _async_view if facts.is_async else _sync_view
         locked = wrap(decorated)
         check_installed_if_ready()

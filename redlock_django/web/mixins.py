@@ -21,7 +21,6 @@ from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.options import VALUES
 from redlock_django.web.transactions import (
-    async_view_error,
     not_adjacent_error,
     transaction_marker,
     two_locks_error,
@@ -51,7 +50,6 @@ class LockResourceMixin(View):
     lock_methods: Collection[str] | None = None
     lock_status: int | None = None
     lock_on_disconnect: str | None = None
-    lock_in_transaction: str | None = None
     lock_limit: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -99,8 +97,6 @@ class LockResourceMixin(View):
                 raise two_locks_error(view)
             # Django reads it from the outermost function; a subclass may override dispatch.
             view._non_atomic_requests = transaction_marker(view)
-        elif initkwargs.get("lock_in_transaction", cls.lock_in_transaction) is not None:
-            raise async_view_error(view)
         keys = initkwargs.get("lock_key", cls.lock_key)
         if not keys and cls.get_lock_key is LockResourceMixin.get_lock_key:
             raise InvalidRedlock(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any, TypedDict
 
 from asgiref.sync import sync_to_async
@@ -18,9 +18,7 @@ from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError,
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
-from redlock_django.locking.transactions.databases import check_database
 from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_transactions
-from redlock_django.locking.transactions.transaction_lock import TransactionLock
 from redlock_django.web.name_templates import Template
 from redlock_django.web.transactions import old_data_error, view_name
 from redlock_django.web.view_kinds import Framework, authenticating_framework
@@ -37,7 +35,6 @@ class LockResourceArguments(TypedDict, total=False):
     status: int | None
     on_locked: OnLocked | None
     on_disconnect: str | None
-    in_transaction: str | None
     limit: int | None
 
 
@@ -57,8 +54,6 @@ class LockOptions:
     status: int | None = None
     on_locked: OnLocked | None = None
     on_disconnect: str | None = None
-    in_transaction: str | None = None
-    """The database whose transaction is the lock; None for a lock in the store."""
     limit: int | None = None
     """How many requests may hold the name at once; None for one."""
 
@@ -138,27 +133,8 @@ class LockOptions:
         lock.is_of_call = True
         return lock
 
-    def transaction_lock(self, names: list[str], *, durable: bool) -> TransactionLock:
-        """Return the transaction that holds the lock on these resources.
-
-        Only a request that has to wait counts towards MAX_WAITERS.
-        """
-        self.check()
-        return TransactionLock(
-            *names,
-            database=self.in_transaction,
-            wait=self.seconds_to_wait,
-            durable=durable,
-            waiting=partial(waiting_thread, self.using),
-        )
-
     def check(self) -> None:
-        """Raise InvalidRedlock if the alias does not exist, or does not allow this TTL.
-
-        Also if the database of a lock that is a transaction has no such lock.
-        """
-        if self.in_transaction is not None:
-            check_database(self.in_transaction)
+        """Raise InvalidRedlock if the alias does not exist, or does not allow this TTL."""
         settings = locks[self.using].settings
         try:
             if self.ttl is not None:
@@ -168,11 +144,6 @@ class LockOptions:
 
     def check_limit(self) -> None:
         """Raise InvalidRedlock if what is locked has one holder, whatever `limit` says."""
-        if self.in_transaction is not None:
-            raise InvalidRedlock(
-                "lock_resource(): a lock in a transaction has one holder. Leave out limit, or "
-                "in_transaction"
-            )
         if self.limit != 1 and len(self.templates) > 1:
             raise InvalidRedlock(
                 f"lock_resource(): limit={self.limit} needs one template, got "

@@ -15,12 +15,11 @@ from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_blocks
-from redlock_django.locking.transactions.transaction_lock import TransactionLock
 from redlock_django.web.answers import judge_effects
 from redlock_django.web.view_kinds import operation_of
 
@@ -148,40 +147,28 @@ def transactions_of(
     *,
     durable: bool,
     record: str | None = None,
-    locked: TransactionLock | None = None,
 ) -> AbstractContextManager[Sequence[str]]:
     """Return a block in the transactions that Django would have opened, as their aliases.
 
     A `durable` transaction raises if it is inside another one, so leaving this block is COMMIT.
     `record` is an alias that is opened in any case and committed last: a record must not be
-    committed before the changes that it records. So is the transaction that is a lock: the others
-    must begin after the lock is acquired, and be committed before it ends.
+    committed before the changes that it records.
     """
     aliases = marker.atomic_aliases() if marker is not None else []
-    last = record if locked is None else locked.database
-    if record not in (None, last):
-        raise InvalidRedlock(
-            f"a view is locked in a transaction of {last!r}, and @idempotent records it in "
-            f"{record!r}. Only one of them can be committed last: use one database for both, or "
-            "leave out in_transaction"
-        )
-    if last is not None:
-        aliases = [alias for alias in aliases if alias != last] + [last]
-    return _open(aliases, durable, locked) if aliases else _NONE
+    if record is not None:
+        aliases = [alias for alias in aliases if alias != record] + [record]
+    return _open(aliases, durable) if aliases else _NONE
 
 
 _NONE: AbstractContextManager[Sequence[str]] = nullcontext(())
 
 
 @contextmanager
-def _open(aliases: list[str], durable: bool, locked: TransactionLock | None) -> Iterator[list[str]]:
+def _open(aliases: list[str], durable: bool) -> Iterator[list[str]]:
     with ExitStack() as blocks:
         # Django wraps the view alias by alias, so the first is innermost and commits first.
         for alias in reversed(aliases):
-            if locked is not None and alias == locked.database:
-                blocks.enter_context(locked)
-            else:
-                blocks.enter_context(transaction.atomic(using=alias, durable=durable))
+            blocks.enter_context(transaction.atomic(using=alias, durable=durable))
         yield aliases
 
 
@@ -210,42 +197,11 @@ def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRe
     )
 
 
-def async_view_error(view: Callable[..., Any]) -> InvalidRedlock:
-    """Return the error for an async view that is locked in a transaction."""
-    return InvalidRedlock(
-        f"{view_name(view)} is an async view, which has no transaction, so it cannot be locked in "
-        "one. Remove in_transaction, or make it a sync view; in a function that the view awaits "
-        "through sync_to_async(), use transaction_lock()"
-    )
-
-
-def check_async(
-    view: Callable[..., Any], marker: TransactionMarker | None, *, in_transaction: bool = False
-) -> None:
+def check_async(marker: TransactionMarker | None) -> None:
     """Raise the error about an async view that would need a transaction."""
     if marker is not None and marker.atomic_aliases():
         # The marker of a method is copied to the view of its class, and hides Django's error there.
         raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
-    if in_transaction:
-        raise async_view_error(view)
-
-
-def check_response(view: Callable[..., Any], response: Any) -> None:
-    """Raise InvalidRedlock if a response is produced after the transaction that is its lock."""
-    if isinstance(response, StreamingHttpResponse):
-        produced = "streams its response"
-    elif not getattr(response, "is_rendered", True):
-        produced = (
-            "returned a response that is rendered by REST framework, or for a middleware with "
-            "process_template_response,"
-        )
-    else:
-        return
-    raise InvalidRedlock(
-        f"{view_name(view)} {produced} after COMMIT, when the lock in its transaction has ended. "
-        "Return an HttpResponse, for REST framework use redlock_django.contrib.drf.LockAPIMixin, "
-        "or leave out in_transaction: a lock in the store is held until the end"
-    )
 
 
 def check_recordable(view: Callable[..., Any], response: Any) -> None:

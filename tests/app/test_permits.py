@@ -233,8 +233,6 @@ def test_a_limit_is_refused_where_it_has_no_meaning() -> None:
         lock("x" * 508, limit=3)
     with pytest.raises(InvalidRedlock, match="limit=2 needs one template"):
         lock_resource("a", "b", limit=2)
-    with pytest.raises(InvalidRedlock, match="a lock in a transaction has one holder"):
-        lock_resource("a", limit=2, in_transaction="default")
 
 
 def test_a_name_of_the_longest_length_has_slots() -> None:

@@ -1,31 +1,23 @@
-"""Locks that are transactions of SQLite, and the system checks of views that are locked so."""
+"""Locks that are transactions of SQLite."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, connections, transaction
-from django.http import HttpRequest, HttpResponse
+from django.db import connections, transaction
 from django.test import TestCase
-from django.urls import path
-from django.utils.decorators import method_decorator
-from django.views import View
-from pytest_django import Settings
 
-from redlock_django import ResourceLocked, lock_resource, transaction_lock
+from redlock_django import ResourceLocked, transaction_lock
 from redlock_django.backends.values import LONGEST_WAIT
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
-from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE
 
-Urls = Callable[..., None]
 IMMEDIATE = {"transaction_mode": "immediate", "timeout": 30}
 
 
@@ -117,44 +109,3 @@ class Tests(TestCase):
             row = Order.objects.create(number="A-1", total=1)
         with transaction_lock(row):
             assert Order.objects.count() == 1
-
-
-@lock_resource("order:<int:pk>", in_transaction="default")
-def pay(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse(str(connection.in_atomic_block))
-
-
-@lock_resource("order:<int:pk>")
-def ship(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse()
-
-
-class Handler(View):
-    @method_decorator(lock_resource("order:<int:pk>", in_transaction="default"))
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-
-@pytest.fixture
-def site(memory: None, settings: Settings, urls: Urls) -> Urls:
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    return urls
-
-
-def test_a_template_that_is_locked_in_two_ways_is_an_error(site: Urls) -> None:
-    site(path("pay/<int:pk>/", pay), path("handler/<int:pk>/", Handler.as_view()))
-    assert found() == {}
-    site(path("pay/<int:pk>/", pay), path("ship/<int:pk>/", ship))
-    assert (
-        "test_transaction_lock.ship locks 'order:<int:pk>' in the store, and "
-        "test_transaction_lock.pay locks it in transactions of 'default'"
-    ) in found()["E018"]
-
-
-def test_a_database_that_cannot_lock_is_an_error(
-    site: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site(path("pay/<int:pk>/", pay))
-    options = connections.settings["default"]["OPTIONS"]
-    monkeypatch.setitem(options, "transaction_mode", "DEFERRED")
-    assert "pay: the database 'default' is SQLite" in found()["E008"]

@@ -7,11 +7,11 @@ TTL, no fence and no renewal. docs/explanation/which-lock.md compares it with `l
 from __future__ import annotations
 
 import hashlib
+import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
-from types import TracebackType
 from typing import Any
 
 from django.db import OperationalError, connections, models, router, transaction
@@ -22,18 +22,7 @@ from redlock_django.backends.values import LONGEST_WAIT, duration
 from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
-from redlock_django.locking.transactions.databases import (
-    STATE,
-    RowBusy,
-    busy_timeout,
-    check_begun,
-    check_database,
-    check_isolation,
-    is_busy,
-    limited_wait,
-    refuse_snapshot,
-)
-from redlock_django.locking.transactions.open_transactions import open_transactions
+from redlock_django.locking.transactions.open_transactions import READ_COMMITTED, open_transactions
 
 NAMESPACE = "redlock_django:transaction:"
 """Precedes the resource in what is hashed, so that a site's own advisory locks have other ids."""
@@ -43,13 +32,13 @@ _IN_LOOP = (
     "loop. Write the transaction as a sync function and await sync_to_async(function)(), or use "
     "'async with lock(...)'."
 )
-
-Waiting = Callable[[], AbstractContextManager[bool]]
-"""Entered before the lock is waited for; returns whether it may be."""
-
-
-def _unlimited() -> AbstractContextManager[bool]:
-    return nullcontext(True)
+_BUSY = frozenset(
+    # PostgreSQL: lock_not_available, deadlock_detected, query_canceled (by statement_timeout)
+    # MySQL and MariaDB: ER_LOCK_WAIT_TIMEOUT, ER_LOCK_NOWAIT; a deadlock is an error there, since
+    # it ends the whole transaction. SQLite: SQLITE_BUSY and SQLITE_LOCKED, with their variants
+    ("55P03", "40P01", "57014", 1205, 3572, 5, 6, 261, 262, 517, 518, 773)
+)
+_LIMIT_IS_OVER = ("55P03", 1205)
 
 
 @helps_with_arguments
@@ -73,142 +62,83 @@ def transaction_lock(
     the lock would not be held until everything under it is committed, or may not see what its last
     holder has committed. Raises BadName, InvalidRedlock, ValueError.
     """
-    return TransactionLock(*resources, database=database, wait=wait)
+    return TransactionLock(resources, database, wait)
 
 
 class TransactionLock:
     """A transaction that holds a lock; see `transaction_lock`."""
 
-    def __init__(
-        self,
-        *resources: str | models.Model,
-        database: str | None = None,
-        wait: float | timedelta = 0,
-        durable: bool = False,
-        waiting: Waiting = _unlimited,
-    ) -> None:
-        self._instance = None
+    def __init__(self, resources: tuple[Any, ...], database: str | None, wait: Any) -> None:
+        self._instance: models.Model | None = None
         self._keys: list[int] = []
-        if len(resources) == 1 and isinstance(resources[0], models.Model):
-            self._instance = resources[0]
-            self._name = _instance_name(self._instance)
-            database = database or router.db_for_write(
-                type(self._instance), instance=self._instance
-            )
+        if len(resources) == 1 and isinstance(instance := resources[0], models.Model):
+            self._instance = instance
+            self._name = _instance_name(instance)
+            database = database or router.db_for_write(type(instance), instance=instance)
         else:
             self._name = ", ".join(names := _checked(resources))
             # All clients lock in the same order, so two of them do not wait for each other.
             self._keys = sorted({advisory_key(name) for name in names})
-        self.database = database or "default"
+        self._database = database or "default"
         self._wait = duration(wait, "wait", least=0, most=LONGEST_WAIT)
-        self._durable = durable
-        self._waiting = waiting
         self._blocks: list[ExitStack] = []  # several, if the block is entered again inside itself
-        check_database(self.database, for_names=self._instance is None)
-
-    def __enter__(self) -> None:
-        self._begin()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._blocks.pop().__exit__(kind, error, trace)
+        _check_database(self._database, for_names=self._instance is None)
 
     @async_unsafe(_IN_LOOP)
-    def _begin(self) -> None:
-        connection = connections[self.database]
+    def __enter__(self) -> None:
+        connection = connections[self._database]
         _check_is_last(connection)
         with ExitStack() as blocks:
             if connection.vendor == "sqlite":
-                self._begin_sqlite(connection, blocks)
+                _check_begun(connection)
+                with self._refused(), _busy_timeout(connection, self._wait):
+                    blocks.enter_context(transaction.atomic(using=self._database))
             else:
-                blocks.enter_context(self._atomic())
-                self._lock(connection)
+                blocks.enter_context(transaction.atomic(using=self._database))
+                self._lock_names(connection)
             if self._instance is not None:
                 self._lock_row(connection, self._instance)
             self._blocks.append(blocks.pop_all())
 
-    def _atomic(self) -> AbstractContextManager[Any]:
-        atomic: AbstractContextManager[Any] = transaction.atomic(
-            using=self.database, durable=self._durable
-        )
-        return atomic
+    def __exit__(self, *error: Any) -> None:  # noqa: PYI036
+        self._blocks.pop().__exit__(*error)
 
-    def _busy(self, waited: float = 0.0) -> ResourceLocked:
-        return ResourceLocked(
-            f"{self._name}: another transaction of {self.database!r} holds it",
-            resource=self._name,
-            waited=waited,
-        )
-
-    @contextmanager
-    def _may_wait(self) -> Iterator[None]:
-        """Raise ResourceLocked unless the lock may be waited for."""
-        if not self._wait:
-            raise self._busy()
-        with self._waiting() as may_wait:
-            if not may_wait:
-                raise self._busy()
-            yield
-
-    def _lock(self, connection: BaseDatabaseWrapper) -> None:
-        if self._instance is not None:
-            check_isolation(connection)
+    def _lock_names(self, connection: BaseDatabaseWrapper) -> None:
         until = time.monotonic() + self._wait
         for key in self._keys:
-            with connection.cursor() as cursor:
-                # One round trip. A lock that is refused afterwards ends with the transaction.
-                cursor.execute(f"SELECT pg_try_advisory_xact_lock(%s), {STATE}", [key])
-                granted, *state = cursor.fetchone()
-                refuse_snapshot(connection, *state)
-                if granted:
-                    continue
-                with self._may_wait(), self._limited(connection, until - time.monotonic()):
-                    cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
+            # One round trip. A lock that is refused afterwards ends with the transaction.
+            if _selected(connection, "pg_try_advisory_xact_lock(%s)", [key]):
+                continue
+            left = until - time.monotonic()
+            with self._refused(left), connection.cursor() as cursor:
+                if left <= 0:
+                    raise RowBusy
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
 
     def _lock_row(self, connection: BaseDatabaseWrapper, instance: models.Model) -> None:
         # SQLite has no SELECT FOR UPDATE, and Django leaves it out there: all rows are locked.
-        rows = type(instance)._base_manager.using(self.database)
-        if not self._wait or connection.vendor == "sqlite":
-            with self._limited(connection, 0):
-                instance.refresh_from_db(from_queryset=rows.select_for_update(nowait=True))
-            return
-        with self._may_wait(), self._limited(connection, self._wait):
-            instance.refresh_from_db(from_queryset=rows.select_for_update())
+        if connection.vendor != "sqlite":
+            _selected(connection)
+        rows = type(instance)._base_manager.using(self._database)
+        with self._refused(self._wait):
+            locked = rows.select_for_update(nowait=not self._wait)
+            instance.refresh_from_db(from_queryset=locked)
 
     @contextmanager
-    def _limited(self, connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
-        """Limit how long a statement waits for a lock; raise ResourceLocked when that is over."""
+    def _refused(self, seconds: float = 0) -> Iterator[None]:
+        """Raise ResourceLocked for a lock of another transaction; wait for it so many seconds."""
         began = time.monotonic()
         try:
-            with limited_wait(self.database, seconds) if seconds else nullcontext():
+            with limited_wait(self._database, seconds) if seconds > 0 else nullcontext():
                 yield
         except (RowBusy, OperationalError) as error:
-            if not (isinstance(error, RowBusy) or is_busy(connection, error)):
+            if not isinstance(error, RowBusy) and _code(error) not in _BUSY:
                 raise
-            raise self._busy(time.monotonic() - began if seconds else 0.0) from error
-
-    def _begin_sqlite(self, connection: BaseDatabaseWrapper, blocks: ExitStack) -> None:
-        check_begun(connection)
-        if connection.in_atomic_block:
-            blocks.enter_context(self._atomic())
-            return
-        with busy_timeout(connection, 0):
-            try:
-                blocks.enter_context(self._atomic())
-                return
-            except OperationalError as error:
-                if not is_busy(connection, error):
-                    raise
-        with (
-            self._may_wait(),
-            self._limited(connection, 0),
-            busy_timeout(connection, self._wait),
-        ):
-            blocks.enter_context(self._atomic())
+            raise ResourceLocked(
+                f"{self._name}: another transaction of {self._database!r} holds it",
+                resource=self._name,
+                waited=time.monotonic() - began if self._wait else 0.0,
+            ) from error
 
 
 def advisory_key(resource: str) -> int:
@@ -235,6 +165,28 @@ def _instance_name(instance: models.Model) -> str:
     return f"{instance._meta.label} {instance.pk}"
 
 
+def _check_database(alias: str, *, for_names: bool) -> None:
+    """Raise InvalidRedlock if a database has no lock that ends with a transaction."""
+    if alias not in connections:
+        known = ", ".join(map(repr, connections))
+        raise InvalidRedlock(f"the database {alias!r} is not in DATABASES; there is: {known}")
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        mode = connection.settings_dict["OPTIONS"].get("transaction_mode") or ""
+        if mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+            raise InvalidRedlock(
+                f"the database {alias!r} is SQLite, where the lock is the write lock, which a "
+                "transaction must take when it begins. Set its OPTIONS['transaction_mode'] to "
+                "'IMMEDIATE'"
+            )
+    elif connection.vendor != "postgresql" and (for_names or connection.vendor != "mysql"):
+        row = "Lock a row in the view, with transaction_lock(instance), or use lock()"
+        raise InvalidRedlock(
+            f"the database {alias!r} ({connection.display_name}) has no lock on a name that ends "
+            f"with a transaction. {row if connection.vendor == 'mysql' else 'Use lock()'}"
+        )
+
+
 def _check_is_last(connection: BaseDatabaseWrapper) -> None:
     """Raise InvalidRedlock if another database would be committed after the lock has ended."""
     others = [other.alias for other in open_transactions() if other.alias != connection.alias]
@@ -244,3 +196,123 @@ def _check_is_last(connection: BaseDatabaseWrapper) -> None:
             f"{connection.alias!r}, and would be committed when the lock may be held by another "
             f"client. Begin the transaction of {others[0]!r} inside the block, or use lock()"
         )
+
+
+def _check_begun(connection: BaseDatabaseWrapper) -> None:
+    """Raise InvalidRedlock if Django has not begun, or will not begin, a transaction of SQLite.
+
+    Without autocommit, sqlite3 does, and not with the write lock.
+    """
+    connection.ensure_connection()
+    if not (connection.commit_on_exit if connection.in_atomic_block else connection.autocommit):
+        raise InvalidRedlock(
+            f"the database {connection.alias!r} is SQLite without autocommit, whose transactions "
+            "do not begin with the write lock. Set AUTOCOMMIT to True"
+        )
+
+
+def _selected(connection: BaseDatabaseWrapper, column: str = "0", values: Any = ()) -> Any:
+    """Return a column, selected by the first statement of a transaction that is a lock.
+
+    Raises InvalidRedlock if the transaction may not see what the last holder has committed, or if
+    the server is a replica, whose locks its primary does not know.
+    """
+    if connection.vendor == "postgresql":
+        state = "current_setting('transaction_isolation'), pg_is_in_recovery()"
+    else:
+        name = "tx" if getattr(connection, "mysql_is_mariadb", False) else "transaction"
+        state = f"@@{name}_isolation, 0"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {column}, {state}", values)
+        value, level, is_replica = cursor.fetchone()
+    if level.lower().replace("-", " ") not in READ_COMMITTED:
+        raise InvalidRedlock(
+            f"the transaction of {connection.alias!r} is {level}, so it may not see what the last "
+            "holder of the lock has committed. transaction_lock() needs READ COMMITTED: remove the "
+            "isolation level from OPTIONS, or use lock() around the transaction"
+        )
+    if is_replica:
+        raise InvalidRedlock(
+            f"the database {connection.alias!r} is a replica, whose locks its primary does not "
+            "know. Pass the alias of the primary as database="
+        )
+    return value
+
+
+def _code(error: OperationalError) -> object:
+    """Return the SQLSTATE of PostgreSQL, or the error number of another database."""
+    if error.args and isinstance(error.args[0], int):
+        return error.args[0]  # MySQL and MariaDB
+    # psycopg 3 and psycopg2 name it differently.
+    codes = (getattr(error.__cause__, n, None) for n in ("sqlstate", "pgcode", "sqlite_errorcode"))
+    return next(filter(None, codes), None)
+
+
+@contextmanager
+def _busy_timeout(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+    """Limit how long SQLite waits for its write lock."""
+    driver: Any = connection.connection
+    [before] = driver.execute("PRAGMA busy_timeout").fetchone()
+    driver.execute(f"PRAGMA busy_timeout = {math.ceil(1000 * seconds)}")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {before}")
+
+
+class RowBusy(Exception):
+    """Another transaction has written the row, and has not ended in time."""
+
+
+@contextmanager
+def limited_wait(alias: str, seconds: float) -> Iterator[None]:
+    """Limit the waits of the statements in this block; raise RowBusy when the time is over.
+
+    On PostgreSQL the limit is `lock_timeout`. On MySQL and MariaDB it is
+    `innodb_lock_wait_timeout`, in whole seconds. SQLite limits every wait for its one write lock
+    by the option `timeout`, and fails with "database is locked".
+    """
+    limits = {"postgresql": _limit_in_postgresql, "mysql": _limit_in_mysql}
+    limit = limits.get(connections[alias].vendor)
+    try:
+        with limit(alias, seconds) if limit else nullcontext():
+            yield
+    except OperationalError as error:
+        if _code(error) in _LIMIT_IS_OVER:
+            raise RowBusy from error
+        raise
+
+
+@contextmanager
+def _limit_in_postgresql(alias: str, seconds: float) -> Iterator[None]:
+    # The setting is local to a transaction. After an error its rollback restores the setting.
+    with transaction.atomic(using=alias, savepoint=False):
+        with connections[alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
+                [f"{max(1, round(seconds * 1000))}ms"],
+            )
+            before, _ = cursor.fetchone()
+        yield
+        with connections[alias].cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+
+
+@contextmanager
+def _limit_in_mysql(alias: str, seconds: float) -> Iterator[None]:
+    connection = connections[alias]
+    statement = "SET SESSION innodb_lock_wait_timeout = %s"
+    # In a transaction, a proxy that shares connections keeps this one until the limit is restored.
+    with transaction.atomic(using=alias, savepoint=False):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@innodb_lock_wait_timeout")
+            (before,) = cursor.fetchone()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, [max(1, math.ceil(seconds))])
+            yield
+        finally:
+            # The driver's own cursor: Django refuses statements after an error in a transaction.
+            if connection.connection is not None:
+                with connection.connection.cursor() as cursor:
+                    cursor.execute(statement, [before])
