@@ -41,7 +41,6 @@ LAYERS = [
     exceptions
     backends backends.values backends.inspection.*
     backends.base
-    backends.sharded.*
     backends.redlock.*
     backends.redis.* backends.memory.* backends.database.* backends.zookeeper.*
     conf.*

@@ -22,7 +22,6 @@ from benchmarks.harness.results import Failure, Results, Row, Where
 from benchmarks.harness.workload import Target, WorkerFailed, Workload
 from benchmarks.peers.ours import PATIENCE
 from benchmarks.programs import stores
-from benchmarks.programs.spread import table
 from benchmarks.servers import compiler, granting
 from benchmarks.site import VIEWS
 from benchmarks.worker.bench import Threads, complete
@@ -296,29 +295,6 @@ def test_a_round_in_which_no_process_takes_a_turn_has_failed(
 ) -> None:
     with pytest.raises(WorkerFailed, match="no process took a turn in 5 s"):
         together(turns, begin=0.0, end=5.0)
-
-
-def test_the_intruder_asks_the_group_that_decides(masters: list[LocalMaster]) -> None:
-    class SecondGroup(NoLock):
-        """Holds everything on the last two masters, and nothing on the others."""
-
-        def masters_of(self, resource: str) -> range:
-            return range(2, 4)
-
-    places = [("127.0.0.1", master.port) for master in masters[:4]]
-    for master in masters[2:4]:
-        with master.client() as client:
-            client.set("order:1", "ours")
-    with Intruder(places, SecondGroup()) as intruder:
-        intruder.look("order:1")
-        assert intruder.overlaps == 0
-        intruder.look("order:2")
-        assert intruder.overlaps == 1
-
-
-def test_a_spread_in_which_only_the_share_of_the_new_group_moves() -> None:
-    rows = table(2_000).splitlines()[2:]
-    assert [row.split("|")[1].strip() for row in rows] == ["2", "4", "8"]
 
 
 @pytest.mark.parametrize("count", [2, 4, 6, 8])

@@ -19,6 +19,7 @@ from django.db.migrations.loader import MigrationLoader
 from redlock_django import lock
 from redlock_django.conf.settings import load
 from redlock_django.locking.services import locks
+from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import local_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.operate.commands import run
@@ -65,6 +66,24 @@ def test_the_settings_pass_the_checks_of_a_deployment(
     settings.REDLOCK = names["REDLOCK"]
     load("default")
     assert run_checks(tags=["redlock"], include_deployment_checks=True) == []
+
+
+def test_names_are_spread_over_aliases(settings: Settings) -> None:
+    names: dict[str, Any] = {}
+    exec(re.findall(r"```python\n(.*?)```", DEPLOY, re.DOTALL)[1], names)
+    memory = "redlock_django.backends.memory.MemoryBackend"
+    settings.REDLOCK = {
+        alias: {"BACKEND": memory, "MASTERS": [f"redis://{alias}-{n}" for n in (1, 2, 3)]}
+        for alias in names["ALIASES"]
+    }
+    found: dict[str, list[int]] = {alias: [] for alias in names["ALIASES"]}
+    for pk in range(100):
+        with names["spread_lock"](f"order:{pk}", ttl=5) as held:
+            assert [one.resource for one in held_locks(held.using).locks] == [f"order:{pk}"]
+        found[held.using].append(pk)
+    # Literal on purpose: the same in every process and version of Python.
+    assert found["default"][:8] == [4, 5, 6, 7, 10, 11, 12, 13]
+    assert [len(share) for share in found.values()] == [50, 50]
 
 
 @pytest.mark.parametrize("page", [DEPLOY, UPGRADE])

@@ -25,12 +25,10 @@ ELSEWHERE = "elsewhere"
 """An alias of the same masters: what one alias holds is another client's for the other."""
 
 
-def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, dict[str, Any]]:
+def redlock(masters: list[Any], ttl: float = TTL) -> dict[str, dict[str, Any]]:
     """Return the setting REDLOCK; the masters are trusted from the start."""
     urls = [f"redis://{host}:{port}/0" for host, port in masters]
-    size = len(urls) // groups
-    shared = [urls[start : start + size] for start in range(0, len(urls), size)]
-    section: dict[str, Any] = {"MASTERS": shared, "TTL": ttl, "RESTART_DELAY": 0}
+    section: dict[str, Any] = {"MASTERS": urls, "TTL": ttl, "RESTART_DELAY": 0}
     if PATIENCE in os.environ:
         patience = float(os.environ[PATIENCE])
         # The first lock needs a connection to each of the masters, which are new.
@@ -38,12 +36,12 @@ def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, 
     return {"default": section, ELSEWHERE: section}
 
 
-def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
+def configure(masters: list[Any], ttl: float = TTL) -> None:
     """Configure Django for a process that only uses locks."""
     settings.configure(
         SECRET_KEY="insecure: for measurements only",
         INSTALLED_APPS=["redlock_django"],
-        REDLOCK=redlock(masters, ttl, groups),
+        REDLOCK=redlock(masters, ttl),
     )
     django.setup()
 
@@ -54,10 +52,8 @@ class Ours(Contender):
     prefix = "redlock:lock:"
     _renew = True
 
-    def __init__(
-        self, masters: list[Any], *, groups: int = 1, renew: bool = True, ttl: float = TTL
-    ) -> None:
-        configure(masters, ttl, groups)
+    def __init__(self, masters: list[Any], *, renew: bool = True, ttl: float = TTL) -> None:
+        configure(masters, ttl)
         from redlock_django import lock, locks
         from redlock_django.exceptions import ResourceLocked
 
@@ -76,14 +72,6 @@ class Ours(Contender):
         other = copy(self)
         other._lock = partial(self._lock, limit=limit)
         return other
-
-    def masters_of(self, resource: str) -> range:
-        """Return the indexes of the masters of a resource."""
-        backend: Any = self._locks["default"].backend
-        shards = getattr(backend, "shards", (backend,))
-        shard = backend.shard_of(resource) if len(shards) > 1 else 0
-        many = len(backend.names) // len(shards)
-        return range(shard * many, (shard + 1) * many)
 
 
 class Threads(Ours):

@@ -21,7 +21,6 @@ from benchmarks.harness.machine import load
 from benchmarks.harness.workload import markdown
 from benchmarks.programs import configure
 from benchmarks.workloads.scripts import used
-from redlock_django.engine.protocol.shard_choice import chosen, identity
 from redlock_django.testing import LocalMaster, local_masters
 
 SIZES = (1, 3, 5)
@@ -29,7 +28,7 @@ BATCHES = 6
 LONGEST = 3600.0  # seconds; no lock ends, and none is renewed, during the run
 
 PLANNED = 3
-"""The masters of a group in the calculated tables."""
+"""The masters of an alias in the calculated tables."""
 
 USED = 0.5
 """The share of a core that is planned for: the other half is for bursts and the system."""
@@ -77,11 +76,9 @@ def main() -> None:
     print("load:", load(), flush=True)
     with local_masters(max(SIZES)) as masters:
         found = {size: costs(masters[:size], given.pairs, given.locks) for size in SIZES}
-    choice = choice_cost()
     print("load:", load(), flush=True)
-    print(f"\nchoosing among groups: {choice} µs for each group\n")
     planned = found[PLANNED]
-    print("\n\n".join((measured(found), rates(planned, choice), held_locks(planned))))
+    print("\n\n".join((measured(found), rates(planned), held_locks(planned))))
 
 
 # Measured.
@@ -133,13 +130,6 @@ def costs(masters: Sequence[LocalMaster], pairs: int, locks: int) -> Costs:
     return Costs(*(round(each, 1) for each in found))
 
 
-def choice_cost(groups: int = 200, resources: int = 300) -> float:
-    """Return the µs that one more group adds to the choice of a resource's group."""
-    identities = [identity([f"master-{number}"]) for number in range(groups)]
-    best, _ = _cost(lambda number: chosen(identities, f"order:{number}"), resources, ())
-    return round(best / groups, 2)
-
-
 def _cost(
     action: Callable[[int], object], times: int, clients: Sequence[Any]
 ) -> tuple[float, float]:
@@ -154,7 +144,7 @@ def _cost(
             action(number)
         spent = time.process_time() - process
         servers = sum(map(used, clients)) - servers
-        batches.append((spent / times * 1e6, servers / times / max(1, len(clients)) * 1e6))
+        batches.append((spent / times * 1e6, servers / times / len(clients) * 1e6))
     return min(process for process, _ in batches), min(servers for _, servers in batches)
 
 
@@ -176,42 +166,41 @@ def measured(found: Mapping[int, Costs]) -> str:
     return markdown(heads, rows)
 
 
-def rates(cost: Costs, choice: float) -> str:
-    """Return the groups, masters and cores for some numbers of locks per second."""
+def rates(cost: Costs) -> str:
+    """Return the aliases, masters and cores for some numbers of locks per second."""
     rows = []
     for rate in RATES:
-        groups = ceil(rate * cost.pair_master / (USED * 1e6))
-        choosing = choice * groups if groups > 1 else 0.0
+        aliases = ceil(rate * cost.pair_master / (USED * 1e6))
         row = [
             f"{rate:,}",
-            f"{groups:,}",
-            f"{groups * PLANNED:,}",
-            _cores(rate * (cost.pair + choosing)),
-            f"{rate * FENCE_TTL / groups * cost.fence_master / 1e9:.1f} GB",
+            f"{aliases:,}",
+            f"{aliases * PLANNED:,}",
+            _cores(rate * cost.pair),
+            f"{rate * FENCE_TTL / aliases * cost.fence_master / 1e9:.1f} GB",
         ]
         rows.append(row)
-    heads = ["Locks per second", "Groups", "Masters", "Cores of processes"]
+    heads = ["Locks per second", "Aliases", "Masters", "Cores of processes"]
     return markdown([*heads, "Fences on each master"], rows)
 
 
 def held_locks(cost: Costs) -> str:
-    """Return the groups, masters, cores and memory for ten million held locks, by their TTL."""
+    """Return the aliases, masters, cores and memory for ten million held locks, by their TTL."""
     rows = []
     for ttl in TTLS:
         extensions = HELD / (ttl / 3)
         busy = extensions * cost.extension_master / (USED * 1e6)
-        groups = ceil(max(busy, HELD * cost.held_master / MEMORY))
+        aliases = ceil(max(busy, HELD * cost.held_master / MEMORY))
         row = [
             f"{ttl} s",
             f"{extensions:,.0f}",
-            f"{groups:,}",
-            f"{groups * PLANNED:,}",
-            f"{HELD * cost.held_master / groups / 1e9:.2f} GB",
+            f"{aliases:,}",
+            f"{aliases * PLANNED:,}",
+            f"{HELD * cost.held_master / aliases / 1e9:.2f} GB",
             _cores(extensions * cost.extension),
             f"{HELD * cost.held / 1e9:.0f} GB",
         ]
         rows.append(row)
-    heads = ["TTL", "Extensions per second", "Groups", "Masters", "Memory of each master"]
+    heads = ["TTL", "Extensions per second", "Aliases", "Masters", "Memory of each master"]
     return markdown([*heads, "Cores of processes", "Memory of all processes"], rows)
 
 

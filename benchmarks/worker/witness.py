@@ -47,9 +47,7 @@ class Intruder:
 
     def look(self, resource: str, down: int = 0) -> None:
         """Try to acquire a held resource, without using the first `down` masters."""
-        # With several groups of masters, only one group counts.
-        masters_of = getattr(self._contender, "masters_of", None)
-        span = masters_of(resource) if masters_of else range(len(self._places))
+        span = range(len(self._places))
         key = self._contender.key(resource).encode()
         self.looks += 1
         granted = []

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.harness.workload import Workload
 
-NAMES = ("pairs", "hot", "scripts", "refusals", "first", "growth", "groups", "threads", "crowd",
-         "tasks", "handoff", "permits", "handon", "faults", "held", "views", "idempotency",
+NAMES = ("pairs", "hot", "scripts", "refusals", "first", "growth", "threads", "crowd", "tasks",
+         "handoff", "permits", "handon", "faults", "held", "views", "idempotency",
          "profiles")  # fmt: skip
 """In the order of a complete run, and of the page."""
 

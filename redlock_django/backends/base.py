@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,27 +25,22 @@ class StoreSettings:
     """The settings of one store, checked and complete. Durations are in seconds.
 
     A store with keys of its own derives a class from this one: DEFAULTS lists all its keys with
-    their default values, and `read` checks them. An alias may have several stores of one kind,
-    each with its share of the resources. Then `label` names this one in messages ("group 2"),
-    `members` identifies all of them together, and `shard_count` is how many they are.
-    `tolerate` has the codes of server faults that are only reported.
+    their default values, and `read` checks them. `tolerate` has the codes of server faults that
+    are only reported.
     """
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"MAX_TTL": 60}
 
     max_ttl: float
-    label: str = ""
-    members: str = ""
-    shard_count: int = 1
     tolerate: frozenset[str] = frozenset()
 
     @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
+    def read(cls, section: Section) -> Self:
         """Return the settings in a section, which has every key of DEFAULTS.
 
         Raises ValueError with a message that names the key and contains no password.
         """
-        return cls(max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL), label=label)
+        return cls(max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL))
 
     def check_ttl(self, ttl: float, name: str) -> None:
         """Raise ValueError if the store cannot hold a lock for `ttl` seconds."""
@@ -56,18 +51,13 @@ class StoreSettings:
             )
 
     @property
-    def stores(self) -> tuple[StoreSettings, ...]:
-        """The settings of the stores that this store is made of; its own if it is made of none."""
-        return (self,)
-
-    @property
     def identity(self) -> str:
         """The identity of the store among others: the same in every process, never reused."""
         raise NotImplementedError
 
     @property
-    def servers(self) -> tuple[tuple[str, Hashable], ...]:
-        """The name and the network endpoint of every server; two stores cannot share one."""
+    def names(self) -> tuple[str, ...]:
+        """The names of all servers, as people see them."""
         return ()
 
 
@@ -111,29 +101,10 @@ class BaseBackend:
     """Return the time of the clock that leases are measured by, in seconds."""
 
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
+        """Make the store of an alias. Connects to nothing."""
         self.alias = alias
         self.settings = settings
         self.notice = notice
-
-    @classmethod
-    def read_settings(cls, section: Section) -> StoreSettings:
-        """Return the checked settings of a section; raise ValueError as `StoreSettings.read`."""
-        return cls.settings_class.read(section)
-
-    @classmethod
-    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
-        """Return the store of an alias, from what `read_settings` returned. Connects to nothing."""
-        return cls(alias, settings, notice)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all servers, as people see them."""
-        return tuple(name for name, _ in self.settings.servers)
-
-    @property
-    def identity(self) -> str:
-        """The identity of the store among others, by which resources are shared out."""
-        return self.settings.identity
 
     def connect(self) -> None:
         """Begin to connect to the servers, in the background, and return at once."""

@@ -15,9 +15,8 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
-from redlock_django.backends.redlock.masters import host_of, hosts
-from redlock_django.backends.redlock.settings import redlock_settings
-from redlock_django.backends.sharded.settings import places
+from redlock_django.backends.redlock.masters import entries_of, host_of, hosts
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.settings import AliasSettings
@@ -51,13 +50,15 @@ def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
     section: Any = settings.REDLOCK[alias]
     # Even if the rest of the settings is invalid.
     section = section if isinstance(section, Mapping) else {}
-    for key, options in (("MASTERS", "OPTIONS"), ("SENTINELS", "SENTINEL_OPTIONS")):
-        for where, url in places(section.get(key)):
+    for key, word, options in (
+        ("MASTERS", "master", "OPTIONS"),
+        ("SENTINELS", "Sentinel", "SENTINEL_OPTIONS"),
+    ):
+        for number, url in enumerate(entries_of(section.get(key)), 1):
             if _has_password(url):
-                where = where if key == "MASTERS" else where.replace("master", "Sentinel")
                 yield checks.Warning(
-                    f"REDLOCK[{alias!r}]: {key}: {where} has a password in its URL. Django's debug "
-                    "page and error emails show it.",
+                    f"REDLOCK[{alias!r}]: {key}: {word} {number} has a password in its URL. "
+                    "Django's debug page and error emails show it.",
                     hint=f"Move the password to {options} = {{'password': ...}}, where Django "
                     "masks it.",
                     id="redlock_django.W001",
@@ -89,9 +90,8 @@ def _failover_warning(alias: str, text: str) -> CheckMessage:
     )
 
 
-def _addresses(options: AliasSettings) -> list[Address]:
-    shards = redlock_settings(options.store)
-    return [address for shard in shards for address in shard.addresses]
+def _addresses(options: AliasSettings) -> tuple[Address, ...]:
+    return options.store.addresses if isinstance(options.store, RedlockSettings) else ()
 
 
 def _insecure_links(options: AliasSettings) -> Iterator[CheckMessage]:

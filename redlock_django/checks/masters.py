@@ -9,16 +9,16 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from redlock_django.backends.redlock.settings import redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import (
+    QuorumHealth,
     ServerHealth,
     counted,
     master_status,
-    quorums,
     server_word,
 )
 from redlock_django.wire.servers.acl import least_acl
@@ -91,25 +91,25 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
             continue  # E001 reports it.
         for one in masters:
             messages += _faults(alias, one)
-        messages += [
-            Error(
-                f"REDLOCK[{alias!r}]: {one.label}{counted(one, server_word(alias))}, so no lock "
-                "can be acquired.",
-                hint="Run 'manage.py redlock_status' to see the reasons.",
-                id="redlock_django.E043",
+        quorum = QuorumHealth.of(masters)
+        if not quorum.is_reached:
+            messages.append(
+                Error(
+                    f"REDLOCK[{alias!r}]: {counted(quorum, server_word(alias))}, so no lock can be "
+                    "acquired.",
+                    hint="Run 'manage.py redlock_status' to see the reasons.",
+                    id="redlock_django.E043",
+                )
             )
-            for one in quorums(masters)
-            if one.counted < one.needed
-        ]
     return messages
 
 
 def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     store = load(alias).store
-    shards = redlock_settings(store)
-    prefix = shards[0].key_prefix if shards else ""
-    hints = {**_HINTS, "acl": f"It must allow {least_acl(prefix)} (docs/reference/acl.md)"}
-    if not shards:  # redlock_init is for masters
+    hints = dict(_HINTS)
+    if isinstance(store, RedlockSettings):
+        hints["acl"] = f"It must allow {least_acl(store.key_prefix)} (docs/reference/acl.md)"
+    else:  # redlock_init is for masters
         hints["untrusted"] = "Wait: it may have forgotten locks, which expire until then."
     for code, text in one.faults:
         message = f"REDLOCK[{alias!r}]: {one.name}: {text}"
@@ -118,8 +118,9 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
             yield Error(message, hint=hint, id=f"redlock_django.{_ERRORS[code]}")
         elif number := {**_ERRORS, **_WARNINGS}.get(code):
             yield checks.Warning(message, hint=hint, id=f"redlock_django.W{number[1:]}")
-    forgets = one.health is not None and not one.health.persistent
-    if forgets and any(shard.addresses and not shard.restart_delay for shard in shards):
+    if not isinstance(store, RedlockSettings) or one.health is None or one.health.persistent:
+        return
+    if store.addresses and not store.restart_delay:
         yield checks.Warning(
             f"REDLOCK[{alias!r}]: {one.name}: a restart loses its locks (appendonly no), and with "
             "RESTART_DELAY = 0 clients do not wait until these locks have expired.",

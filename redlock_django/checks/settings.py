@@ -10,7 +10,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 
 from redlock_django.backends.redlock.masters import caches_on, hosts
-from redlock_django.backends.redlock.settings import redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.conf.settings import AliasSettings, load, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
@@ -83,25 +83,26 @@ def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]
     """Yield E058 for each alias that shares a master with an earlier one of other settings."""
     known: dict[Hashable, tuple[AliasSettings, str, str]] = {}
     for options in every:
-        shards = redlock_settings(options.store) if options.backend_class.is_shared else ()
+        store = options.store
+        if not isinstance(store, RedlockSettings) or not options.backend_class.is_shared:
+            continue
         reported: set[str] = set()
-        for shard in shards:
-            prefix, fingerprint = shard.key_prefix, shard.deployment.fingerprint
-            for address in shard.addresses:
-                sentinels = tuple(sorted(str(one.endpoint) for one in address.sentinels))
-                place = (address.store, sentinels, prefix)
-                first, other, name = known.setdefault(place, (options, fingerprint, address.name))
-                if other != fingerprint and first.alias not in reported:
-                    reported.add(first.alias)
-                    yield Error(
-                        f"REDLOCK[{options.alias!r}] and REDLOCK[{first.alias!r}] have the master "
-                        f"{name} and KEY_PREFIX {prefix!r} in common, but not "
-                        f"{_differences(fingerprint, other)}. A master belongs to one of them, and "
-                        "the other one acquires no lock.",
-                        hint="Use the same values for both, or another KEY_PREFIX for one of them, "
-                        "whose locks then exclude none of the other.",
-                        id="redlock_django.E058",
-                    )
+        prefix, fingerprint = store.key_prefix, store.deployment.fingerprint
+        for address in store.addresses:
+            sentinels = tuple(sorted(str(one.endpoint) for one in address.sentinels))
+            place = (address.store, sentinels, prefix)
+            first, other, name = known.setdefault(place, (options, fingerprint, address.name))
+            if other != fingerprint and first.alias not in reported:
+                reported.add(first.alias)
+                yield Error(
+                    f"REDLOCK[{options.alias!r}] and REDLOCK[{first.alias!r}] have the master "
+                    f"{name} and KEY_PREFIX {prefix!r} in common, but not "
+                    f"{_differences(fingerprint, other)}. A master belongs to one of them, and "
+                    "the other one acquires no lock.",
+                    hint="Use the same values for both, or another KEY_PREFIX for one of them, "
+                    "whose locks then exclude none of the other.",
+                    id="redlock_django.E058",
+                )
 
 
 def _differences(one: str, other: str) -> str:
@@ -117,17 +118,17 @@ def _differences(one: str, other: str) -> str:
 
 def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
     """Yield W002 to W005 about the number of masters, their machines and their databases."""
-    shards = redlock_settings(options.store)
+    store = options.store
+    if not isinstance(store, RedlockSettings):
+        return
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
-    if shards and not shards[0].failover:  # W050 is about that
-        yield from _number_of_masters(named, len(shards[0].addresses))  # the same in every shard
-    for shard in shards:
-        # Masters of different shards may share a machine: no resource has a majority on it.
-        for host, names in hosts(shard.addresses).items():
-            # Masters on the local machine are reported by --deploy only.
-            if host and len(names) > 1:
-                yield same_host_warning(options.alias, host, names)
-    for address in (address for shard in shards for address in shard.addresses):
+    if not store.failover:  # W050 is about that
+        yield from _number_of_masters(named, len(store.addresses))
+    for host, names in hosts(store.addresses).items():
+        # Masters on the local machine are reported by --deploy only.
+        if host and len(names) > 1:
+            yield same_host_warning(options.alias, host, names)
+    for address in store.addresses:
         yield from _shared_with_caches(named, address)
 
 
@@ -174,8 +175,9 @@ def same_host_warning(alias: str, host: str, names: list[str]) -> CheckMessage:
 
 def _times(options: AliasSettings) -> Iterator[CheckMessage]:
     named = f"REDLOCK[{options.alias!r}]"
-    shards = redlock_settings(options.store)
-    longest = max((one.connect_timeout + 2 * one.master_timeout for one in shards), default=0.0)
+    store, longest = options.store, 0.0
+    if isinstance(store, RedlockSettings):
+        longest = store.connect_timeout + 2 * store.master_timeout
     if options.ttl <= longest:
         yield checks.Warning(
             f"{named}: TTL ({options.ttl:g} s) may expire before a lock is acquired, which can "

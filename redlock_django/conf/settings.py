@@ -185,7 +185,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
     found = AliasSettings(
         alias=alias,
         backend_class=backend_class,
-        store=backend_class.read_settings(section),
+        store=backend_class.settings_class.read(section),
         ttl=seconds(section, "TTL", least=SHORTEST_TTL),
         wait=seconds(section, "WAIT", least=0, most=LONGEST_WAIT),
         max_waiters=whole(section, "MAX_WAITERS", "threads"),

@@ -12,7 +12,6 @@ from redlock_django.operate.health import (
     ServerHealth,
     counted,
     master_status,
-    quorums,
     server_word,
 )
 from redlock_django.operate.inspection import held_locks
@@ -51,14 +50,12 @@ class Redlock(HealthCheck):
         statuses = await asyncio.to_thread(master_status, self.using)
         bad = [status for status in statuses if not status.counted]
         word = server_word(self.using)
-        for one in quorums(statuses):
-            if one.counted < one.needed:
-                must = f", and {one.needed} must agree" if one.servers > 1 else ""
-                text = f"{one.label}{counted(one, word)}{must}"
-                raise ServiceUnavailable(self._text(text, bad))
+        quorum = QuorumHealth.of(statuses)
+        if not quorum.is_reached:
+            must = f", and {quorum.needed} must agree" if quorum.servers > 1 else ""
+            raise ServiceUnavailable(self._text(f"{counted(quorum, word)}{must}", bad))
         if bad and self.warn:
-            every = QuorumHealth("", len(statuses), len(statuses) - len(bad), 0)
-            raise ServiceWarning(self._text(f"{counted(every, word)}, which is enough", bad))
+            raise ServiceWarning(self._text(f"{counted(quorum, word)}, which is enough", bad))
         if self.leader:
             await asyncio.to_thread(self._check_leader)
 

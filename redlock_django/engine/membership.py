@@ -4,9 +4,9 @@ A marker names the deployment by its fingerprint, which contains the identity of
 masters: clients with another list are another deployment. Two deployments that share masters must
 not both find a majority. So
 
-- a client writes its marker on a master without one only if a quorum of the master's shard has
-  this deployment's marker, or if every master of the alias answers and none has the marker of
-  another deployment;
+- a client writes its marker on a master without one only if a quorum of the masters has this
+  deployment's marker, or if every master of the alias answers and none has the marker of another
+  deployment;
 - a client that has met a master of another deployment acquires nothing.
 
 docs/explanation/proof.md states which cases this does not cover.
@@ -51,18 +51,17 @@ class Reader(Protocol):
 class Membership:
     """The deployments that the masters of an alias belong to, as far as one process knows.
 
-    All links of the process share it: those of threads, of event loops, and of all shards.
+    All links of the process share it: those of threads and of event loops.
     `fingerprint` is the deployment that this process belongs to. `conflict` is the name of a master
     that belongs to another deployment, or "". From `trusted_from` on, in seconds, this process has
     seen a master that is trusted: the deployment is in use.
     """
 
-    def __init__(self, deployments: Sequence[Deployment]) -> None:
-        self.fingerprint = deployments[0].fingerprint
+    def __init__(self, deployment: Deployment) -> None:
+        self.fingerprint = deployment.fingerprint
         self.conflict = ""
         self.trusted_from = math.inf
-        self._shards = tuple(deployment.names for deployment in deployments)
-        self._names = tuple(name for shard in self._shards for name in shard)
+        self._names = deployment.names
         self.readers: WeakSet[Reader] = WeakSet()
         self._seen: dict[str, Sight] = {}
 
@@ -70,9 +69,7 @@ class Membership:
         """Note the marker of a master, read at `now` in seconds; the fingerprint is "" if none."""
         self._seen[name] = Sight(now, run_id, fingerprint, bound)
         recent = [sight for one in self._names if (sight := self._recent(one, now))]
-        if len(self._shards) == 1 and len(recent) == len(self._names):
-            # The names of shards decide which shard has a resource: with several, a set of
-            # masters under other names is another deployment.
+        if len(recent) == len(self._names):
             self.fingerprint = same_servers(self.fingerprint, recent)
         self.conflict = next((one for one in self._names if self._is_foreign(one)), "")
 
@@ -81,10 +78,9 @@ class Membership:
         for reader in list(self.readers):
             reader.look_again()
 
-    def may_mark(self, name: str, now: float) -> bool:
+    def may_mark(self, now: float) -> bool:
         """Return whether this process may write its marker on a master that has none."""
-        shard = next(shard for shard in self._shards if name in shard)
-        return self._count(shard, now) >= quorum(len(shard)) or not self._missing(now)
+        return self._count(now) >= quorum(len(self._names)) or not self._missing(now)
 
     def why_unmarked(self, now: float) -> str:
         """Return why a master without a marker stays without one; for operators."""
@@ -118,9 +114,9 @@ class Membership:
             if self._recent(name, now) is None or self._is_foreign(name)
         ]
 
-    def _count(self, shard: Sequence[str], now: float) -> int:
-        """Return how many masters of a shard have this deployment's marker now."""
-        sights = (self._recent(name, now) for name in shard)
+    def _count(self, now: float) -> int:
+        """Return how many masters have this deployment's marker now."""
+        sights = (self._recent(name, now) for name in self._names)
         return sum(1 for sight in sights if sight and sight.fingerprint == self.fingerprint)
 
     def _recent(self, name: str, now: float) -> Sight | None:

@@ -122,11 +122,7 @@ def unreachable(
     failures = masters - len(account.agreeing) - account.outstanding - unasked
     why = "the masters answered too slowly for the lock's TTL"
     if not late:
-        label = f" of {deployment.label}" if deployment.label else ""
-        why = (
-            f"{failures} of {masters} masters{label} cannot be counted, and "
-            f"{account.need} must agree"
-        )
+        why = f"{failures} of {masters} masters cannot be counted, and {account.need} must agree"
     return QuorumUnreachable(f"{names}: {why} ({_by_reason(votes)})", resource=names, tally=votes)
 
 

@@ -47,7 +47,7 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
         if any(holding.state in _HELD for holding in found.locks):
             return True
         unclear = any(holding.state is HoldingState.UNCLEAR for holding in found.locks)
-        if unclear or found.undecided:
+        if unclear or not found.complete:
             known = False
     return False if known else None
 

@@ -94,8 +94,8 @@ def _make(options: AliasSettings) -> LockService:
     alias = options.alias
     backend_class = options.backend_class
     notice = partial(events.server, alias, backend_class.servers_are_masters)
-    backend = backend_class.open(alias, options.store, notice)
-    counters.set_masters(alias, backend.names)
+    backend = backend_class(alias, options.store, notice)
+    counters.set_masters(alias, options.store.names)
     first_used(options)
     return LockService(options, backend)
 

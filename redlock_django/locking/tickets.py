@@ -48,7 +48,7 @@ class Passage:
         left = handed.until - backend.clock()
         about = {
             "using": backend.alias,
-            "store": _hash(backend.identity),
+            "store": _hash(backend.settings.identity),
             "number": self._number,
             "resources": handed.resources,
             "fences": handed.fences,
@@ -94,7 +94,7 @@ def _checked(about: dict[str, Any], token: str) -> Ticket | BadTicket:
             resource=names,
         )
     backend = locks[using].backend
-    if about["store"] != _hash(backend.identity):
+    if about["store"] != _hash(backend.settings.identity):
         return BadTicket(
             f"{names}: this ticket is of another deployment: REDLOCK[{using!r}] has other servers "
             "here than in the process that handed the lock on. Give both the same",

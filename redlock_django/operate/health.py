@@ -6,8 +6,8 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.base import StoreSettings
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
-from redlock_django.backends.redlock.settings import redlock_settings
+from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 
@@ -17,7 +17,6 @@ __all__ = [
     "caveat",
     "counted",
     "master_status",
-    "quorums",
     "server_word",
 ]
 
@@ -53,9 +52,8 @@ def server_word(using: str) -> str:
 
 def caveat(store: StoreSettings) -> str:
     """Return what a store does not exclude, in one sentence; "" if independent servers decide."""
-    for one in redlock_settings(store):
-        if one.failover:
-            return _FAILOVER % f"{one.restart_delay:.0f}"
+    if isinstance(store, RedlockSettings) and store.failover:
+        return _FAILOVER % f"{store.restart_delay:.0f}"
     return ""
 
 

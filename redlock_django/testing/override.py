@@ -12,8 +12,7 @@ from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import Section
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
-from redlock_django.backends.sharded.settings import split
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS, OF_SERVERS
 from redlock_django.locking.services import locks
 from redlock_django.wire.servers.trust_declaration import declare, read_state
@@ -31,9 +30,8 @@ class memory_masters(TestContextDecorator):  # noqa: N801 - named like override_
 
     A context manager, and a decorator for test functions (sync or async) and `unittest` classes.
     `with` returns the MemoryBackend of the alias `using`; None is "default", or else the first
-    alias. All other settings are kept. The number of masters stays the same (with several groups,
-    that of the first group), and aliases with the same MASTERS share them. Without REDLOCK there
-    is the alias "default" with one master.
+    alias. All other settings are kept. The number of masters stays the same, and aliases with the
+    same MASTERS share them. Without REDLOCK there is the alias "default" with one master.
     """
 
     def __init__(self, using: str | None = None, **kwargs: Any) -> None:
@@ -42,7 +40,7 @@ class memory_masters(TestContextDecorator):  # noqa: N801 - named like override_
 
     def enable(self) -> MemoryBackend:
         """Replace the masters and return the backend."""
-        sections = {alias: _one_group(section) for alias, section in _sections()}
+        sections = {alias: {**section, "BACKEND": _MEMORY} for alias, section in _sections()}
         self._settings = override_settings(REDLOCK=sections)
         self._settings.enable()
         MemoryBackend.passed = 0.0
@@ -92,11 +90,12 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
         }
     with override_settings(REDLOCK=redlock):
         for alias in redlock:
-            for shard in redlock_settings(locks[alias].settings.store):
-                deployment, timeout = shard.deployment, shard.connect_timeout
-                for address in shard.addresses:
-                    state = read_state(address, deployment, shard.tolerate, timeout)
-                    declare(state, deployment, timeout, "trust")
+            store = locks[alias].settings.store
+            assert isinstance(store, RedlockSettings)
+            deployment, timeout = store.deployment, store.connect_timeout
+            for address in store.addresses:
+                state = read_state(address, deployment, store.tolerate, timeout)
+                declare(state, deployment, timeout, "trust")
         yield
 
 
@@ -110,11 +109,6 @@ def _for_masters(section: Section) -> Section:
     backend = import_string(section.get("BACKEND", DEFAULTS["BACKEND"]))
     own = backend.settings_class.DEFAULTS.keys() - RedlockSettings.DEFAULTS.keys()
     return {key: value for key, value in section.items() if key not in own}
-
-
-def _one_group(section: Section) -> Section:
-    masters = split({"MASTERS": (), **section})[0]["MASTERS"]
-    return {**section, "BACKEND": _MEMORY, "MASTERS": masters}
 
 
 def _in_memory(alias: str) -> MemoryBackend:

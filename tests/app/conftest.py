@@ -129,14 +129,11 @@ def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
 def stop_clocks() -> None:
     """Stop the clocks of "default", on which time then passes by `MemoryBackend.advance` alone."""
 
-    def stop(store: MemoryBackend) -> None:
-        now, us = store.now() - store.passed, store.time() - round(store.passed * 1_000_000)
-        store.now = lambda: now + MemoryBackend.passed
-        store.time = lambda: us + round(MemoryBackend.passed * 1_000_000)
-
-    backend = locks["default"].backend
-    for store in getattr(backend, "shards", [backend]):
-        stop(store)
+    store = locks["default"].backend
+    assert isinstance(store, MemoryBackend)
+    now, us = store.now() - store.passed, store.time() - round(store.passed * 1_000_000)
+    store.now = lambda: now + MemoryBackend.passed
+    store.time = lambda: us + round(MemoryBackend.passed * 1_000_000)
 
 
 @pytest.fixture

@@ -424,17 +424,6 @@ def test_a_store_that_cannot_hand_on_says_so(monkeypatch: pytest.MonkeyPatch) ->
         held.ensure_held()
 
 
-def test_a_lock_over_several_groups_is_not_handed_on(settings: Settings) -> None:
-    groups = [[f"redis://10.0.{group}.1:6379/0"] for group in range(8)]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": groups}}
-    with lock(*map(str, range(20))) as held:
-        with pytest.raises(InvalidRedlock, match="several groups of MASTERS, and only a lock in"):
-            held.transfer()
-        held.ensure_held()
-    with resume_lock(given()) as taken:
-        taken.ensure_held()
-
-
 def test_a_lock_that_on_unavailable_left_out_is_not_handed_on(settings: Settings) -> None:
     settings.REDLOCK = {
         "default": {"BACKEND": MEMORY, "MASTERS": MASTERS, "ON_UNAVAILABLE": "proceed"}

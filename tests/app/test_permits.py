@@ -450,20 +450,6 @@ async def test_a_cancelled_waiter_leaves_no_slot_and_no_turn() -> None:
     assert_not_locked("export")
 
 
-def test_all_slots_of_a_name_are_in_one_group_of_masters(settings: Settings) -> None:
-    groups = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "abc"]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": groups, "RENEW": False}}
-    for name in map("export:{}".format, range(8)):
-        held = others(3, name=name)
-        assert sorted(one.slot for one in held) == [0, 1, 2]
-        with pytest.raises(LimitReached, match=rf"^{name}: its 3 slots are held"):
-            lock(name, limit=3).acquire()
-        for one in held:
-            one.verify()
-            assert one.release()
-        assert_not_locked(name)
-
-
 def test_a_command_is_run_as_often_at_once_as_its_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -118,7 +118,6 @@ def test_a_service_of_sentinel_is_named_in_the_place_of_a_host(settings: Setting
         ({"SENTINEL_OPTIONS": []}, "SENTINEL_OPTIONS must be a dict"),
         ({"SENTINEL_OPTIONS": {"password": CANARY}}, "List the URLs of the Sentinels in SENTINELS"),
         ({"TOLERATE": ["replica"]}, "beside its primary. Remove 'replica' from TOLERATE"),
-        ({"MASTERS": [["redis://a"], ["redis://b"]]}, "MASTERS names several groups. Name one"),
         (
             {"BACKEND": "redlock_django.backends.database.DatabaseBackend"},
             "PROFILE is for a Redis or",
@@ -182,6 +181,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("MASTERS", {"redis://a"}, "MASTERS must be a list"),
     ("MASTERS", ["redis://a", "redis//x"], "MASTERS: master 2: must start with redis://"),
     ("MASTERS", ["redis://a", None], "MASTERS: master 2: must be a URL string"),
+    ("MASTERS", [["redis://a"], ["redis://b"]], "MASTERS must be a list of URLs, and entry 1 is"),
+    ("MASTERS", ["redis://a", ("redis://b",)], "write an alias in REDLOCK for each list"),
     ("MASTERS", ["redis://a:1/0", "redis://b", "redis://A:1/1"], "masters 1 and 3 are one server"),
     ("MASTERS", ["redis://localhost", "redis://127.0.0.1"], "masters 1 and 2 are one server"),
     ("OPTIONS", [], "OPTIONS must be a dict"),
@@ -444,10 +445,10 @@ class ShelfSettings(StoreSettings):
     shelves: int
 
     @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
+    def read(cls, section: Section) -> Self:
         if not isinstance(section["SHELVES"], int):
             raise ValueError("SHELVES must be an int")
-        return cls(max_ttl=section["MAX_TTL"], shelves=section["SHELVES"], label=label)
+        return cls(max_ttl=section["MAX_TTL"], shelves=section["SHELVES"])
 
     def check_ttl(self, ttl: float, name: str) -> None:
         super().check_ttl(ttl, name)
@@ -474,9 +475,9 @@ def test_a_store_has_its_own_keys(shelf: Callable[..., AliasSettings]) -> None:
     options = shelf(SHELVES=5)
     assert isinstance(options.store, ShelfSettings)
     assert (options.store.shelves, options.ttl, options.max_ttl) == (5, 10, 60)
-    backend = options.backend_class.open("default", options.store)
+    backend = options.backend_class("default", options.store)
     assert isinstance(backend, Shelf)
-    assert (backend.settings, backend.names) == (options.store, ())
+    assert (backend.settings, options.store.names) == (options.store, ())
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,11 @@ from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks
 
-GROUPS = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
 STORES: dict[str, dict[str, Any]] = {
     "memory": {},
-    "three masters": {"MASTERS": GROUPS[0]},
-    "two groups": {"MASTERS": GROUPS},
+    "three masters": {"MASTERS": [f"redis://a{n}" for n in (1, 2, 3)]},
 }
-NAMES = tuple(f"r{number}" for number in range(8))  # in both groups
+NAMES = tuple(f"r{number}" for number in range(8))
 
 
 @pytest.fixture(autouse=True, params=STORES.values(), ids=list(STORES))
@@ -38,8 +36,8 @@ def _store(settings: Settings, request: pytest.FixtureRequest) -> None:
 
 def masters() -> list[tuple[MemoryBackend, int]]:
     backend = locks["default"].backend
-    stores = getattr(backend, "shards", [backend])
-    return [(store, index) for store in stores for index in range(len(store.masters))]
+    assert isinstance(backend, MemoryBackend)
+    return [(backend, index) for index in range(len(backend.masters))]
 
 
 def free(*names: str) -> None:

@@ -120,9 +120,9 @@ class ChangedList:
         self.deployed = True
         simulation = self.simulation
         for client in simulation.living:
-            if client.service.simulated[0].deployment.names != self.deployment.names:
+            if client.store.deployment.names != self.deployment.names:
                 self._replace(client)
-        simulation.shards[:] = [self.deployment]
+        simulation.deployment = self.deployment
         if any(self._fingerprint(one) != self.deployment.fingerprint for one in self.masters):
             self._command()
 

@@ -37,28 +37,26 @@ class Released(Protocol):
 
 
 class Holding:
-    """A client that believes in a lease, and the part that one shard of masters granted.
+    """A client that believes in a lease, which these masters granted.
 
-    The granting round began at the true time `began`. With one shard, the part is the lease. Once
-    the client has ended the lease, it excludes others until the end of its minimum hold.
+    The granting round began at the true time `began`. Once the client has ended the lease, it
+    excludes others until the end of its minimum hold.
     """
 
-    __slots__ = ("began", "client", "ended", "lease", "masters", "part")
+    __slots__ = ("began", "client", "ended", "lease", "masters")
 
     def __init__(
         self,
         client: Holder,
-        lease: Lease,
-        part: RedlockLease,
+        lease: RedlockLease,
         began: float,
         masters: Sequence[SimulatedMaster],
     ) -> None:
         self.client = client
         self.lease = lease
-        self.part = part
         self.began = began
         self.ended = False
-        votes = zip(masters, part.tally.votes, strict=True)
+        votes = zip(masters, lease.tally.votes, strict=True)
         self.masters = {one for one, vote in votes if vote and vote.ballot is Ballot.GRANTED}
 
     def left(self, now: float) -> float:
@@ -168,30 +166,27 @@ class Checker:
                 other.overtaken += 1
                 self.overtaken = max(self.overtaken, other.overtaken)
 
-    def granted(self, client: Holder, lease: Lease, holdings: Sequence[Holding]) -> None:
-        """Check a new lease, which has these parts."""
+    def granted(self, new: Holding) -> None:
+        """Check a new lease."""
+        client, lease = new.client, new.lease
         self.world.note(client.name, "HOLDS", "+".join(lease.resources), lease.fences)
         if lease.earliest_end:
-            self.min_held.update(holding.part.token for holding in holdings)
-        if holdings[0].left(self.world.now) <= 0:
+            self.min_held.add(lease.token)
+        if new.left(self.world.now) <= 0:
             self.world.seen["woke up too late"] += 1
             return
         self.world.seen["grants"] += 1
         self.world.seen["two resources"] += len(lease.resources) > 1
-        if len(holdings) > 1:
-            self.world.seen["several groups"] += 1  # its old name: digests contain it
         self.holders.add(client.name)
-        for holding in holdings:
-            self._alone(holding)
+        self._alone(new)
         for name in lease.names if lease.limit > 1 else ():
             self._few(name)
-        by = {resource: holding for holding in holdings for resource in holding.part.resources}
         for resource, fence in zip(lease.resources, lease.fences, strict=True):
             name = name_of(resource)
             self.winners[name] = self.winners.get(name, 0) + 1
-            self._grows(resource, fence, by[resource])
+            self._grows(resource, fence, new)
             self.fences[resource] = max(fence, self.fences.get(resource, 0))
-            self.granted_at.setdefault(resource, []).append((self.world.now, by[resource]))
+            self.granted_at.setdefault(resource, []).append((self.world.now, new))
 
     def handed_on(self, client: Holder, lease: Lease, handed: Lease) -> None:
         """Note that a client has handed its lease on: it does not believe in it any more."""
@@ -202,17 +197,15 @@ class Checker:
             self.holdings[resource] = [one for one in held if one.lease.token != lease.token]
         self.tickets.append(Ticket(handed, self.world.now))
 
-    def resumed(
-        self, client: Holder, ticket: Ticket, lease: Lease, holdings: Sequence[Holding]
-    ) -> None:
+    def resumed(self, ticket: Ticket, new: Holding) -> None:
         """Check that a lease was taken once, with its fences, and nobody held it in between."""
+        client, lease = new.client, new.lease
         self.world.note(client.name, "TAKES", "+".join(lease.resources), lease.fences)
-        if holdings[0].left(self.world.now) <= 0:
+        if new.left(self.world.now) <= 0:
             self.world.seen["took too late"] += 1
             return
         self.world.seen["taken"] += 1
-        for holding in holdings:
-            self._alone(holding)
+        self._alone(new)
         excused = self.world.stepping or any(master.unknown for master in self.masters)
         if ticket.is_taken and not excused:
             raise Violation(f"{client.name} takes what was taken before")
@@ -223,12 +216,11 @@ class Checker:
             if self.fences[resource] != fence and not excused:
                 raise Violation(f"{resource}: another client has held it since it was handed on")
 
-    def renewed(self, holdings: Sequence[Holding]) -> None:
+    def renewed(self, extended: Holding) -> None:
         """Check a lease that was extended."""
-        if holdings[0].left(self.world.now) > 0:
+        if extended.left(self.world.now) > 0:
             self.world.seen["renewed"] += 1
-            for holding in holdings:
-                self._alone(holding)
+            self._alone(extended)
 
     def released(
         self, client: Holder, lease: Lease, answer: bool | None, lines: Sequence[Released]
@@ -252,7 +244,7 @@ class Checker:
 
     def _alone(self, new: Holding) -> None:
         now, token = self.world.now, new.lease.token
-        for resource in new.part.resources:
+        for resource in new.lease.resources:
             others = [
                 held
                 for held in self.holdings.get(resource, ())

@@ -22,7 +22,7 @@ from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
-from redlock_django.engine.validity import Lease, LeaseState, drift
+from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
 from redlock_django.wire.link.link import wake_none
 from redlock_django.wire.links.waiter import SENT, Waiter
 from redlock_django.wire.links.waiters import Believes
@@ -31,7 +31,7 @@ from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
 if TYPE_CHECKING:
-    from tests.engine.shards import SimulatedShard, SimulatedShards
+    from tests.engine.client_store import SimulatedStore
 
 Program = Generator[Step, float, Any]
 
@@ -41,7 +41,7 @@ class Interrupted(BaseException):
 
 
 class Client:
-    """One process: a clock, a wire to each shard of masters, and one thing it does at a time."""
+    """One process: a clock, a wire to the masters, and one thing it does at a time."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Client:
         self.clock = clock
         self.checker = checker
         self.rng: Random = world.rng(f"client {name}")
-        self.service: SimulatedShard | SimulatedShards
-        self.wire: Wire  # of the shard that it asks now or asked last
+        self.store: SimulatedStore
+        self.wire: Wire
         self.hands_on = 0.0  # the part of its locks that it hands on
         self.tickets = self.world.rng(f"tickets {name}")
         self.limit = 1  # how many clients it lets hold a resource at once
         self.gone = False
         self.idle = True
-        self.lease: Lease | None = None
+        self.lease: RedlockLease | None = None
         self.waiter: Waiter | None = None
         self.disturbed = 0  # how often it was stopped, or its clock stepped
         self._stalls, self._strikes = stalls, strikes
@@ -82,23 +82,13 @@ class Client:
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     @property
-    def wires(self) -> list[Wire]:
-        """Return the wires to all shards."""
-        return [shard.wire for shard in self.service.simulated]
-
-    @property
     def lines(self) -> list[Line]:
         """Return the lines to all masters."""
-        return [line for wire in self.wires for line in wire.lines]
-
-    def wire_to(self, master: SimulatedMaster) -> Wire:
-        """Return the wire that has a line to this master."""
-        return self.wires[self.service.indexes[master.shard]]
+        return self.wire.lines
 
     def line_to(self, master: SimulatedMaster) -> Line | None:
         """Return the line to a master; None if it is not in this client's list."""
-        lines = self.wire_to(master).lines
-        found = lines[master.index] if master.index < len(lines) else None
+        found = self.lines[master.index] if master.index < len(self.lines) else None
         return found if found is not None and found.master is master else None
 
     @property
@@ -133,8 +123,7 @@ class Client:
     def _wake(self, seconds: float) -> None:
         events, self._asleep = self._asleep, None
         # Time in which this client did not poll does not make a master late.
-        for wire in self.wires:
-            wire.stalled += seconds
+        self.wire.stalled += seconds
         for what, args in events or ():
             self.hear(what, *args)
 
@@ -157,14 +146,12 @@ class Client:
 
     def void(self, lease: Lease) -> bool:
         """Return whether a lease is void because our own clock stepped."""
-        return self.service.voided(lease)
+        return self.store.voided(lease)
 
     def blamed(self, wire: Wire) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
         self.world.seen["stepped against a majority"] += 1
-        if self.lease is None:
-            return
-        if all(shard.wire is not wire for shard, _ in self.service.parts(self.lease)):
+        if self.lease is None or wire is not self.wire:
             return
         if not self.void(self.lease):
             raise Violation(f"{self.name} still believes in its lease although its clock stepped")
@@ -193,8 +180,7 @@ class Client:
         self.checker.asking.pop(self.name, None)
         self.checker.dead.add(self.name)
         self._program.close()
-        for wire in self.wires:
-            wire.close()
+        self.wire.close()
 
     # The driver of a program.
 
@@ -234,19 +220,11 @@ class Client:
             self._moments[now] = self.world.now
         return now
 
-    def _held(self, lease: Lease) -> list[Holding]:
-        """Return what the client believes to hold with a lease, in each shard."""
-        return [
-            Holding(
-                self,
-                lease,
-                part,
-                # The true time at which its round began.
-                self._moments.get(part.started) or self.clock.when(part.started),
-                [line.master for line in shard.wire.lines],
-            )
-            for shard, part in self.service.parts(lease)
-        ]
+    def _held(self, lease: RedlockLease) -> Holding:
+        """Return what the client believes to hold with a lease."""
+        # The true time at which its round began.
+        began = self._moments.get(lease.started) or self.clock.when(lease.started)
+        return Holding(self, lease, began, [line.master for line in self.lines])
 
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
@@ -374,7 +352,7 @@ class Client:
         if ticket != self._ticket:
             return
         if self._stalls > 0 and self.rng.random() < self._stalls:
-            seconds = self.rng.uniform(0, 1.5 * self.service.settings.max_ttl)
+            seconds = self.rng.uniform(0, 1.5 * self.store.settings.max_ttl)
             if self.rng.random() < 0.5:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
@@ -418,8 +396,7 @@ class Client:
                 yield from self._take(ticket, rng.uniform(*ttls))
                 continue
             if rng.random() < two and len(names) > 1:
-                several = 2 if len(self.wires) == 1 else rng.randint(2, min(3, len(names)))
-                resources = tuple(rng.sample(names, several))
+                resources = tuple(rng.sample(names, 2))
             else:
                 resources = (rng.choice(names),)
             ttl = rng.uniform(*ttls)
@@ -446,7 +423,7 @@ class Client:
         limit = self.limit if len(resources) == 1 else 1
         self.checker.asks(self.name, resources, limit)
         try:
-            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}', limit)
+            lease = yield from self.store.acquire(resources, ttl, wait, '{"pid":1}', limit)
         except NotAcquired as error:
             kind = "unreachable" if isinstance(error, QuorumUnreachable) else "locked"
             if kind == "locked" and limit > 1 and self.disturbed == disturbed:
@@ -465,15 +442,9 @@ class Client:
         if min_hold:
             lease = replace(lease, earliest_end=lease.started + min_hold)
         self.lease = lease
-        self.checker.granted(self, lease, self._held(lease))
+        self.checker.granted(self._held(lease))
         self.checker.turn(lease, asked)
         yield from self._hold(ttl, hold)
-
-    @property
-    def _only_shard(self) -> SimulatedShard:
-        """The only shard: a lease over several is not handed on."""
-        (shard,) = self.service.simulated
-        return shard
 
     def _next_ticket(self) -> Ticket | None:
         """Return a ticket that another client has made: often a new one, sometimes an old one."""
@@ -486,10 +457,10 @@ class Client:
         """Hand a lease on in place of a release, now and then; return whether that was done."""
         if lease.earliest_end or not self.hands_on or self.tickets.random() > self.hands_on:
             return False
-        token, service = next(self.fresh()), self._only_shard
+        token = next(self.fresh())
         self._safe = True
         try:
-            handed = yield from service.hand_on(lease, token, ttl, '{"handed_on":1}')
+            handed = yield from self.store.hand_on(lease, token, ttl, '{"handed_on":1}')
         except (LockLost, NotAcquired) as error:
             self.world.seen[f"not handed on: {type(error).__name__}"] += 1
             return False
@@ -508,7 +479,7 @@ class Client:
         """Take the lock of a ticket, and hold it."""
         self._safe = True
         try:
-            lease = yield from self._only_shard.resume(ticket.lease, ttl, '{"pid":1}')
+            lease = yield from self.store.resume(ticket.lease, ttl, '{"pid":1}')
         except (TicketUsed, LockLost, NotAcquired) as error:
             self.world.seen[f"not taken: {type(error).__name__}"] += 1
             return
@@ -518,13 +489,8 @@ class Client:
         finally:
             self._safe = False
         self.lease = lease
-        self.checker.resumed(self, ticket, lease, self._held(lease))
+        self.checker.resumed(ticket, self._held(lease))
         yield from self._hold(ttl, self.rng.uniform(0, 1.6) * ttl)
-
-    def each(self, names: list[str], ttl: float, wait: float, hold: float) -> Program:
-        """Acquire and release these resources, one after the other."""
-        for name in names:
-            yield from self.once((name,), ttl, wait, hold)
 
     def _hold(self, ttl: float, hold: float) -> Program:
         self._safe = True
@@ -541,7 +507,7 @@ class Client:
         self.checker.ended(lease)
         self._safe = True
         try:
-            yield from self.service.release(lease)
+            yield from self.store.release(lease)
         except Interrupted:
             self.world.seen["interrupted releasing"] += 1
         finally:
@@ -569,15 +535,13 @@ class Client:
                 return
             when, asked = plan
             yield Pause(max(when - now, 0.0))
-            before = lease.until
-            state, lease = yield from self.service.extend(lease, asked)
+            state, lease = yield from self.store.extend(lease, asked)
             self.lease = lease
             self.world.note(self.name, "extension:", state.value)
             if state is LeaseState.LOST:
                 self.world.seen["lost"] += 1
                 return
-            # Of several parts, the one that ends first may be renewed and another be unknown.
-            if state is LeaseState.RENEWED or lease.until != before:
+            if state is LeaseState.RENEWED:
                 self.checker.renewed(self._held(lease))
             if state is LeaseState.UNKNOWN:
                 self.world.seen["unknown"] += 1

@@ -23,7 +23,7 @@ HOT = {
         "attempt commands deployment fencing quorum refusal rounds validity waiting"
     ),
     "redlock_django/wire": "master steps waiters",
-    "tests/engine": "clients shards checker network simulator stepping world",
+    "tests/engine": "clients client_store checker network simulator stepping world",
 }
 SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that run both ways
 

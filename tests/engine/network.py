@@ -68,10 +68,6 @@ class Owner(Protocol):
     name: str
     clock: Clock
 
-    @property
-    def wires(self) -> list[Wire]:
-        """The links to all shards."""
-
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Receive an event: now, or at the end of a pause."""
 
@@ -189,7 +185,7 @@ def _address(name: str) -> Address:
 
 
 class Wire:
-    """One client's links to all masters of a shard."""
+    """One client's links to all masters."""
 
     def __init__(
         self,
@@ -225,9 +221,7 @@ class Wire:
         self.stalled = 0.0  # seconds that the client was stopped
         self.patient_at = -1.0  # when it last waited longer because its masters are slow
         self.waiters = Waiters(self.deployment, owner.name, owner.clock.read, owner.resume)
-        self.shard = masters[0].shard
-        shard = f" {self.shard}" if self.shard else ""
-        self.rng: Random = world.rng(f"network {owner.name}{shard}")
+        self.rng: Random = world.rng(f"network {owner.name}")
         self._number = 0
         self._offs: dict[str, float] = {}  # how far our clock was off when a token was sent
         for line in self.lines:
@@ -344,7 +338,7 @@ class Wire:
         if not line.master.up:
             self._again(line)
             return
-        may_mark = self.membership.may_mark(line.master.name, self.owner.clock.read())
+        may_mark = self.membership.may_mark(self.owner.clock.read())
         link = Link(line.master.life, self._message(None, mode="mark" if may_mark else "join"))
         self._post(line, link, link.hello)
         self.world.after(self.connect_timeout, self.owner.hear, self._check_dial, line, link)
@@ -403,9 +397,8 @@ class Wire:
             return "belongs to another deployment"
         if reply[1] == UNMARKED:
             self.world.seen["met a master without a marker"] += 1
-            for wire in self.owner.wires:
-                for other in wire.lines:
-                    wire._check(other, "join")
+            for other in self.lines:
+                self._check(other, "join")
             return "has no marker"
         return ""
 

@@ -57,7 +57,7 @@ def _asking(
         yield Pause(rng.expovariate(1 / load.pause))
         checker.asks(client.name, (name,), load.limit)
         try:
-            lease = yield from client.service.acquire((name,), 2.0, 0.0, "{}", load.limit)
+            lease = yield from client.store.acquire((name,), 2.0, 0.0, "{}", load.limit)
         except NotAcquired as error:
             checker.refused(client.name, 0.0, error, client.wire.master_timeout)
             refused[error.attempts] += 1
@@ -65,10 +65,10 @@ def _asking(
         finally:
             checker.asking.pop(client.name)
         granted[lease.attempts] += 1
-        checker.granted(client, lease, client._held(lease))
+        checker.granted(client._held(lease))
         yield Pause(rng.expovariate(1 / load.hold))
         checker.ended(lease)
-        yield from client.service.release(lease)
+        yield from client.store.release(lease)
 
 
 def share(calls: Counter[int], most: int) -> float:

@@ -1,4 +1,4 @@
-"""Make a failing seed smaller: fewer faults, shards, clients and seconds while it still fails.
+"""Make a failing seed smaller: fewer faults, clients and seconds while it still fails.
 
 `uv run python -m tests.engine.shrink --seed 123` prints the transcript of the smallest setup
 found, and the command that replays it.
@@ -39,8 +39,6 @@ def simpler(setup: Setup) -> Iterator[Setup]:
     yield replace(setup, off_masters=0.0)
     yield replace(setup, drifting=False)
     yield replace(setup, outsider=False)
-    for shards in range(1, setup.shards):
-        yield replace(setup, shards=shards)
     for limit in range(2, setup.limit):
         yield replace(setup, limit=limit)
     if setup.lower:
@@ -81,9 +79,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
     parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
     parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
-    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     options = parser.parse_args(argv)
-    setup = Simulation(options.seed, shards=options.shards, permits=options.permits).setup
+    setup = Simulation(options.seed, permits=options.permits).setup
     try:
         sys.stdout.write(replay(*shrunk(options.seed, setup)) + "\n")
     except ValueError as error:

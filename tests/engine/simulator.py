@@ -16,19 +16,17 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from random import Random
 from statistics import median
 
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.shard_choice import chosen, identity
 from redlock_django.engine.quorum import quorum
 from tests.engine.changes import CHANGES, ChangedList
 from tests.engine.checker import Checker
+from tests.engine.client_store import SimulatedStore
 from tests.engine.clients import Client
 from tests.engine.network import Line, Wire
-from tests.engine.shards import SimulatedShard, SimulatedShards
 from tests.engine.world import EPOCH, Clock, Memory, SimulatedMaster, Violation, World
 
 RATE_APART = 0.0045  # two clocks: less than the 1 % that the drift allows for
@@ -36,8 +34,6 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
-RING_WAIT = 10.0  # seconds within which every client must get what all of them want
-RING = 8  # shards that one lock spans at most; a round for each must fit into its validity
 STEPS = ("step", "leap")  # of a master's clock, of a client's clock; each draws from its own rng
 SERVERS = ("copy", "evict")  # a part of the memory is lost without a restart; as above
 # Log records about masters whose clocks step would only be noise.
@@ -51,12 +47,8 @@ def restart_delay(max_ttl: float, skew: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The draws of one seed: the size of the world and the faults that happen in it.
+    """The draws of one seed: the size of the world and the faults that happen in it."""
 
-    `masters` and `resources` are those of each shard.
-    """
-
-    shards: int = 1  # never drawn, given by --shards
     limit: int = 1  # clients that may hold a resource at once; drawn for --permits only
     lower: float = 0.0  # the part of the clients whose limit is one less
     masters: int = 3
@@ -105,7 +97,7 @@ class Setup:
     @staticmethod
     def drawn(
         rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, offers: Random,
-        shards: int = 1, permits: Random | None = None,
+        permits: Random | None = None,
     ) -> Setup:  # fmt: skip
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
@@ -149,14 +141,10 @@ class Setup:
         if permits is not None:
             limit = permits.choice((2, 2, 3, 4))
             drawn = replace(
-                drawn, limit=limit, clients=limit + permits.randint(1, 3), two=0.0, shards=shards,
+                drawn, limit=limit, clients=limit + permits.randint(1, 3), two=0.0,
                 resources=permits.choice((1, 1, 1, 2)), lower=permits.choice((0.0, 0.0, 0.4)),
                 busy=permits.choice((0.02, 0.1)),
             )  # fmt: skip
-        elif shards > 1:
-            return replace(drawn, shards=shards, two=0.7)
-        if shards > 1:
-            return drawn
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
 
 
@@ -168,7 +156,6 @@ class Simulation:
         seed: int,
         setup: Setup | None = None,
         *,
-        shards: int = 1,
         permits: bool = False,
         recording: bool = False,
     ) -> None:
@@ -176,7 +163,7 @@ class Simulation:
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
             rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"),
-            rng("offers"), shards, rng("permits") if permits else None,
+            rng("offers"), rng("permits") if permits else None,
         )  # fmt: skip
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
@@ -186,34 +173,17 @@ class Simulation:
         self._rng = self.world.rng("faults")
         self._calm = False
         size = self.setup
-        numbers = count()
-        names = [
-            tuple(f"m{next(numbers)}" for _ in range(size.masters)) for _ in range(size.shards)
-        ]
-        identities = self.identities = [identity(shard) for shard in names]
-        several = size.shards > 1
-        self.shards = [
-            Deployment(
-                names=shard,
-                max_ttl=size.max_ttl,
-                max_clock_skew=size.skew,
-                restart_delay=restart_delay(size.max_ttl, size.skew),
-                fence_ttl=restart_delay(size.max_ttl, size.skew),
-                label=f"group {index + 1}" if several else "",
-                members=identity(identities) if several else "",
-                failover=size.failover,
-            )
-            for index, shard in enumerate(names)
-        ]
-        self.deployment = self.shards[0]
-        self.shares = _shares(identities, size.resources)
-        self.resources = [resource for share in self.shares for resource in share]
+        self.deployment = Deployment(
+            names=tuple(f"m{index}" for index in range(size.masters)),
+            max_ttl=size.max_ttl,
+            max_clock_skew=size.skew,
+            restart_delay=restart_delay(size.max_ttl, size.skew),
+            fence_ttl=restart_delay(size.max_ttl, size.skew),
+            failover=size.failover,
+        )
+        self.resources = [f"r{number}" for number in range(size.resources)]
         clocks = self.world.rng("clocks")
-        self.masters = [
-            self._master(shard, index, clocks)
-            for shard in range(size.shards)
-            for index in range(size.masters)
-        ]
+        self.masters = [self._master(index, clocks) for index in range(size.masters)]
         self.changed = ChangedList(self) if size.change else None
         self.checker.masters = self.masters
         for master in self.masters if size.limit > 1 else ():
@@ -230,12 +200,12 @@ class Simulation:
         # The ends of the range find the most errors.
         return 1 + RATE_APART * rng.choice((-1.0, 1.0, rng.uniform(-1, 1)))
 
-    def _master(self, shard: int, index: int, rng: Random) -> SimulatedMaster:
+    def _master(self, index: int, rng: Random) -> SimulatedMaster:
         off = self.setup.skew * rng.uniform(-1, 1) * self.setup.off_masters
         if self.setup.outsider and index == 0 and self.setup.masters > 2:
             off = 3 * self.setup.skew * rng.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(rng))
-        master = SimulatedMaster(self.world, index, self.shards[shard], clock, shard)
+        master = SimulatedMaster(self.world, index, self.deployment, clock)
         master.join(master.run, "trust")
         return master
 
@@ -258,16 +228,11 @@ class Simulation:
         if size.limit > 1:
             lower = self.world.rng(f"limit {name}").random() < size.lower
             client.limit = max(2, size.limit - lower)
-        lists = self.shards
+        deployment = self.deployment
         if self.changed is not None and self.changed.deployed:
-            lists = [self.changed.deployment]
-        membership = Membership(lists)
-        shards = [
-            self._way(client, replace(lists[shard], label=label), shard, membership)
-            for shard, label in self._settings(name)
-        ]
-        client.wire = shards[0].wire
-        client.service = SimulatedShards(shards) if len(shards) > 1 else shards[0]
+            deployment = self.changed.deployment
+        client.wire = self._wire(client, deployment)
+        client.store = SimulatedStore(client, deployment)
         self.clients.append(client)
         client.start(
             client.live(
@@ -282,23 +247,13 @@ class Simulation:
         )
         return client
 
-    def _settings(self, name: str) -> list[tuple[int, str]]:
-        """Return the index and the label of each shard, in the order of a client's settings."""
-        many = len(self.shards)
-        order = self.world.rng(f"settings {name}").sample(range(many), many)
-        if many == 1:
-            return [(0, "")]
-        return [(shard, f"group {number}") for number, shard in enumerate(order, 1)]
-
-    def _way(
-        self, client: Client, deployment: Deployment, shard: int, membership: Membership
-    ) -> SimulatedShard:
-        wire = Wire(
+    def _wire(self, client: Client, deployment: Deployment) -> Wire:
+        return Wire(
             self.world,
             client,
             [master for master in self.masters if master.name in deployment.names],
             deployment,
-            membership,
+            Membership(deployment),
             master_timeout=self.setup.master_timeout,
             give_up=self.setup.give_up,
             latency=self._calm_latency if self._calm else self.setup.latency,
@@ -306,7 +261,6 @@ class Simulation:
             inspected=self.setup.inspected if self.setup.faults.intersection(SERVERS) else 0.0,
             offers=self.world.rng(f"version {client.name}").random() >= self.setup.earlier,
         )
-        return SimulatedShard(client, deployment, wire, self.identities[shard])
 
     @property
     def _calm_latency(self) -> float:
@@ -346,11 +300,10 @@ class Simulation:
                 master.start(snapshot=False)
             master.resume()
         for client in self.living:
-            for wire in client.wires:
-                wire.latency = self._calm_latency
-                for line in wire.lines:
-                    line.lag = 0.0
-                    wire.heal(line)
+            client.wire.latency = self._calm_latency
+            for line in client.lines:
+                line.lag = 0.0
+                client.wire.heal(line)
         if self.changed is not None:
             self.changed.complete()
 
@@ -387,11 +340,11 @@ class Simulation:
             self.world.run(
                 self.world.now + self.deployment.restart_delay + self.deployment.max_ttl + back
             )
-        if not all(map(self._clocks_agree, self.shards)):
+        if not self._clocks_agree():
             return
         self.checker.winners.clear()
         asked = self._ask_once(wait=2.0)
-        self.world.run(self.world.now + 4.0 * len(self.shards))
+        self.world.run(self.world.now + 4.0)
         for resource in asked:
             if not self.checker.winners.get(resource):
                 raise Violation(f"no client acquires {resource} although all faults have ended")
@@ -400,40 +353,22 @@ class Simulation:
         if not all(client.idle for client in self.living):
             raise Violation("a client does not end")
         self.checker.left(self.masters, clients_idle=False)
-        if len(self.shards) > 1:
-            self._check_rings()
 
-    def _check_rings(self) -> None:
-        """Check that all clients that want resources of several shards get them, in any order."""
-        self.checker.winners.clear()
-        rng = self.world.rng("rings")
-        names = [share[0] for share in self.shares[:RING]]
-        for client in self.living:
-            wanted = tuple(rng.sample(names, len(names)))
-            client.start(client.once(wanted, self.deployment.max_ttl, RING_WAIT, 0.01))
-        while not all(client.idle for client in self.living):
-            self.world.run(self.world.now + 0.1)
-        won = min(self.checker.winners.get(resource, 0) for resource in names)
-        if won < len(self.living) and all(map(self._clocks_agree, self.shards)):
-            raise Violation(f"only {won} of {len(self.living)} acquire what all wait for")
-        self.world.run(self.world.now + 2 * self.setup.master_timeout)
-        self.checker.left(self.masters, clients_idle=True)
-
-    def _clocks_agree(self, deployment: Deployment) -> bool:
+    def _clocks_agree(self) -> bool:
         """Return whether a majority of clocks is no further apart than MAX_CLOCK_SKEW allows."""
-        shard = [master for master in self.masters if master.name in deployment.names]
-        shown = [master.clock.read() for master in shard if master.up]
+        names = self.deployment.names
+        shown = [one.clock.read() for one in self.masters if one.up and one.name in names]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
         apart = max(near, default=0) - min(near, default=0)
-        return len(near) >= quorum(deployment.masters) and apart < 0.95 * self.setup.skew
+        return len(near) >= quorum(len(names)) and apart < 0.95 * self.setup.skew
 
     def _ask_once(self, *, wait: float) -> set[str]:
-        """Make every client ask for a resource of every shard, one after the other."""
+        """Make every client ask for a resource, in turn."""
         asked = set()
         for nth, client in enumerate(self.living):
-            names = [share[nth % len(share)] for share in self.shares]
-            client.start(client.each(names, self.deployment.max_ttl, wait, 0.01))
-            asked.update(names)
+            name = self.resources[nth % len(self.resources)]
+            client.start(client.once((name,), self.deployment.max_ttl, wait, 0.01))
+            asked.add(name)
         return asked
 
     # Faults.
@@ -485,7 +420,7 @@ class Simulation:
 
     def _mend(self, client: Client, line: Line) -> None:
         if not client.gone:
-            client.wire_to(line.master).heal(line)
+            client.wire.heal(line)
 
     def _deaf(self, seconds: float) -> None:
         self._cut(*self._some_line(), seconds, out=True, back=False)
@@ -523,7 +458,7 @@ class Simulation:
         self._later(seconds, "_revive", master, snapshot)
         for client in self.living:
             if line := client.line_to(master):
-                client.wire_to(master).notice(line)
+                client.wire.notice(line)
 
     def _revive(self, master: SimulatedMaster, snapshot: bool) -> None:
         if not master.up:
@@ -564,7 +499,7 @@ class Simulation:
     def _reset(self, _: float) -> None:
         client, line = self._some_line()
         if line.link is not None and not client.gone:
-            client.hear(client.wire_to(line.master)._ended, line, line.link)
+            client.hear(client.wire._ended, line, line.link)
 
     def _pause(self, seconds: float) -> None:
         self._rng.choice(self.clients).pause(seconds * 2)
@@ -673,48 +608,33 @@ class Simulation:
             self._client()
 
 
-def _shares(shards: list[str], resources: int) -> list[list[str]]:
-    """Return the first names that give each shard its number of resources."""
-    shares: list[list[str]] = [[] for _ in shards]
-    for number in count():
-        share = shares[chosen(shards, f"r{number}")]
-        if len(share) < resources:
-            share.append(f"r{number}")
-        elif all(len(share) == resources for share in shares):
-            break
-    return shares
-
-
-def command(seed: int, shards: int = 1, *, permits: bool = False) -> str:
+def command(seed: int, *, permits: bool = False) -> str:
     """Return the command that replays a seed."""
-    several = f" --shards {shards}" if shards > 1 else ""
-    several += " --permits" if permits else ""
+    several = " --permits" if permits else ""
     return f"uv run python -m tests.engine.simulator --seed {seed}{several}"
 
 
-def replay(seed: int, setup: Setup | None = None, shards: int = 1, *, permits: bool = False) -> str:
+def replay(seed: int, setup: Setup | None = None, *, permits: bool = False) -> str:
     """Return the transcript of a seed, its end and the command that replays it."""
-    simulation = Simulation(seed, setup, shards=shards, permits=permits, recording=True)
+    simulation = Simulation(seed, setup, permits=permits, recording=True)
     end = "no promise was broken"
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - any error is a result of the seed
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
-    again = command(seed, shards, permits=permits)
+    again = command(seed, permits=permits)
     if setup is not None:
         again += f" --setup {shlex.quote(setup.spelled())}"
     return "\n".join([*lines, end, again])
 
 
-def sweep(
-    seeds: Iterable[int], shards: int = 1, *, permits: bool = False
-) -> tuple[Counter[str], dict[int, str]]:
+def sweep(seeds: Iterable[int], *, permits: bool = False) -> tuple[Counter[str], dict[int, str]]:
     """Run many seeds; return the states they reached, and the error of each failing one."""
     seen: Counter[str] = Counter()
     failing = {}
     for seed in seeds:
-        simulation = Simulation(seed, shards=shards, permits=permits)
+        simulation = Simulation(seed, permits=permits)
         try:
             simulation.run()
         except Exception as error:  # noqa: BLE001 - the other seeds go on
@@ -727,7 +647,6 @@ def sweep_until_reached(
     states: Iterable[str],
     seeds: Iterable[int],
     more: Iterable[int],
-    shards: int = 1,
     *,
     permits: bool = False,
 ) -> tuple[Counter[str], dict[int, str]]:
@@ -736,11 +655,11 @@ def sweep_until_reached(
     Today `seeds` reach them all. After a change of the simulator or of the engine, one of the next
     will.
     """
-    seen, failing = sweep(seeds, shards, permits=permits)
+    seen, failing = sweep(seeds, permits=permits)
     for seed in more:
         if all(seen[state] for state in states):
             break
-        also_seen, also_failing = sweep([seed], shards, permits=permits)
+        also_seen, also_failing = sweep([seed], permits=permits)
         seen += also_seen
         failing |= also_failing
     return seen, failing
@@ -750,7 +669,6 @@ def main(argv: list[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
-    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--setup", type=Setup.read, help="JSON of a setup to use instead")
     parser.add_argument("--seeds", type=int, default=300, help="number of seeds to run (300)")
@@ -758,12 +676,12 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:
-        text = replay(options.seed, options.setup, options.shards, permits=options.permits)
+        text = replay(options.seed, options.setup, permits=options.permits)
         write(text + "\n")
         return 0 if "no promise was broken" in text else 1
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
-    seen, failing = sweep(seeds, options.shards, permits=options.permits)
+    seen, failing = sweep(seeds, permits=options.permits)
     took = time.perf_counter() - began
     for what, times in sorted(seen.items()):
         write(f"{times:10,} {what}\n")

@@ -26,23 +26,22 @@ CHUNK = 100  # seeds that run, and are kept, together
 
 
 class Chunk(NamedTuple):
-    """Some seeds over `shards` shards: digest, states reached, errors of failing seeds."""
+    """Some seeds: digest, states reached, errors of failing seeds."""
 
     first: int
     seeds: int
     digest: str
     seen: dict[str, int]
     failing: dict[str, str]
-    shards: int = 1
     permits: bool = False
 
 
-def run(first: int, seeds: int, shards: int = 1, permits: bool = False) -> Chunk:
+def run(first: int, seeds: int, permits: bool = False) -> Chunk:
     """Run some seeds, one after the other."""
     digest, seen, failing = sha256(), Counter[str](), {}
     gc.disable()  # a chunk is short: its reference cycles can wait until the end
     for seed in range(first, first + seeds):
-        simulation = Simulation(seed, shards=shards, permits=permits)
+        simulation = Simulation(seed, permits=permits)
         end = ""
         try:
             simulation.run()
@@ -54,29 +53,26 @@ def run(first: int, seeds: int, shards: int = 1, permits: bool = False) -> Chunk
         digest.update(json.dumps(summary).encode())
     gc.enable()
     gc.collect()
-    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, shards, permits)
+    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, permits)
 
 
-def finished(
-    done: Path | None, shards: int = 1, permits: bool = False
-) -> dict[tuple[int, int], Chunk]:
+def finished(done: Path | None, permits: bool = False) -> dict[tuple[int, int], Chunk]:
     """Return the chunks that an earlier run has kept, by first seed and number of seeds."""
     lines = done.read_text().splitlines() if done and done.exists() else []
     chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
-    wanted = shards, permits
-    return {(one.first, one.seeds): one for one in chunks if (one.shards, one.permits) == wanted}
+    return {(one.first, one.seeds): one for one in chunks if one.permits == permits}
 
 
 def sweep(
-    first: int, seeds: int, jobs: int, done: Path | None, shards: int = 1, permits: bool = False
+    first: int, seeds: int, jobs: int, done: Path | None, permits: bool = False
 ) -> Iterator[Chunk]:
     """Yield every chunk when it is finished, those of an earlier run first."""
     end = first + seeds
     wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
-    known = finished(done, shards, permits)
+    known = finished(done, permits)
     yield from (known[one] for one in wanted if one in known)
     with ProcessPoolExecutor(jobs) as pool:
-        running = [pool.submit(run, *one, shards, permits) for one in wanted if one not in known]
+        running = [pool.submit(run, *one, permits) for one in wanted if one not in known]
         for future in as_completed(running):
             chunk = future.result()
             if done:
@@ -90,18 +86,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.sweep")
     parser.add_argument("--seeds", type=int, default=100_000, help="seeds to run (100000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
-    parser.add_argument("--shards", type=int, default=1, help="number of shards of masters (1)")
     parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--done", type=Path, help="file of finished chunks, to continue from")
     options = parser.parse_args(argv)
     began, chunks, count = time.perf_counter(), list[Chunk](), 0
-    world = options.shards, options.permits
-    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, *world):
+    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.permits):
         chunks.append(chunk)
         count += chunk.seeds
         for seed, end in chunk.failing.items():
-            again = command(int(seed), options.shards, permits=options.permits)
+            again = command(int(seed), permits=options.permits)
             sys.stdout.write(f"seed {seed}: {end}\n    {again}\n")
         pace = count / (time.perf_counter() - began)
         sys.stderr.write(f"\r{count:,} of {options.seeds:,} seeds, {pace:.0f}/s ")

@@ -22,8 +22,7 @@ from redlock_django.engine.protocol.commands import (
     as_array,
     script,
 )
-from redlock_django.engine.protocol.deployment import Deployment, ms, numbers_of
-from redlock_django.engine.protocol.shard_choice import identity
+from redlock_django.engine.protocol.deployment import Deployment, identity, ms, numbers_of
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -71,7 +70,7 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
         Deployment(names=("a", "b", "c"), max_clock_skew=0.4),
         Deployment(names=("a", "b", "c"), restart_delay=0),
         Deployment(names=("a", "b", "d")),
-        Deployment(names=("a", "b", "c"), members="of_several_groups"),
+        Deployment(names=("a", "b", "c"), members="other_addresses"),
     ]
     prints = {deployment.fingerprint for deployment in [DEPLOYMENT, *others]}
     assert len(prints) == 7
@@ -79,7 +78,13 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
     assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
 
 
-@pytest.mark.parametrize("members", ["two groups", "a,b", "a=b", "m\n"])
+def test_the_identity_of_masters_is_the_same_in_every_process_and_python() -> None:
+    # Literal on purpose: a change here makes every site another deployment.
+    assert identity(["a", "b", "c"]) == identity("cab") == "2009f21fb4b895f8d23c0ed69c220361"
+    assert identity("abcd") != identity("abc")
+
+
+@pytest.mark.parametrize("members", ["two words", "a,b", "a=b", "m\n"])
 def test_members_that_would_make_a_marker_unreadable_are_refused(members: str) -> None:
     with pytest.raises(ValueError, match="letters and digits only"):
         Deployment(names=("a", "b", "c"), members=members)

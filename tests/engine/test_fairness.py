@@ -133,8 +133,6 @@ def _with_shared_links(clients: list[Client], processes: int) -> None:
     for number, client in enumerate(clients):
         first = clients[number % processes]
         client.clock, client.wire = first.clock, first.wire
-        for ours, theirs in zip(client.service.simulated, first.service.simulated, strict=True):
-            ours.wire = theirs.wire
 
 
 @by_day

@@ -14,8 +14,6 @@ import pytest
 
 from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.queue import Queues
-from redlock_django.backends.sharded import lease as sharded_lease
-from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.engine import hand_on, pauses, quorum, rounds
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.protocol.commands import Release
@@ -27,6 +25,7 @@ from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.servers import info as server_info
 from tests.engine.checker import Checker, Holding
+from tests.engine.client_store import _Deadline
 from tests.engine.clients import Client
 from tests.engine.mutation import (
     Mutation,
@@ -42,7 +41,6 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.network import Wire
-from tests.engine.shards import SimulatedShards, _Deadline
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.stepping import Truth
 from tests.engine.test_forgetting_servers import EVICTING
@@ -58,10 +56,6 @@ BREAKING = replace(CALM, faults=frozenset({"reset", "deaf", "mute"}), every=0.1)
 DYING = replace(CALM, clients=4, resources=2, seconds=1.0, faults=frozenset({"die"}), every=0.1)
 HANDING = replace(CALM, clients=4, hands_on=0.8, faults=frozenset({"kill", "pause"}))
 GOING_BACK = replace(STEPPING, masters=1, every=0.2)
-LAGGING = replace(
-    CALM, shards=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
-    faults=frozenset({"lag", "slow"}), every=0.05,
-)  # fmt: skip
 PERMITS = replace(CALM, clients=4, limit=2)
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
 
@@ -79,7 +73,6 @@ class Judge(NamedTuple):
     report: str
     setup: Setup | None = None
     seed: int = 0  # the first to try
-    shards: int = 1
 
     def alone_detects(self, seed: int) -> bool:
         """Return whether this check, and no other, detects the defect in a seed."""
@@ -93,7 +86,7 @@ class Judge(NamedTuple):
 
     def _failure(self, seed: int) -> str:
         try:
-            Simulation(seed, self.setup, shards=self.shards).run()
+            Simulation(seed, self.setup).run()
         except AssertionError as violation:
             return str(violation)
         return ""
@@ -251,19 +244,8 @@ JUDGES: dict[str, Judge] = {
     ),
     "no wait is longer than asked": Judge(
         unraised(_Deadline.check),
-        ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
-        "longer than it asked for", None, 42, 2,
-    ),
-    "no lease is over when it is acquired": Judge(
-        unraised(SimulatedShards.acquire),
-        ((ShardedBackend._acquire, never("self.clock() >= whole.until")),),
-        "a lease that is over", LAGGING,
-    ),
-    "a lease is lost with any of its parts": Judge(
-        unraised(SimulatedShards.extend),
-        ((sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)")),),
-        "has lost a part",
-        replace(LAGGING, ttls=(0.2, 0.3), latency=0.02, faults=LAGGING.faults | {"hang"}),
+        ((Wait.goes_on, always("now < self.give_up")),),
+        "longer than it asked for", CALM,
     ),
     "a ticket is used once": Judge(
         unraised(Checker.resumed, 1),
@@ -291,11 +273,6 @@ JUDGES: dict[str, Judge] = {
         )),),
         "another client has held it",
         replace(HANDING, ttls=(0.2, 0.3), seconds=8.0, busy=0.2, faults=frozenset({"pause"})),
-    ),
-    "no clients wait in a cycle": Judge(
-        unraised(Simulation._check_rings),
-        ((ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)")),),
-        "acquire what all wait for", None, 95, 2,
     ),
 }  # fmt: skip
 

@@ -42,45 +42,43 @@ def met(membership: Membership, now: float = 0.0, **masters: str) -> Membership:
 def test_a_marker_is_written_only_if_no_other_deployment_can_have_a_quorum(
     masters: dict[str, str], may: bool
 ) -> None:
-    membership = met(Membership([ABC]), **{**masters, "c": ""})  # type: ignore[arg-type]
-    assert membership.may_mark("c", 0.0) is may
+    membership = met(Membership(ABC), **{**masters, "c": ""})  # type: ignore[arg-type]
+    assert membership.may_mark(0.0) is may
 
 
 def test_a_quorum_that_was_seen_long_ago_is_no_evidence() -> None:
-    membership = met(Membership([ABC]), a=OLD, b=OLD, c="")
-    assert not membership.may_mark("c", RECENT + 0.1)
+    membership = met(Membership(ABC), a=OLD, b=OLD, c="")
+    assert not membership.may_mark(RECENT + 0.1)
 
 
-def test_every_shard_must_answer_before_the_first_marker_is_written() -> None:
-    shards = [
-        Deployment(names=names, members="both", shard_count=2) for names in (("a", "b"), ("c", "d"))
-    ]
-    membership = met(Membership(shards), c="", d="")
-    assert not membership.may_mark("c", 0.0)
+def test_every_master_must_answer_before_the_first_marker_is_written() -> None:
+    four = Deployment(names=("a", "b", "c", "d"))
+    membership = met(Membership(four), c="", d="")
+    assert not membership.may_mark(0.0)
     assert membership.why_unmarked(0.0).startswith(f"{NEW_MASTER} once a, b can be asked")
     met(membership, a=OLD, b="")
-    assert not membership.may_mark("c", 0.0)
+    assert not membership.may_mark(0.0)
     assert membership.conflict == "a"
     assert membership.why_unmarked(0.0).endswith("because a belongs to another deployment")
     met(membership, a="")
-    assert membership.may_mark("c", 0.0)
+    assert membership.may_mark(0.0)
     assert membership.why_unmarked(0.0) == NEW_MASTER
     membership.trusted_from = 0.0  # so the deployment is in use
     assert membership.why_unmarked(0.0) == "new or emptied: has no marker yet"
     assert membership.why_unmarked(9.0).startswith("new or emptied: not counted before a, b, c, d")
-    met(membership, now=9.0, c=shards[0].fingerprint, d=shards[0].fingerprint)
-    assert membership.may_mark("d", 9.0), "a quorum of its own shard is enough"
+    met(membership, now=9.0, b=four.fingerprint, c=four.fingerprint, d=four.fingerprint)
+    assert membership.may_mark(9.0), "a quorum of the masters is enough"
 
 
 def test_a_master_of_another_deployment_is_a_conflict_until_it_shows_otherwise() -> None:
-    membership = met(Membership([ABC]), a=OLD, b=NEW, c=OLD)
+    membership = met(Membership(ABC), a=OLD, b=NEW, c=OLD)
     assert membership.conflict == "b"
     assert met(membership, now=100.0, a=OLD).conflict == "b"
     assert not met(membership, b="").conflict
 
 
 def test_the_same_servers_under_other_names_are_the_same_deployment() -> None:
-    membership = met(Membership([ABD]), a=OLD, b=OLD)
+    membership = met(Membership(ABD), a=OLD, b=OLD)
     assert_unproven(membership)
     assert not met(membership, d=OLD).conflict
     assert met(membership, a=NEW, b=NEW).conflict == "a"
@@ -97,38 +95,30 @@ def assert_unproven(membership: Membership) -> None:
 
 
 def test_a_master_that_answered_long_ago_proves_nothing() -> None:
-    membership = met(Membership([ABD]), now=-RECENT - 0.1, a=OLD)
+    membership = met(Membership(ABD), now=-RECENT - 0.1, a=OLD)
     assert_unproven(met(membership, b=OLD, d=OLD))
 
 
 def test_one_server_with_two_names_proves_nothing() -> None:
-    membership = met(Membership([ABD]), a=OLD, b=OLD)
+    membership = met(Membership(ABD), a=OLD, b=OLD)
     membership.saw("d", "run of a", OLD, 0.0, bound=True)
     assert_unproven(membership)
 
 
 def test_a_copied_marker_proves_nothing() -> None:
-    membership = met(Membership([ABD]), a=OLD, b=OLD)
+    membership = met(Membership(ABD), a=OLD, b=OLD)
     membership.saw("d", "run of d", OLD, 0.0, bound=False)
     assert_unproven(membership)
 
 
 def test_other_numbers_prove_nothing() -> None:
     other = replace(ABC, max_ttl=30).fingerprint
-    assert_unproven(met(Membership([ABD]), a=other, b=other, d=other))
+    assert_unproven(met(Membership(ABD), a=other, b=other, d=other))
 
 
 def test_markers_of_closed_masters_prove_nothing() -> None:
     closed = f"{OLD},closed"
-    assert_unproven(met(Membership([ABD]), a=closed, b=closed, d=closed))
-
-
-def test_shards_under_other_names_are_another_deployment() -> None:
-    """Their names decide which shard has a resource."""
-    shards = [Deployment(names=(name,), members="both", shard_count=2) for name in "ab"]
-    other = replace(shards[0], members="others").fingerprint
-    assert numbers_of(other) == numbers_of(shards[0].fingerprint)
-    assert met(Membership(shards), a=other, b=other).conflict == "a"
+    assert_unproven(met(Membership(ABD), a=closed, b=closed, d=closed))
 
 
 def test_all_links_of_the_process_read_the_markers_again() -> None:
@@ -138,7 +128,7 @@ def test_all_links_of_the_process_read_the_markers_again() -> None:
         def look_again(self) -> None:
             self.asked += 1
 
-    membership, links, others = Membership([ABC]), Links(), Links()
+    membership, links, others = Membership(ABC), Links(), Links()
     membership.readers.update((links, others))
     membership.look_again()
     assert (links.asked, others.asked) == (1, 1)

@@ -31,11 +31,6 @@ def test_no_seed_breaks_a_promise() -> None:
     assert [state for state in RARE if not seen[state]] == []
 
 
-def test_no_seed_over_two_shards_breaks_a_promise() -> None:
-    seen = Simulation(3, shards=2, permits=True).run()
-    assert seen["permits"] > 0
-
-
 def test_the_command_that_replays_a_seed_names_the_permits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

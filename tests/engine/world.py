@@ -140,12 +140,10 @@ class SimulatedMaster:
         index: int,
         deployment: Deployment,
         clock: Clock,
-        shard: int = 0,
         number: int = 0,
     ) -> None:
         self.world = world
         self.index = index
-        self.shard = shard
         self.name = deployment.names[index]
         self.deployment = deployment
         self.clock = clock
@@ -161,7 +159,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.keyspace.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
-        self._rng = world.rng(f"master {number or shard * deployment.masters + index}")
+        self._rng = world.rng(f"master {number or index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {}, {})
         # Called after every script, if given.

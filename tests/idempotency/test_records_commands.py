@@ -13,11 +13,9 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.resolve import is_running
 from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
@@ -205,23 +203,6 @@ def test_a_running_record_is_resolved_only_if_its_lock_is_free(site: Site) -> No
     assert record().state == "running"
     assert run(*command).status == 0
     assert not IdempotencyRecord.objects.exists()
-
-
-@pytest.mark.parametrize("deciding", [0, 1])
-def test_only_the_masters_of_its_lock_decide_whether_a_request_runs(
-    site: Site, deciding: int
-) -> None:
-    groups = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
-    site.settings.REDLOCK = {"default": {**site.settings.REDLOCK["default"], "MASTERS": groups}}
-    backend = locks["default"].backend
-    assert isinstance(backend, ShardedBackend)
-    hashes = (f"{number:064x}" for number in range(100))
-    key_hash = next(key for key in hashes if backend.shard_of(lock_name(key)) == deciding)
-    for group in range(2):
-        masters: Any = backend.shards[group]
-        masters.down = [True] * 3
-        assert is_running(key_hash, ["default"]) is (None if group == deciding else False)
-        masters.down = [False] * 3
 
 
 def test_of_two_that_begin_alike_nothing_is_done(site: Site) -> None:

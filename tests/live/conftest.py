@@ -188,10 +188,7 @@ def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
 
 STORES = (
     *("redis", "postgres", "zookeeper"),  # each imports and waits in another way
-    *(
-        pytest.param(store, marks=pytest.mark.nightly)
-        for store in ("memory", "sharded", "sqlite", "mysql")
-    ),
+    *(pytest.param(store, marks=pytest.mark.nightly) for store in ("memory", "sqlite", "mysql")),
 )
 
 
@@ -203,13 +200,9 @@ def store_settings(
     store = request.param
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
     section: dict[str, Any] = {"TTL": 2}
-    if store in ("redis", "sharded"):
-        urls = [master.url for master in request.getfixturevalue("masters")]
-        section |= {"RESTART_DELAY": 0, "MASTER_TIMEOUT": 0.9}
-        if store == "redis":
-            section["MASTERS"] = urls[:3]
-        else:
-            section["MASTERS"] = [urls[:1], urls[1:2]]
+    if store == "redis":
+        urls = [master.url for master in request.getfixturevalue("masters")[:3]]
+        section |= {"MASTERS": urls, "RESTART_DELAY": 0, "MASTER_TIMEOUT": 0.9}
     elif store == "memory":
         section["BACKEND"] = MEMORY
     elif store == "zookeeper":

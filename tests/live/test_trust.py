@@ -190,7 +190,7 @@ def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
         variant.wait_gone(0)
         hung, master = variant.links.masters[0], variant.links.masters[2]
         may_mark = variant.links.membership.may_mark
-        until(lambda: not may_mark(master.address.name, clock()), "what was read is not recent")
+        until(lambda: not may_mark(clock()), "what was read is not recent")
         masters[2].restart()
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")

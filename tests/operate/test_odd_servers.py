@@ -136,11 +136,11 @@ def test_a_server_that_refuses_commands_of_locks_is_not_counted(
 
 
 @pytest.mark.live
-def test_a_group_of_masters_that_is_declared_before_one_that_refuses_is_named(
+def test_a_master_that_is_declared_before_one_that_refuses_is_named(
     masters: list[LocalMaster], settings: Settings
 ) -> None:
-    groups = [[master.url] for master in masters[:2]]
-    settings.REDLOCK = {"default": {"MASTERS": groups, **generous_timeouts()}}
+    urls = [master.url for master in masters[:2]]
+    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
     with masters[1].client() as client:
         full(client)
         try:

@@ -15,19 +15,13 @@ UP = Health(server="Valkey")
 OURS = b"a" * 32 + b" {}"
 
 
-def server(
-    name: str, *faults: tuple[str, str], counted: bool = True, shard: str = ""
-) -> ServerHealth:
-    return ServerHealth(
-        name=name, health=UP, reason="", faults=faults, counted=counted, shard=shard
-    )
+def server(name: str, *faults: tuple[str, str], counted: bool = True) -> ServerHealth:
+    return ServerHealth(name=name, health=UP, reason="", faults=faults, counted=counted)
 
 
-def down(name: str, shard: str = "") -> ServerHealth:
+def down(name: str) -> ServerHealth:
     faults = (("unreachable", "refused the connection"),)
-    return ServerHealth(
-        name=name, health=None, reason="refused", faults=faults, counted=False, shard=shard
-    )
+    return ServerHealth(name=name, health=None, reason="refused", faults=faults, counted=False)
 
 
 def banner(*servers: ServerHealth, proceeds: bool = False) -> QuorumBanner:
@@ -80,17 +74,6 @@ def test_a_lost_quorum_is_an_error_with_its_reasons() -> None:
 def test_requests_that_proceed_without_a_lock() -> None:
     shown = banner(down("a"), down("b"), server("c"), proceeds=True)
     assert shown.headline == "No quorum: requests run without a lock now (ON_UNAVAILABLE)."
-
-
-def test_one_group_of_two_has_no_quorum() -> None:
-    first = [server("a", shard="group 1"), server("b", shard="group 1")]
-    second = [down("c", "group 2"), server("d", shard="group 2")]
-    shown = banner(*first, *second)
-    assert shown.headline == "No quorum in group 2: its locks are refused now."
-    assert "group 1: Quorum: all 2 servers are up, 2 are needed." in shown.detail
-    assert "group 2: 1 of 2 servers are counted, 2 are needed." in shown.detail
-    shown = banner(*first, *second, proceeds=True)
-    assert shown.headline == "No quorum in group 2: its requests run without a lock now."
 
 
 def test_the_only_server_is_up_or_no_quorum() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -45,6 +46,17 @@ PATIENT: dict[str, Any] = {"master_timeout": 3.0, "connect_timeout": 5.0}
 """For tests in which no master is late, however long a busy machine stops a server or thread."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class NamedSettings(RedlockSettings):
+    """Settings of masters that other clients reach at other addresses, with the same `members`."""
+
+    members: str = ""
+
+    @property
+    def identity(self) -> str:
+        return self.members or super().identity
+
+
 def make_backend(
     urls: Sequence[str],
     *,
@@ -67,7 +79,7 @@ def make_backend(
     addresses = tuple(Address.from_url(url, options) for url in urls)
     return RedisBackend(
         "tests",
-        RedlockSettings(
+        NamedSettings(
             addresses=addresses,
             max_ttl=max_ttl,
             max_clock_skew=max_clock_skew,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
+from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth
 
 ADVICE = {
     "unreachable": (
@@ -55,21 +55,18 @@ def quorum_banner(
     Faults in `harmless` do not keep a master from being counted. `proceeds` is whether requests
     run without a lock while there is no quorum (ON_UNAVAILABLE).
     """
-    groups = quorums(servers)
-    counts = " ".join(map(_count, groups))
+    quorum = QuorumHealth.of(servers)
+    count = _count(quorum)
     uncounted = [server for server in servers if not server.counted]
     if not uncounted:
-        return QuorumBanner(level="ok", headline=counts, detail="")
+        return QuorumBanner(level="ok", headline=count, detail="")
     codes = {code: None for one in uncounted for code, _text in one.faults if code not in harmless}
-    lost = [group for group in groups if group.counted < group.needed]
-    if lost:
-        headline = _headline(lost, len(groups), proceeds)
-        detail = f"{counts} {_consequences(lost[0], len(groups))}"
+    if quorum.is_reached:
+        headline, detail = count, _reserve(quorum.counted - quorum.needed)
     else:
-        headline = counts
-        detail = _reserve(min(group.counted - group.needed for group in groups))
+        headline, detail = _headline(proceeds), f"{count} {_consequences(quorum)}"
     return QuorumBanner(
-        level="error" if lost else "warning",
+        level="warning" if quorum.is_reached else "error",
         headline=headline,
         detail=detail,
         problems=tuple((one.name, _reason(one, harmless)) for one in uncounted),
@@ -77,11 +74,9 @@ def quorum_banner(
     )
 
 
-def _consequences(lost: QuorumHealth, groups: int) -> str:
-    """Return what happens to the locks of a group without a quorum, and until when."""
-    if groups > 1:
-        again = "They are granted again as soon as the group has its quorum."
-    elif lost.servers == 1:
+def _consequences(lost: QuorumHealth) -> str:
+    """Return what happens to locks without a quorum, and until when."""
+    if lost.servers == 1:
         again = "Locks are granted again as soon as it is counted."
     else:
         again = f"Locks are granted again as soon as {lost.needed} servers are counted."
@@ -97,28 +92,20 @@ def _reserve(spare: int) -> str:
     return f"Locks are still granted, and {spare} more {servers} may fail."
 
 
-def _count(group: QuorumHealth) -> str:
-    """Return a sentence about the quorum of a group."""
-    needed = f"{group.needed} are needed."
-    if group.servers == 1:  # such as a database
-        text = f"The only server is {'up' if group.counted else 'not counted'}."
-    elif group.counted < group.needed:
-        text = f"{group.counted} of {group.servers} servers are counted, {needed}"
-    elif group.counted < group.servers:
-        text = f"Quorum: {group.counted} of {group.servers} servers are counted, {needed}"
-    else:
-        text = f"Quorum: all {group.servers} servers are up, {needed}"
-    return group.label + text
+def _count(quorum: QuorumHealth) -> str:
+    """Return a sentence about how many servers are counted."""
+    needed = f"{quorum.needed} are needed."
+    if quorum.servers == 1:  # such as a database
+        return f"The only server is {'up' if quorum.counted else 'not counted'}."
+    if quorum.counted == quorum.servers:
+        return f"Quorum: all {quorum.servers} servers are up, {needed}"
+    text = f"{quorum.counted} of {quorum.servers} servers are counted, {needed}"
+    return f"Quorum: {text}" if quorum.is_reached else text
 
 
-def _headline(lost: Sequence[QuorumHealth], groups: int, proceeds: bool) -> str:
-    where = ", ".join(group.label.rstrip(": ") for group in lost) if groups > 1 else ""
-    if proceeds and where:
-        return f"No quorum in {where}: its requests run without a lock now."
+def _headline(proceeds: bool) -> str:
     if proceeds:
         return "No quorum: requests run without a lock now (ON_UNAVAILABLE)."
-    if where:
-        return f"No quorum in {where}: its locks are refused now."
     return "No quorum: locks are refused now."
 
 

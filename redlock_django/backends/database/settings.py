@@ -11,7 +11,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -65,7 +65,7 @@ class DatabaseSettings(StoreSettings):
     """The longest MAX_TTL of all aliases with locks in this database: they share its trust."""
 
     @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
+    def read(cls, section: Section) -> Self:
         alias = string(section, "DATABASE")
         _check_database(alias)
         many = section["CONNECTIONS"]
@@ -75,7 +75,6 @@ class DatabaseSettings(StoreSettings):
         return cls(
             max_ttl=max_ttl,
             longest_ttl=max(max_ttl, *_ttls_of_others(section)),
-            label=label,
             database=alias,
             database_timeout=seconds(section, "DATABASE_TIMEOUT", least=0.1, most=LONGEST_WAIT),
             connections=many,
@@ -87,8 +86,8 @@ class DatabaseSettings(StoreSettings):
         return f"database {self.database}"
 
     @property
-    def servers(self) -> tuple[tuple[str, Hashable], ...]:
-        return ((self.database, self.identity),)
+    def names(self) -> tuple[str, ...]:
+        return (self.database,)
 
     @property
     def dialect(self) -> Dialect:

@@ -50,11 +50,8 @@ class Inspection(ABC):
         """The servers that could not be asked, by name, each with the reason."""
         return self._silent
 
-    def has_quorum(self, resource: str | None = None) -> bool:
-        """Return whether enough servers have answered to know who holds a resource.
-
-        None means every resource: a quorum of every shard. Here all servers must have answered.
-        """
+    def has_quorum(self) -> bool:
+        """Return whether enough servers have answered to know who holds a resource; here all."""
         return not self.silent
 
     @abstractmethod
@@ -91,7 +88,7 @@ class Inspection(ABC):
         wanted = [one for one in held if fingerprint in (None, one.fingerprint)]
         if not wanted:
             outcome = ReleaseOutcome.CHANGED if held else ReleaseOutcome.NOT_HELD
-            if not held and not self.has_quorum(resource):
+            if not held and not self.has_quorum():
                 outcome = ReleaseOutcome.NO_QUORUM
             return Freed(
                 resource=resource,
@@ -121,8 +118,7 @@ class Inspection(ABC):
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""
         found = self.holdings(resources)
-        undecided = frozenset(name for name in resources if not self.has_quorum(name))
-        return self._held_locks(found, total=len(found), about=len(found), undecided=undecided)
+        return self._held_locks(found, total=len(found), about=len(found))
 
     def page(self, **options: Any) -> HeldLocks:
         """Return a page of the held locks; the options are the fields of `PageQuery`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -42,14 +42,13 @@ class HeldLocks:
     """Locks that are held now: a page of them, or those on some resources.
 
     `total` is how many there are to page through; where `stopped_at` is not None, the listing
-    stopped there, and there may be more. `about` is how many locks the fullest server lists, added
-    up over the shards of a sharded store. `servers` are the names of all servers, `silent` maps
-    those that could not be asked to the reason. `complete` is whether a quorum answered (in every
-    shard), so that no held lock can be missing. `undecided` are the resources that were asked for
-    by name and about which no quorum answered. `states` counts the locks in each state before any
-    filter by state, of all locks if `counted` is None, else of the first so many. `slots` has the
-    numbers of each name with a limit, also of slots that are not among `locks`. All slots of a name
-    have the same waiters, which only the first of them here has.
+    stopped there, and there may be more. `about` is how many locks the fullest server lists.
+    `servers` are the names of all servers, `silent` maps those that could not be asked to the
+    reason. `complete` is whether a quorum answered, so that no held lock can be missing. `states`
+    counts the locks in each state before any filter by state, of all locks if `counted` is None,
+    else of the first so many. `slots` has the numbers of each name with a limit, also of slots that
+    are not among `locks`. All slots of a name have the same waiters, which only the first of them
+    here has.
     """
 
     using: str
@@ -60,7 +59,6 @@ class HeldLocks:
     servers: tuple[str, ...]
     silent: Mapping[str, str]
     complete: bool
-    undecided: frozenset[str] = frozenset()
     states: Mapping[HoldingState, int] = field(default_factory=dict)
     counted: int | None = None
     slots: Mapping[str, SlotsHeld] = field(default_factory=dict)
@@ -114,8 +112,7 @@ class ServerHealth:
     """The health of one server; where it did not answer, `health` is None, and `reason` is why.
 
     `faults` are pairs of a code and a message; docs/how-to/operate.md lists the codes.
-    `counted` is whether its votes count now. `shard` is the label of the shard it belongs to, ""
-    where there is only one.
+    `counted` is whether its votes count now.
     """
 
     name: str
@@ -123,7 +120,6 @@ class ServerHealth:
     reason: str
     faults: tuple[tuple[str, str], ...]
     counted: bool
-    shard: str = ""
 
     @classmethod
     def of(cls, name: str, health: Health | None, reason: str = "") -> ServerHealth:
@@ -138,31 +134,22 @@ class ServerHealth:
 
 
 class QuorumHealth(NamedTuple):
-    """The number of `servers` of a shard, how many of them are `counted`, how many are `needed`.
+    """The number of `servers`, how many of them are `counted`, and how many are `needed`."""
 
-    `label` begins a sentence about the shard ("group 2: "), and is "" where there is only one.
-    """
-
-    label: str
     servers: int
     counted: int
     needed: int
 
+    @classmethod
+    def of(cls, servers: Sequence[ServerHealth]) -> QuorumHealth:
+        """Return how far all servers of an alias are from a quorum."""
+        many = len(servers)
+        return cls(many, sum(server.counted for server in servers), quorum(many))
 
-def quorums(servers: Iterable[ServerHealth]) -> list[QuorumHealth]:
-    """Return how far each shard is from a quorum, from the health of all its servers."""
-    shards: dict[str, list[bool]] = {}
-    for server in servers:
-        shards.setdefault(server.shard, []).append(server.counted)
-    return [
-        QuorumHealth(
-            label=f"{shard}: " if shard else "",
-            servers=len(counted),
-            counted=sum(counted),
-            needed=quorum(len(counted)),
-        )
-        for shard, counted in shards.items()
-    ]
+    @property
+    def is_reached(self) -> bool:
+        """True if locks can be acquired."""
+        return self.counted >= self.needed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,22 +163,3 @@ class Listing:
     left: Mapping[str, float]
     about: int
     stopped_at: int | None
-
-
-def twin_fault(others: Sequence[str]) -> tuple[str, str]:
-    """Return the fault of a server that has these other names, too."""
-    return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
-
-
-def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
-    """Report, and do not count, the masters that are not asked because of another deployment."""
-    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
-    if not other:
-        return list(servers)
-    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
-    return [
-        server
-        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
-        else replace(server, faults=(*server.faults, fault), counted=False)
-        for server in servers
-    ]

@@ -36,10 +36,13 @@ class MemorySettings(RedlockSettings):
     needs_masters = False
 
     @property
+    def names(self) -> tuple[str, ...]:
+        return super().names or ("memory",)
+
+    @property
     def deployment(self) -> Deployment:
-        if self.addresses:
-            return super().deployment
-        return replace(super().deployment, names=("memory",), restart_delay=0)
+        given = super().deployment
+        return given if self.addresses else replace(given, restart_delay=0)
 
 
 def _sleep(seconds: float) -> None:

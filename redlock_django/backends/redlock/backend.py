@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 
-from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
+from redlock_django.backends.base import BaseBackend, Notice, ignore
 from redlock_django.backends.redlock.inspection import MasterInspection
 from redlock_django.backends.redlock.settings import RedlockSettings
-from redlock_django.backends.sharded.backend import ShardedBackend
-from redlock_django.backends.sharded.settings import ShardedSettings, split
 from redlock_django.engine import hand_on, rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
@@ -35,10 +33,7 @@ INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an in
 
 
 class RedlockBackend(BaseBackend):
-    """A store whose servers are N independent masters, of which a majority decides.
-
-    It becomes several shards if MASTERS is a list of lists.
-    """
+    """A store whose servers are N independent masters, of which a majority decides."""
 
     settings_class = RedlockSettings
     is_fair = True
@@ -53,7 +48,7 @@ class RedlockBackend(BaseBackend):
         super().__init__(alias, settings, notice)
         self.deployment = settings.deployment
         self.addresses = settings.addresses
-        self.membership = Membership([self.deployment])
+        self.membership = Membership(self.deployment)
         # Its rounds propose the wall clock in µs as fencing tokens.
         self._client = Client(
             self.deployment,
@@ -62,28 +57,6 @@ class RedlockBackend(BaseBackend):
             retry_delay,
             overrun=2 * settings.master_timeout,
         )
-
-    @classmethod
-    def read_settings(cls, section: Section) -> StoreSettings:
-        sections = split(section)
-        if len(sections) == 1:
-            return super().read_settings(sections[0])
-        return ShardedSettings.of_shards(cls.settings_class, sections)
-
-    @classmethod
-    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
-        if not isinstance(settings, ShardedSettings):
-            return super().open(alias, settings, notice)
-        opened = [cls.open(alias, shard, notice) for shard in settings.shards]
-        shards = [shard for shard in opened if isinstance(shard, RedlockBackend)]
-        membership = Membership([shard.deployment for shard in shards])
-        for shard in shards:
-            shard.membership = membership
-        return ShardedBackend(settings, shards)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.deployment.names
 
     def merged(self, held: Lease, extended: Lease) -> Lease:
         if isinstance(held, RedlockLease) and isinstance(extended, RedlockLease):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from redlock_django.backends.inspection.results import HARMLESS, ServerHealth, twin_fault
+from redlock_django.backends.inspection.results import HARMLESS, ServerHealth
 from redlock_django.backends.redlock.masters import caches_on
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers
@@ -62,9 +63,23 @@ def health_of(
     )
 
 
+def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
+    """Report, and do not count, the masters that are not asked because of another deployment."""
+    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
+    if not other:
+        return list(servers)
+    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
+    return [
+        server
+        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
+        else replace(server, faults=(*server.faults, fault), counted=False)
+        for server in servers
+    ]
+
+
 def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:
     """Return the fingerprint of a client with these settings that has asked all masters."""
-    if deployment.shard_count > 1 or len(reports) < deployment.masters:
+    if len(reports) < deployment.masters:
         return deployment.fingerprint
     sights = [Sight(0.0, r.run_id, r.deployment, r.ready_in is not None) for r in reports]
     return same_servers(deployment.fingerprint, sights)
@@ -99,7 +114,7 @@ def _faults(
         text += "them to set the lock for it, which is faster (docs/reference/acl.md)"
         yield "granting", text
     if twins:
-        yield twin_fault(twins)
+        yield "twin", f"is the same server as {', '.join(twins)}: none of them is counted"
     if abs(report.offset - middle) > deployment.max_clock_skew:
         yield "clock", f"its clock is {report.offset - middle:+.1f} s off the other masters'"
     if report.deployment not in ("", fingerprint):

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED
-from redlock_django.backends.inspection.results import (
-    Listing,
-    ReleaseOutcome,
-    ServerHealth,
-    with_conflict,
-)
-from redlock_django.backends.redlock.health import health_of
+from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
+from redlock_django.backends.redlock.health import health_of, with_conflict
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.inspection.queries import (
     FindHeld,
@@ -69,7 +64,7 @@ class MasterInspection(Inspection):
     def silent(self) -> Mapping[str, str]:
         return {self.servers[index]: why for index, why in sorted(self._survey.silent.items())}
 
-    def has_quorum(self, resource: str | None = None) -> bool:
+    def has_quorum(self) -> bool:
         masters = len(self.servers)
         return masters - len(self._survey.silent) >= quorum(masters)
 

@@ -10,7 +10,6 @@ from typing import Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from redlock_django.backends.sharded.settings import place, refuse_twins
 from redlock_django.wire.servers.address import Address, connection_options, nearest
 
 _CACHE_CLASSES = {
@@ -22,34 +21,53 @@ _CACHE_CLASSES = {
 def read_masters(
     masters: object,
     options: Mapping[str, Any],
-    label: str = "",
     sentinels: Sequence[Address] = (),
 ) -> tuple[Address, ...]:
     """Return the address of every entry of MASTERS, in order; `options` apply to each.
 
     `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names; with
-    `sentinels`, the URLs name services. `label` precedes the position of an entry in messages.
-    Raises ValueError with a message that names the position of the entry and contains no password.
+    `sentinels`, the URLs name services. Raises ValueError with a message that names the position
+    of the entry and contains no password.
     """
-    if isinstance(masters, str):
-        masters = [part for part in (part.strip() for part in masters.split(",")) if part]
-    if not isinstance(masters, list | tuple):
+    if not isinstance(masters, str | list | tuple):
         raise ValueError(
-            "MASTERS must be a list of URLs, a list of such lists or one comma-separated string, "
+            "MASTERS must be a list of URLs or one comma-separated string, "
             f"got {type(masters).__name__}"
         )
-    places = [place(index, label) for index in range(len(masters))]
     addresses = []
-    for where, master in zip(places, masters, strict=True):
+    for number, master in enumerate(entries_of(masters), 1):
+        if isinstance(master, list | tuple):
+            raise ValueError(
+                f"MASTERS must be a list of URLs, and entry {number} is a list. An alias has one "
+                "set of masters: write an alias in REDLOCK for each list, and choose an alias by "
+                "the name of the lock (docs/how-to/deploy.md)"
+            )
         try:
             addresses.append(_address(master, options, sentinels))
         except ValueError as error:
-            raise ValueError(f"MASTERS: {where}: {error}") from None
-    refuse_twins(
-        (where, address.name, address.endpoint)
-        for where, address in zip(places, addresses, strict=True)
-    )
+            raise ValueError(f"MASTERS: master {number}: {error}") from None
+    _refuse_twins(addresses)
     return tuple(addresses)
+
+
+def entries_of(masters: object) -> list[Any]:
+    """Return the entries of MASTERS or SENTINELS, as they are written; [] if it has none."""
+    if isinstance(masters, str):
+        masters = [part for part in (part.strip() for part in masters.split(",")) if part]
+    return list(masters) if isinstance(masters, list | tuple) else []
+
+
+def _refuse_twins(addresses: Sequence[Address]) -> None:
+    """Raise ValueError if two masters are one server."""
+    seen: dict[Hashable, tuple[int, str]] = {}
+    for number, address in enumerate(addresses, 1):
+        if address.endpoint in seen:
+            first, name = seen[address.endpoint]
+            raise ValueError(
+                f"MASTERS: masters {first} and {number} are one server ({name} and "
+                f"{address.name}); every master must be a server of its own"
+            )
+        seen[address.endpoint] = (number, address.name)
 
 
 def read_sentinels(sentinels: Sequence[object], options: Mapping[str, Any]) -> tuple[Address, ...]:

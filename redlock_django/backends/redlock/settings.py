@@ -1,17 +1,16 @@
-"""The settings of one set of masters, of which a majority decides."""
+"""The settings of the masters of an alias, of which a majority decides."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.redlock.masters import read_masters, read_sentinels
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
-from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.shard_choice import identity
+from redlock_django.engine.protocol.deployment import Deployment, identity
 from redlock_django.wire.servers.address import Address, nearest
 
 FAILOVER = "failover"
@@ -28,7 +27,7 @@ TOLERABLE = ("eviction", "replica")
 
 @dataclass(frozen=True, kw_only=True)
 class RedlockSettings(StoreSettings):
-    """The settings of one set of masters."""
+    """The settings of N masters."""
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {
         **StoreSettings.DEFAULTS,
@@ -57,7 +56,7 @@ class RedlockSettings(StoreSettings):
     failover: bool = False
 
     @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
+    def read(cls, section: Section) -> Self:
         sentinel_options = mapping(section, "SENTINEL_OPTIONS")
         sentinels = read_sentinels(several(section, "SENTINELS"), sentinel_options)
         if sentinel_options and not sentinels:
@@ -66,12 +65,12 @@ class RedlockSettings(StoreSettings):
                 "List the URLs of the Sentinels in SENTINELS, or remove SENTINEL_OPTIONS"
             )
         options = mapping(section, "OPTIONS")
-        addresses = read_masters(section["MASTERS"], options, label, sentinels)
+        addresses = read_masters(section["MASTERS"], options, sentinels)
         if cls.needs_masters and not addresses:
             raise ValueError(
                 "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
             )
-        failover = _is_failover(section, len(addresses), label)
+        failover = _is_failover(section, len(addresses))
         max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
         skew = seconds(section, "MAX_CLOCK_SKEW")
         # For how long a lock that a master forgot may still be held: clocks run at rates up
@@ -79,7 +78,6 @@ class RedlockSettings(StoreSettings):
         forgotten = 1.02 * max_ttl + 5 * skew
         return cls(
             max_ttl=max_ttl,
-            label=label,
             addresses=addresses,
             master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
             connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
@@ -107,15 +105,13 @@ class RedlockSettings(StoreSettings):
     def deployment(self) -> Deployment:
         """The numbers that all clients of these masters must share."""
         return Deployment(
-            names=tuple(address.name for address in self.addresses),
+            names=self.names,
             prefix=self.key_prefix,
             max_ttl=self.max_ttl,
             max_clock_skew=self.max_clock_skew,
             restart_delay=self.restart_delay,
             fence_ttl=self.fence_ttl,
-            label=self.label,
-            members=self.members or self.identity,
-            shard_count=self.shard_count,
+            members=self.identity,
             failover=self.failover,
         )
 
@@ -124,16 +120,11 @@ class RedlockSettings(StoreSettings):
         return identity(address.store for address in self.addresses)
 
     @property
-    def servers(self) -> tuple[tuple[str, Hashable], ...]:
-        return tuple((address.name, address.endpoint) for address in self.addresses)
+    def names(self) -> tuple[str, ...]:
+        return tuple(address.name for address in self.addresses)
 
 
-def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
-    """Return the settings of each set of masters of a store; () if its servers are no masters."""
-    return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
-
-
-def _is_failover(section: Section, masters: int, label: str) -> bool:
+def _is_failover(section: Section, masters: int) -> bool:
     """Return whether a replica may take the place of the server, as PROFILE says."""
     profile = section["PROFILE"]
     if profile is None and section["SENTINELS"]:
@@ -147,11 +138,11 @@ def _is_failover(section: Section, masters: int, label: str) -> bool:
         hint = nearest(profile, [FAILOVER]) if isinstance(profile, str) else ""
         raise ValueError(f"PROFILE must be {FAILOVER!r}, or be left out, got {profile!r}{hint}")
     named = f"PROFILE is {FAILOVER!r}"
-    if masters != 1 or label:
-        many = "several groups" if label else f"{masters} masters"
+    if masters != 1:
         raise ValueError(
             f"{named}, which is for one server whose replica may take over, and MASTERS names "
-            f"{many}. Name one server, or remove PROFILE, which independent masters do not need"
+            f"{masters} masters. Name one server, or remove PROFILE, which independent masters do "
+            "not need"
         )
     if section["RESTART_DELAY"] == 0:
         raise ValueError(

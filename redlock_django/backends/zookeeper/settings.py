@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, ClassVar, Self
@@ -46,10 +46,9 @@ class ZooKeeperSettings(StoreSettings):
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # has passwords
 
     @classmethod
-    def read(cls, section: Section, *, label: str = "") -> Self:
+    def read(cls, section: Section) -> Self:
         return cls(
             max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL),
-            label=label,
             hosts=tuple(map(_host, several(section, "HOSTS"))) or _no_hosts(),
             root=_root(section),
             session_timeout=seconds(section, "SESSION_TIMEOUT", least=0.2, most=LONGEST_WAIT),
@@ -67,8 +66,8 @@ class ZooKeeperSettings(StoreSettings):
         return f"zookeeper {','.join(sorted(self.hosts))}{self.root}"
 
     @property
-    def servers(self) -> tuple[tuple[str, Hashable], ...]:
-        return ((self.ensemble, self.identity),)
+    def names(self) -> tuple[str, ...]:
+        return (self.ensemble,)
 
     @property
     def has_credentials(self) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
-from redlock_django.engine.protocol.shard_choice import identity
 from redlock_django.engine.protocol.slots import name_of
 
 
@@ -14,10 +15,9 @@ class Deployment:
     """The names of the masters, and the numbers that every client of them must share.
 
     `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
-    identifies the masters of all shards, so that clients with another list notice; it has letters
-    and digits only (ValueError), and is "" for those in `names`. If `shard_count` is above 1,
-    `label` names this one in messages ("group 2"). With `failover`, a replica may take the place of
-    the only master at any time.
+    identifies the masters, so that clients with another list notice; it has letters and digits
+    only (ValueError), and is "" for the `identity` of `names`. With `failover`, a replica may take
+    the place of the only master at any time.
     """
 
     names: tuple[str, ...]
@@ -26,9 +26,7 @@ class Deployment:
     max_clock_skew: float = 0.5
     restart_delay: float = 63.75
     fence_ttl: float = 600.0
-    label: str = ""
     members: str = ""
-    shard_count: int = 1
     failover: bool = False
     masters: int = field(init=False, compare=False, repr=False)
     """N: the number of configured masters, up or down."""
@@ -46,11 +44,10 @@ class Deployment:
     def fingerprint(self) -> str:
         """The numbers and the masters as one string, stored in every marker."""
         members = self.members or identity(self.names)
-        shards = f"groups={self.shard_count}," if self.shard_count > 1 else ""
         # A client without PROFILE sends scripts that do not notice a failover.
         profile = "profile=failover," if self.failover else ""
         return (
-            f"n={self.masters},{shards}{profile}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"n={self.masters},{profile}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
             f"delay={ms(self.restart_delay)},masters={members[:16]}"
         )
 
@@ -90,6 +87,11 @@ class Deployment:
     def tomb(self, token: str) -> str:
         """Return the key of a tombstone, which keeps a released token from being set again."""
         return f"{self.prefix}:tomb:{token}"
+
+
+def identity(masters: Iterable[str]) -> str:
+    """Return the identity of a list of masters: a hash, 32 hex digits. Their order is ignored."""
+    return blake2b("\n".join(sorted(masters)).encode(), digest_size=16).hexdigest()
 
 
 def numbers_of(fingerprint: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from redlock_django.backends.redlock.settings import RedlockSettings, redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
@@ -120,20 +121,20 @@ class Command(BaseCommand):
     ) -> None:
         """Run the mode that the arguments select: one of the four methods that follow."""
         try:
-            shards = redlock_settings(load(using).store)
+            store = load(using).store
         except InvalidRedlock as error:
             raise UsageError(str(error)) from None
-        if not shards and (force or reconfigure or removed):
-            raise UsageError(
-                f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
-                "--force, --reconfigure and --removed."
-            )
-        if removed and not reconfigure:
-            raise UsageError("--removed needs --reconfigure.")
-        if not shards:
+        if not isinstance(store, RedlockSettings):
+            if force or reconfigure or removed:
+                raise UsageError(
+                    f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
+                    "--force, --reconfigure and --removed."
+                )
             self._declare_store(using, wait)
             return
-        masters = Masters(shards, wait)
+        if removed and not reconfigure:
+            raise UsageError("--removed needs --reconfigure.")
+        masters = Masters(store, wait)
         if not masters.addresses:
             raise UsageError(f"The alias {using!r} has no masters to declare. Set MASTERS.")
         if force:
@@ -159,7 +160,7 @@ class Command(BaseCommand):
                 f"REDLOCK[{using!r}] has a store without masters, so nothing must be declared. "
                 "'manage.py redlock_status' shows whether its servers are trusted."
             )
-        for name in locks[using].backend.names:
+        for name in locks[using].settings.store.names:
             self.stdout.write(f"{name}: {'trusted now' if was_new else 'already trusted'}")
 
     def _declare_new(self, masters: Masters) -> None:
@@ -179,11 +180,10 @@ class Command(BaseCommand):
         if all(standing is Standing.TRUSTED for standing, _ in standings):
             self.stdout.write(f"All {len(states)} masters are already trusted.")
             return
-        for shard in masters.shards:
-            self._trust_new_of(masters, [s for s in states if s.address in shard.addresses])
+        self._trust_new_of(masters, states)
 
     def _trust_new_of(self, masters: Masters, states: list[MasterState]) -> None:
-        """Declare the new masters of one group trusted: now, or after RESTART_DELAY."""
+        """Declare the new masters trusted: now, or after RESTART_DELAY."""
         trusted = [s for s in states if s.trusted]
         new = [s for s in states if not s.trusted]
         # Each lock leaves a fence on a majority, for longer than any lock is held.
@@ -263,12 +263,11 @@ class Command(BaseCommand):
 class Masters:
     """The masters of an alias, whose states are read for up to `wait` seconds."""
 
-    def __init__(self, shards: tuple[RedlockSettings, ...], wait: float) -> None:
-        self.shards = shards
-        self.addresses = [address for shard in shards for address in shard.addresses]
-        # All shards have the same numbers and differ in the names of their masters only.
-        self.deployment = shards[0].deployment
-        self.timeout = shards[0].connect_timeout
+    def __init__(self, settings: RedlockSettings, wait: float) -> None:
+        self.addresses = settings.addresses
+        self.deployment = settings.deployment
+        self.timeout = settings.connect_timeout
+        self._tolerate = settings.tolerate
         self._wait = wait
         self._until = clock() + wait
 
@@ -297,9 +296,8 @@ class Masters:
             chosen += found
         return chosen
 
-    def _read(self, addresses: list[Address]) -> tuple[list[MasterState], list[str]]:
-        tolerate = self.shards[0].tolerate
-        return read_states(addresses, self.deployment, tolerate, self.timeout, self._until)
+    def _read(self, addresses: Sequence[Address]) -> tuple[list[MasterState], list[str]]:
+        return read_states(addresses, self.deployment, self._tolerate, self.timeout, self._until)
 
 
 def _standing(state: MasterState, known: str) -> Standing:

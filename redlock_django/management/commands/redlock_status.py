@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from redlock_django.backends.redlock.settings import redlock_settings
+from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -17,7 +17,6 @@ from redlock_django.operate.health import (
     caveat,
     counted,
     master_status,
-    quorums,
     server_word,
 )
 from redlock_django.wire.judging.host_load import StallWatch, load_average
@@ -40,7 +39,7 @@ class Command(OperatorCommand):
         using = options["using"]
         with StallWatch() as host:
             masters = master_status(using)
-        shards, word = quorums(masters), server_word(using)
+        quorum, word = QuorumHealth.of(masters), server_word(using)
         are_masters = locks[using].backend.servers_are_masters
         if self.as_json:
             document = {
@@ -49,7 +48,12 @@ class Command(OperatorCommand):
                 "caveat": caveat(locks[using].settings.store),
                 "masters": [_described(one, are_masters) for one in masters],
             }
-            self.write_json({**document, **_quorum(shards), "host": _host(host)})
+            numbers = {
+                "counted": quorum.counted,
+                "needed": quorum.needed,
+                "quorum": quorum.is_reached,
+            }
+            self.write_json({**document, **numbers, "host": _host(host)})
         else:
             self.write_table(
                 (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
@@ -61,12 +65,9 @@ class Command(OperatorCommand):
         self._notes(using, masters)
         if any("did not answer" in one.reason for one in masters):
             self._explain(host, word)
-        summary = "\n".join(
-            f"{using}: {one.label}{counted(one, word)}"
-            f"{f', {one.needed} are needed' if one.servers > 1 else ''}."
-            for one in shards
-        )
-        if any(one.counted < one.needed for one in shards):
+        needed = f", {quorum.needed} are needed" if quorum.servers > 1 else ""
+        summary = f"{using}: {counted(quorum, word)}{needed}."
+        if not quorum.is_reached:
             raise CommandError(summary, returncode=NO_QUORUM)
         if any(one.faults for one in masters):
             raise CommandError(summary, returncode=FAULTY)
@@ -89,20 +90,10 @@ class Command(OperatorCommand):
         for one in masters:
             for _, text in one.faults:
                 self.warn(f"{one.name} {text}")
-        if any(code == "acl" for one in masters for code, _ in one.faults):
-            prefix = redlock_settings(locks[using].settings.store)[0].key_prefix
-            self.stderr.write(f"Required permissions: {least_acl(prefix)}")
-
-
-def _quorum(shards: list[QuorumHealth]) -> dict[str, Any]:
-    return {
-        "counted": sum(one.counted for one in shards),
-        "needed": sum(one.needed for one in shards),
-        "quorum": all(one.counted >= one.needed for one in shards),
-        "groups": [
-            {"masters": one.servers, "counted": one.counted, "needed": one.needed} for one in shards
-        ],
-    }
+        store = locks[using].settings.store
+        has_acl_fault = any(code == "acl" for one in masters for code, _ in one.faults)
+        if has_acl_fault and isinstance(store, RedlockSettings):
+            self.stderr.write(f"Required permissions: {least_acl(store.key_prefix)}")
 
 
 def _host(host: StallWatch) -> dict[str, Any]:

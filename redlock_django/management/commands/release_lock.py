@@ -187,7 +187,7 @@ def _not_released(resource: str, page: HeldLocks, held: list[Holding]) -> Releas
     """Return the result for a resource that has no lock to release."""
     if held:
         outcome = ReleaseOutcome.CHANGED
-    elif resource in page.undecided:
+    elif not page.complete:
         outcome = ReleaseOutcome.NO_QUORUM
     else:
         outcome = ReleaseOutcome.NOT_HELD

@@ -58,7 +58,7 @@ class Links:
         give_up: float | None = None,
     ) -> None:
         self.deployment = deployment
-        self.membership = membership or Membership([deployment])
+        self.membership = membership or Membership(deployment)
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         plan = Plan()

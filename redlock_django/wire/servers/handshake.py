@@ -156,14 +156,14 @@ def _ask_for_trust(
     ]
     while True:
         sent = clock()
-        mode = "mark" if membership.may_mark(name, sent) else "join"
+        mode = "mark" if membership.may_mark(sent) else "join"
         evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
         *_, answer = ask(connection, *loaded, ("EVAL", *evaluated))
         try:
             return read_trust(membership, name, run_id, answer, sent, clock())
         except Unmarked:
             # Its marker may have been the last one that had to be known before one is written.
-            if not membership.may_mark(name, clock()):
+            if not membership.may_mark(clock()):
                 raise
         loaded = []
 

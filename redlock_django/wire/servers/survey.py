@@ -232,7 +232,7 @@ def _key(connection: Any, deployment: Deployment, within: float) -> str:
 
 def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield a fault for each kind of error that commands in scripts end with."""
-    reported: set[str] = set()  # an error of several groups is yielded once
+    reported: set[str] = set()  # an error of commands of several kinds is yielded once
     for code, needed in (("errors", LOCKS), ("waiting", WAITING), ("granting", GRANTING)):
         kinds: dict[str, list[str]] = {}
         for command in errors.keys() & {*needed}:

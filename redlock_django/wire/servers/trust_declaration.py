@@ -143,9 +143,8 @@ def close(state: MasterState, deployment: Deployment, timeout: float) -> None:
 def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
     """Return the ms until no lock of the `old` fingerprints conflicts with the new one, and a bool.
 
-    The bool is whether the masters change. A master that is added, and a group that gets another
-    group's resources, have never heard of the locks that are held. So even masters that forget
-    nothing must wait until those locks have expired.
+    The bool is whether the masters change. A master that is added has never heard of the locks
+    that are held. So even masters that forget nothing must wait until those locks have expired.
     """
     fingerprints = [
         dict(re.findall(r"(\w+)=(\w+)", fingerprint)) for fingerprint in (*filter(None, old), new)
@@ -160,8 +159,6 @@ def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
 
 def known_fingerprint(states: Sequence[MasterState], deployment: Deployment) -> str:
     """Return the fingerprint that a client has once it has read the markers of all masters."""
-    if deployment.shard_count > 1:
-        return deployment.fingerprint
     sights = [Sight(0.0, s.run_id, s.fingerprint, s.bound) for s in states]
     return same_servers(deployment.fingerprint, sights)
 
@@ -176,7 +173,7 @@ def left_with_a_majority(states: Sequence[MasterState], new: str) -> str:
         numbers = dict(re.findall(r"(\w+)=(\w+)", old))
         masters = int(numbers.get("n", 0))
         # Masters with the new marker were closed by an earlier run, which broke off.
-        left = masters * int(numbers.get("groups", 1)) - found.count(old) - found.count(new)
+        left = masters - found.count(old) - found.count(new)
         if left >= quorum(masters):
             return old
     return ""

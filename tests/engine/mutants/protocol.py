@@ -60,8 +60,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a marker without evidence", "trust: a fresh master is marked if no other can have it",
         Membership.may_mark,
-        always("self._count(shard, now) >= quorum(len(shard))"),
-        test_membership.test_every_shard_must_answer_before_the_first_marker_is_written,
+        always("self._count(now) >= quorum(len(self._names))"),
+        test_membership.test_every_master_must_answer_before_the_first_marker_is_written,
     ),
     Mutant(
         "old evidence", "trust: evidence for a marker is recent", Membership._recent,

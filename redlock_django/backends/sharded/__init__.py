@@ -1,1 +1,0 @@
-"""Locks spread over shards, each a store of its own."""
