@@ -122,28 +122,6 @@ class HeldLock(models.Model):
         return fingerprint, unquote(using), resource
 
 
-class ForcedRelease(models.Model):
-    """A release by force: a user released a lock of another holder."""
-
-    at = models.DateTimeField("time", auto_now_add=True, db_index=True)
-    resource = models.CharField("resource", max_length=512, db_index=True)
-    using = models.CharField("alias", max_length=100)
-    fingerprint = models.CharField("lock", max_length=8)
-    holder = models.JSONField("holder", default=dict)
-    by = models.CharField("by", max_length=200)
-    outcome = models.CharField("outcome", max_length=20)
-    masters = models.JSONField("masters", default=dict)
-
-    class Meta:
-        default_permissions = ("view",)
-        ordering = ("-at", "-pk")
-        verbose_name = "forced release"
-        verbose_name_plural = "forced releases"
-
-    def __str__(self) -> str:
-        return f"{self.resource} ({self.fingerprint})"
-
-
 class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
     """Records by state and age."""
 

@@ -161,7 +161,7 @@ PLAIN = {
     "locking.hooks", "models", "web", "web.request_state",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
-    "admin", "admin.forced_releases", "admin.held_locks", "admin.held_locks.filters",
+    "admin", "admin.held_locks", "admin.held_locks.filters",
     "admin.held_locks.pages", "admin.idempotency", "admin.idempotency.labels",
     "admin.idempotency.records", "admin.labels", "admin.read_only", "engine.errors", "exceptions",
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from django.apps import apps
 from django.core.checks import CheckMessage, Error
 from django.db import Error as DatabaseError
 from django.db import connections, models, router
@@ -50,9 +49,6 @@ def _needed() -> Iterator[tuple[str, Model]]:
         except InvalidRedlock:
             continue  # E001 reports it.
         yield options.database, IdempotencyRecord
-    for model in apps.get_app_config("redlock_django").get_models():
-        if model._meta.managed and model not in (*_OF_LOCKS, IdempotencyRecord):
-            yield router.db_for_write(model), model
 
 
 def _lacks(database: str, model: Model) -> str:

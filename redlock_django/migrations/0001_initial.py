@@ -34,32 +34,4 @@ class Migration(migrations.Migration):
                 "base_manager_name": "objects",
             },
         ),
-        migrations.CreateModel(
-            name="ForcedRelease",
-            fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField(auto_now_add=True, db_index=True, verbose_name="time")),
-                (
-                    "resource",
-                    models.CharField(db_index=True, max_length=512, verbose_name="resource"),
-                ),
-                ("using", models.CharField(max_length=100, verbose_name="alias")),
-                ("fingerprint", models.CharField(max_length=8, verbose_name="lock")),
-                ("holder", models.JSONField(default=dict, verbose_name="holder")),
-                ("by", models.CharField(max_length=200, verbose_name="by")),
-                ("outcome", models.CharField(max_length=20, verbose_name="outcome")),
-                ("masters", models.JSONField(default=dict, verbose_name="masters")),
-            ],
-            options={
-                "verbose_name": "forced release",
-                "verbose_name_plural": "forced releases",
-                "ordering": ("-at", "-pk"),
-                "default_permissions": ("view",),
-            },
-        ),
     ]

@@ -1,11 +1,9 @@
-"""Forced release: free a lock that another client holds, and record the operator."""
+"""Forced release: free a lock that another client holds, and report the operator."""
 
 from __future__ import annotations
 
 import logging
 
-from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, transaction
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
@@ -14,7 +12,6 @@ from redlock_django.locking import registry
 from redlock_django.locking.counters import counters
 from redlock_django.locking.names import check_slot, printable
 from redlock_django.locking.services import locks
-from redlock_django.models import ForcedRelease
 from redlock_django.operate.inspection import inspection_of
 from redlock_django.signals import lock_force_released, send
 
@@ -38,9 +35,8 @@ def force_release(
     survives. None frees whatever lock is there. The holder is not stopped: it notices at its
     next renewal, or when it calls `verify()`; until then only the fencing token keeps its writes
     out.
-    The fence is not touched. `by` names the person who frees it in the log, the signal and the
-    record. Pass an open `inspection` to free several locks with one timeout for a server that
-    hangs.
+    The fence is not touched. `by` names the person who frees it in the log and the signal. Pass
+    an open `inspection` to free several locks with one timeout for a server that hangs.
 
     The resource may be a slot of a name with a limit (`engine.protocol.slots`): its waiters then
     get their turn. Raises InvalidRedlock, or BadResource for a string that cannot be a name.
@@ -50,12 +46,12 @@ def force_release(
         freed = inspection.free(resource, fingerprint)
     registry.doubt(locks[freed.using].backend, resource)
     if freed.fingerprint:
-        _record(freed, by)
+        _report(freed, by)
     return freed
 
 
-def _record(freed: Freed, by: str) -> None:
-    """Log, signal and store that a lock was released by force, and by which operator."""
+def _report(freed: Freed, by: str) -> None:
+    """Count, log and signal that a lock was released by force, and by which operator."""
     by = printable(by)
     counters.count(freed.using, "forced", freed.outcome is ReleaseOutcome.RELEASED)
     logger.warning(
@@ -76,28 +72,3 @@ def _record(freed: Freed, by: str) -> None:
         by=by,
         freed=freed,
     )
-    _store(freed, by)
-
-
-def _store(freed: Freed, by: str) -> None:
-    """Store the record of a forced release, which the log has too."""
-    try:
-        with transaction.atomic():
-            ForcedRelease.objects.create(
-                resource=freed.resource,
-                using=freed.using,
-                fingerprint=freed.fingerprint,
-                holder=dict(freed.holder),
-                by=by,
-                outcome=freed.outcome.value,
-                masters=dict(freed.masters),
-            )
-    except (DatabaseError, ImproperlyConfigured) as error:
-        # A forced release must work without a database. The traceback is left out: in it a
-        # database may quote in many lines what a holder wrote.
-        logger.error(
-            "redlock %s: the forced release was not recorded: %s",
-            freed.label,
-            printable(str(error)),
-            extra={"resource": freed.name, "using": freed.using},
-        )

@@ -44,7 +44,6 @@ USERS = {
     "operator": [
         "view_heldlock",
         "release_heldlock",
-        "view_forcedrelease",
         "view_idempotencyrecord",
     ],
     "viewer": ["view_heldlock"],

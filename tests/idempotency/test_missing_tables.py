@@ -11,7 +11,7 @@ from django.db import connection
 from pytest_django import Settings
 
 from redlock_django import idempotent
-from redlock_django.models import ForcedRelease, IdempotencyRecord
+from redlock_django.models import IdempotencyRecord
 from tests.app.checking import found
 from tests.idempotency.conftest import Site, make_order, orders
 
@@ -61,7 +61,6 @@ def test_the_log_names_the_command_and_the_answer_does_with_debug(
     [
         (RECORDS, f"the table {RECORDS}"),
         (f"{RECORDS}.owner", f"owner in the table {RECORDS}"),
-        (ForcedRelease._meta.db_table, f"the table {ForcedRelease._meta.db_table}"),
     ],
 )
 def test_a_check_of_the_database_names_the_command(memory: None, what: str, lacks: str) -> None:

@@ -6,7 +6,7 @@ import builtins
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import OperationalError
@@ -21,6 +21,10 @@ from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 from tests.operate.commands import run
+from tests.operate.sites import DATABASE
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db(transaction=True)
 PURGE, RESOLVE = ("redlock_purge", "--only=records"), "resolve_idempotency"
@@ -70,8 +74,9 @@ def test_old_records_are_purged_batch_by_batch(site: Site) -> None:
 
 
 def test_an_interrupted_purge_reports_its_progress(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
     make_old_ones()
     real = RecordStore.purge
 
@@ -80,12 +85,12 @@ def test_an_interrupted_purge_reports_its_progress(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RecordStore, "purge", interrupted)
-    ran = run(*PURGE, "--only=releases", "--batch", "2", "--format=json")
+    ran = run(*PURGE, "--only=locks", "--batch", "2", "--format=json")
     assert (ran.status, ran.json["kinds"]) == (
         130,
         {
             "records": {"outcome": "interrupted", "deleted": 2, "emptied": 0},
-            "releases": {"outcome": "not begun"},
+            "locks": {"outcome": "not begun"},
         },
     )
     assert "Interrupted" in ran.said

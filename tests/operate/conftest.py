@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LIST = "/admin/redlock_django/heldlock/"
 RELEASE = LIST + "release/"
-RECORDS = "/admin/redlock_django/forcedrelease/"
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +65,7 @@ def staff(db: None) -> Callable[..., Client]:
     """Return a function that logs in a staff user with the given permissions."""
 
     def logged_in(*codenames: str, **options: bool) -> Client:
-        user = User.objects.create_user("-".join(["staff", *codenames]), is_staff=True)
+        user = User.objects.create_user("-".join(["staff", *codenames, *options]), is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
         assert user.user_permissions.count() == len(codenames)
         client = Client(**options)  # type: ignore[arg-type]
@@ -85,4 +84,4 @@ def viewer(staff: Callable[..., Client]) -> Client:
 @pytest.fixture
 def operator(staff: Callable[..., Client]) -> Client:
     """A user who may view and release held locks."""
-    return staff("view_heldlock", "release_heldlock", "view_forcedrelease")
+    return staff("view_heldlock", "release_heldlock")

@@ -20,7 +20,6 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from redlock_django.admin import labels
-from redlock_django.admin.forced_releases import releases_url
 from redlock_django.admin.held_locks.filters import (
     PAGE,
     AliasFilter,
@@ -178,7 +177,6 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         context = {
             **self._context(request, "Held lock"),
             **detail_context(seen, looked, locks[alias].settings.ttl),
-            "audit": releases_url(request, seen.name, self.admin_site.name),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/redlock_django/heldlock/detail.html", context)

@@ -9,8 +9,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import Error, connections, router
-from django.utils import timezone
+from django.db import Error, connections
 
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.purge import count_old, purge
@@ -22,7 +21,6 @@ from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso, whole_number
 from redlock_django.management.single_run import UsageError
-from redlock_django.models import ForcedRelease
 
 FAILED, INTERRUPTED = 1, 130
 BATCH = 1000
@@ -103,26 +101,9 @@ def _locks(using: str, age: timedelta) -> Purge:
     return Purge(backend.settings.database, count, run)
 
 
-def _releases(using: str, age: timedelta) -> Purge:
-    database = router.db_for_write(ForcedRelease)
-    _require_database(database)
-    rows = ForcedRelease.objects.using(database)  # a replica may lag behind the deletions
-    old = rows.filter(using=using, at__lt=timezone.now() - age)
-
-    def count() -> Changes:
-        yield "deleted", old.count()
-
-    def run(batch: int) -> Changes:
-        while pks := list(old.order_by("at").values_list("pk", flat=True)[:batch]):
-            yield "deleted", rows.filter(pk__in=pks).delete()[0]
-
-    return Purge(database, count, run)
-
-
 KINDS: Mapping[str, RowKind] = {
     "records": RowKind(_records, ("deleted", "emptied"), days=None),
     "locks": RowKind(_locks, ("deleted",), days=30),
-    "releases": RowKind(_releases, ("deleted",), days=365),
 }
 
 
@@ -134,8 +115,8 @@ class Command(OperatorCommand):
         "older than RETENTION, which keeps their keys, and records that are older than "
         "TOMBSTONE_RETENTION too, also those of requests whose outcome nobody has resolved. "
         "Locks: the rows of locks in a database that ended --days ago, unless their fences are "
-        "still needed. Releases: the records of releases by force that are --days old. Each batch "
-        "is a separate transaction, so the command can be interrupted at any time and run again. "
+        "still needed. Each batch is a separate transaction, so the command can be interrupted at "
+        "any time and run again. "
         f"Exit status: 0 done; {FAILED} a database failed, and the other kinds are done; 2 wrong "
         f"arguments or settings; {INTERRUPTED} interrupted."
     )
@@ -154,7 +135,7 @@ class Command(OperatorCommand):
             "--days",
             type=whole_number(1, 36_500, "days"),
             metavar="N",
-            help=f"with --only locks or releases: keep younger rows (default: {defaults})",
+            help=f"with --only locks: keep younger rows (default: {defaults})",
         )
         add(
             "--batch",
@@ -221,7 +202,7 @@ def _find(using: str, only: list[str] | None, days: int | None) -> dict[str, Pur
         if days and kind.days is None:
             raise UsageError(
                 f"--days does not fit {name}: RETENTION and TOMBSTONE_RETENTION in IDEMPOTENCY say "
-                "how long they are kept. Use --days with --only locks or --only releases."
+                "how long they are kept. Use --days with --only locks."
             )
         try:
             found[name] = kind.find(using, timedelta(days=days or kind.days or 0))
