@@ -46,8 +46,8 @@ def check_views(**_: Any) -> list[CheckMessage]:
 
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
-    E012: locked before django-ninja authenticates the user, or `<user.pk>` or the body read before
-    REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
+    E012: locked before django-ninja authenticates the user, or `<user.pk>` read before REST
+    framework does. W014: a login check inside the lock. W016: a decorator
     outside of the transaction. W017: a middleware with a transaction. W049: a
     template that is locked with two limits.
     E055: a handler that locks what a lock around it holds. W057: If-Match is compared before the

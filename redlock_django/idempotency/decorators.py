@@ -70,7 +70,7 @@ def _pointers(value: Any, name: str) -> tuple[str, ...]:
 def _key(value: Any, name: str) -> KeySource | Callable[..., Any]:
     if callable(value):
         return cast("Callable[..., Any]", value)
-    example = f"{name} must be a place such as 'json:id' or 'header:webhook-id', or a callable"
+    example = f"{name} must be a place such as 'header:webhook-id', or a callable"
     if not isinstance(value, str):
         raise ValueError(f"{example} (request, **kwargs), got {type(value).__name__}")
     try:
@@ -116,7 +116,7 @@ def _check_combination(arguments: Mapping[str, Any]) -> None:
         if name in used:
             raise InvalidRedlock(
                 f"idempotent(): {name} is for keys that a provider sends. Say where they are: "
-                "key='json:id' or key='header:webhook-id'"
+                "key=event_id, a function of the request, or key='header:webhook-id'"
             )
     for name in _NOT_WITH_SCOPE if "scope" in used else ():
         if name in used:
@@ -168,13 +168,12 @@ def idempotent(
     - `on_disconnect` is "finish" (an async view runs to its end) or "cancel".
     - `on_unscoped` "reject" refuses a key that belongs to nobody; "ignore" ignores it.
 
-    For a webhook, `key` is where its sender puts the id of an event: "json:data.id", a path into
-    the JSON of the body, "header:webhook-id", "post:" and "get:" with the name of a field, or a
-    callable `(request, **kwargs)`, which returns it or None. Then `required` is True unless it is
-    given. `scope` is the name of the provider, or a callable that returns it: its ids belong
-    neither to a user nor to a host, and are the same event in any body. `provider_retries`, seconds
-    or a timedelta, is how long the provider sends an event again: `manage.py check` compares it to
-    `retention`.
+    For a webhook, `key` is where its sender puts the id of an event: "header:webhook-id", "get:"
+    with the name of a parameter of the query, or a callable `(request, **kwargs)`, which returns
+    it or None. Then `required` is True unless it is given. `scope` is the name of the provider, or
+    a callable that returns it: its ids belong neither to a user nor to a host, and are the same
+    event in any body. `provider_retries`, seconds or a timedelta, is how long the provider sends an
+    event again: `manage.py check` compares it to `retention`.
 
     Otherwise a key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part

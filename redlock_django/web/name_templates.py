@@ -17,12 +17,10 @@ from django.urls.converters import IntConverter, StringConverter, get_converters
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
 from redlock_django.web.request_values import (
-    BODY_SOURCES,
     SOURCES,
-    RequestValues,
     arequest_user,
-    names_value,
     request_user,
+    request_value,
 )
 from redlock_django.wire.servers.address import nearest
 
@@ -37,21 +35,19 @@ class Template:
     """The rule that makes a resource name: a string with placeholders, or a callable.
 
     `<slug>` and `<int:pk>` are URL kwargs, unchanged or through a Django path converter. The other
-    sources are `<user.pk>`, and `header`, `get`, `post` and `json`, as in `<int:post:order>`,
-    `<uuid:json:a.b>` or, without a converter, `<header:X-Tenant>`. A converter makes one name of
-    all spellings of a value, such as "7" and "07", or refuses them. Values are percent-encoded, so
-    that different values never make the same name. A name over 200 bytes keeps its beginning and
-    ends in a hash of the whole name. `names` are the URL kwargs that the template needs;
-    `needs_request` is whether it also reads the request, and `needs_user` whether it reads the
-    request's user, `needs_body` its body. Templates with the same `identity` make the same names.
-    Raises InvalidRedlock for a malformed string.
+    sources are `<user.pk>`, and `header` and `get`, as in `<int:get:order>` or, without a
+    converter, `<header:X-Tenant>`. A converter makes one name of all spellings of a value, such as
+    "7" and "07", or refuses them. Values are percent-encoded, so that different values never make
+    the same name. A name over 200 bytes keeps its beginning and ends in a hash of the whole name.
+    `names` are the URL kwargs that the template needs; `needs_request` is whether it also reads the
+    request, and `needs_user` whether it reads the request's user. Templates with the same
+    `identity` make the same names. Raises InvalidRedlock for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
         self.names: frozenset[str] = frozenset()
         self.needs_request = True
         self.needs_user = False
-        self.needs_body = False
         self.is_async = inspect.iscoroutinefunction(source)
         self.identity: Hashable
         self._computed: Computed | None = None
@@ -64,7 +60,6 @@ class Template:
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
             self.needs_user = any(s.source == "user" for s in self._slots)
-            self.needs_body = any(s.source in BODY_SOURCES for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
             # A bound method is another object each time; it may be that of an unhashable one.
@@ -144,13 +139,12 @@ class Template:
         self, request: HttpRequest, kwargs: Mapping[str, Any], user: Any
     ) -> Mapping[str, object]:
         """Return the values of the placeholders in one request, by their keys."""
-        of_request = RequestValues(request)
         values = {**kwargs}
         for slot in self._slots:
             if slot.source == "user":
                 values[slot.key] = getattr(user, "pk", None)
             elif slot.source != "url":
-                values[slot.key] = of_request.read(slot.source, slot.name, slot.text)
+                values[slot.key] = request_value(request, slot.source, slot.name, slot.text)
         return values
 
     def _join(self, values: Mapping[str, object]) -> str:
@@ -176,7 +170,7 @@ def resource(template: str, **values: object) -> str:
     """Return the resource name that a view with this template locks.
 
     For tasks, the shell and tests: `resource("order:<int:pk>", pk=7)`. A value for another source
-    is named without its converter: `**{"user.pk": 7, "post:order": 7}`. Raises InvalidRedlock for a
+    is named without its converter: `**{"user.pk": 7, "get:order": 7}`. Raises InvalidRedlock for a
     malformed template and for a missing or unknown value, and BadResource for a value that is empty
     or does not match its converter.
     """
@@ -290,7 +284,7 @@ def _slot(text: str, inner: str) -> Slot:
 
 
 def _request_slot(text: str, inner: str, source: str, name: str, converter: str = "") -> Slot:
-    if not names_value(source, name):
+    if not name:
         raise _malformed(text, f"<{inner}> names nothing to read")
     return Slot(inner, source, name, converter)
 
@@ -328,7 +322,7 @@ def _converted(slot: Slot, value: object) -> str:
     try:
         text = value if isinstance(value, str) else converter.to_url(value)
     except (ValueError, TypeError, AttributeError):
-        text = None  # a type that the converter does not expect, such as a number of a JSON body
+        text = None  # a type that the converter does not expect
     try:
         # A converter of strings returns any value as it is.
         if isinstance(text, str) and _compiled(converter.regex).fullmatch(text):

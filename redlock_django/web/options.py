@@ -151,11 +151,9 @@ class LockOptions:
             )
 
     def check_order(self, view: Callable[..., Any], owner: object = None) -> None:
-        """Raise InvalidRedlock if the lock comes before a framework of the view does its part.
+        """Raise InvalidRedlock if the lock comes before a framework authenticates the user.
 
-        That is authenticating the user, or parsing the body from which a template reads: only the
-        parsers of REST framework decide what the view reads. `owner` is the instance whose method
-        the view is, or None.
+        `owner` is the instance whose method the view is, or None.
         """
         framework = authenticating_framework(view, owner)
         if framework is Framework.NINJA:
@@ -169,12 +167,6 @@ class LockOptions:
                 f"{view_name(view)}: <user.pk> is read before REST framework authenticates the "
                 "user. Put @lock_resource on a handler method or an action of a class with "
                 "redlock_django.contrib.drf.LockAPIMixin"
-            )
-        if framework is Framework.REST_FRAMEWORK and self._needs_body:
-            raise InvalidRedlock(
-                f"{view_name(view)}: the body is read before REST framework parses it, and the "
-                "view may read another value. Put @lock_resource on a handler method or an action "
-                "of a class with redlock_django.contrib.drf.LockAPIMixin, or below @api_view"
             )
 
     def check_kwargs(self, view: Callable[..., Any], kwargs: Collection[str]) -> None:
@@ -205,10 +197,6 @@ class LockOptions:
     @cached_property
     def _url_kwargs(self) -> frozenset[str]:
         return frozenset[str]().union(*(template.names for template in self.templates))
-
-    @cached_property
-    def _needs_body(self) -> bool:
-        return any(template.needs_body for template in self.templates)
 
     def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
         """Return the URL kwargs that templates need beyond `kwargs`, each with its template."""

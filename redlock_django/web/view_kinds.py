@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from asgiref.sync import iscoroutinefunction
-from django.http import HttpRequest
 
 
 class Framework(Enum):
@@ -121,11 +120,6 @@ def may_authenticate(view: Callable[..., Any]) -> bool:
     return class_of(view) is not None or operation_of(view) is not None
 
 
-def is_rest_request(request: object) -> bool:
-    """Return whether a request is the one of REST framework that wraps Django's."""
-    return hasattr(request, "negotiator")
-
-
 def operation_of(view: Any) -> Any:
     """Return the operation of django-ninja whose method `run` a view is, or None.
 
@@ -189,16 +183,6 @@ def ninja_operations(view: Any) -> Iterator[Any]:
         operations = getattr(path, "operations", None)
         if isinstance(operations, list):
             yield from operations
-
-
-def ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | None:
-    """Return the parser of the django-ninja API whose view the request was resolved to."""
-    match = request.resolver_match  # None for a view that is called without a URL
-    for operation in ninja_operations(inspect.unwrap(match.func)) if match else ():
-        if (api := getattr(operation, "api", None)) is not None:
-            parse: Callable[[HttpRequest], object] = api.parser.parse_body
-            return parse
-    return None
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:

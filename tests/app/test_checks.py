@@ -167,9 +167,9 @@ def test_only_a_check_of_the_database_asks_for_its_isolation(
         (path("<int:pk>/", include([path("", HttpResponse)])), "order:<pk>", False),
         (path("", HttpResponse, {"pk": 7}), "order:<pk>", False),
         (path("<slug:shop>/", HttpResponse), "shop:<shop>", False),
-        (path("", HttpResponse), "order:<post:order>", True),
-        (path("", HttpResponse), "order:<int:post:order>", False),
-        (path("", HttpResponse), "order:<json:a.b>:<str:header:X-Tenant>", True),
+        (path("", HttpResponse), "order:<get:order>", True),
+        (path("", HttpResponse), "order:<int:get:order>", False),
+        (path("", HttpResponse), "order:<get:a>:<str:header:X-Tenant>", True),
         (path("", HttpResponse), "user:<user.pk>", False),
     ],
 )

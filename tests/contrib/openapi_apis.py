@@ -47,7 +47,9 @@ locked = lock_resource("order:<int:pk>")
 required = idempotent(required=True, anonymous_scope=everyone)
 early = idempotent(on_in_flight="too-early", anonymous_scope=everyone)
 limited = lock_resource("export", limit=2, status=429, methods=["POST"])
-for_events = idempotent(key="json:id", scope="provider")
+for_events = idempotent(
+    key=lambda request, **_: json.loads(request.body).get("id"), scope="provider"
+)
 
 Paid = inline_serializer("Paid", {"paid": serializers.IntegerField()})
 TooLarge = inline_serializer("TooLarge", {"limit": serializers.IntegerField()})

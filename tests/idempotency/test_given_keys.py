@@ -15,7 +15,7 @@ from django.urls import path
 from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django import IdempotentMixin, idempotent, lock_resource, verified_by
+from redlock_django import IdempotentMixin, idempotent, lock_resource, resource, verified_by
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
@@ -27,6 +27,7 @@ from tests.idempotency.webhook_views import (
     ROWS,
     STRIPE,
     SYNC_ROWS,
+    event_id,
     receive,
     send,
     views_of,
@@ -35,10 +36,9 @@ from tests.idempotency.webhook_views import (
 pytestmark = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
 KEYS: dict[str, Any] = {
-    "json": "json:id",
-    "deep": "json:data.object.id",
+    "callable": event_id,
+    "deep": lambda request, **_: json.loads(request.body)["data"]["object"]["id"],
     "header": "header:webhook-id",
-    "callable": lambda request, **_: json.loads(request.body)["id"],
 }
 
 
@@ -140,7 +140,11 @@ def test_an_event_that_failed_runs_again(site: Site) -> None:
 
 
 def test_the_lock_reads_the_same_request(site: Site, happened: list[str]) -> None:
-    site.serve(once()(lock_resource("sub:<str:json:data.object.id>")(receive)))
+    def subscription(request: HttpRequest, **_: Any) -> str:
+        number = json.loads(request.body)["data"]["object"]["id"]
+        return resource("sub:<str:number>", number=number)
+
+    site.serve(once()(lock_resource(subscription)(receive)))
     happened.clear()
     assert [send().status_code for _ in range(2)] == [200, 200]
     assert happened == ["lock", "lock", "BEGIN", "guard", "COMMIT", "release", "release"]
@@ -150,7 +154,7 @@ def test_each_provider_has_ids_of_its_own(site: Site, urls: Urls) -> None:
     def provider(request: HttpRequest, name: str) -> str:
         return name
 
-    view = idempotent(key="json:id", scope=provider)(receive)
+    view = idempotent(key=event_id, scope=provider)(receive)
     urls(path("hooks/<slug:name>/", view))
     answers = [send(url=f"/hooks/{name}/").json()["orders"] for name in ("a", "b", "a", "b")]
     assert answers == [1, 2, 1, 2]
@@ -184,7 +188,7 @@ def test_a_tenant_has_events_of_its_own(site: Site) -> None:
 def test_without_a_scope_a_key_belongs_to_its_user(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.serve(idempotent(key="json:id")(make_order))
+    site.serve(idempotent(key=event_id)(make_order))
     assert [site.post(None, data={"id": "k"}).status_code for _ in range(2)] == [201, 201]
     assert orders() == 1
     changed = site.post(None, data={"id": "k", "total": 2})
@@ -247,19 +251,19 @@ def test_an_administrator_finds_the_record_of_an_event(site: Site) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"key": "id"}, "key must be a place such as 'json:id'.*unknown source 'id'"),
-        ({"key": "jsn:id"}, "unknown source 'jsn', did you mean 'json'"),
-        ({"key": "json:"}, "'json:' names nothing to read"),
-        ({"key": "json:a..b"}, "'json:a..b' names nothing to read"),
-        ({"key": "<str:json:id>"}, "unknown source '<str'"),
+        ({"key": "id"}, "key must be a place such as 'header:webhook-id'.*unknown source 'id'"),
+        ({"key": "headr:id"}, "unknown source 'headr', did you mean 'header'"),
+        ({"key": "json:id"}, "unknown source 'json'"),
+        ({"key": "header:"}, "'header:' names nothing to read"),
+        ({"key": "<str:get:id>"}, "unknown source '<str'"),
         ({"key": 7}, "key must be a place .*got int"),
-        ({"key": "json:id", "scope": ""}, "scope must be a string such as 'stripe'"),
-        ({"key": "json:id", "provider_retries": -1}, "provider_retries must be at least 0"),
-        ({"scope": "stripe"}, "scope is for keys that a provider sends.*key='json:id'"),
+        ({"key": event_id, "scope": ""}, "scope must be a string such as 'stripe'"),
+        ({"key": event_id, "provider_retries": -1}, "provider_retries must be at least 0"),
+        ({"scope": "stripe"}, "scope is for keys that a provider sends.*key=event_id"),
         ({"provider_retries": 9}, "provider_retries is for keys that a provider sends"),
-        ({"key": "json:id", "scope": "s", "ignore": ["/at"]}, "ignore has no effect with scope"),
+        ({"key": event_id, "scope": "s", "ignore": ["/at"]}, "ignore has no effect with scope"),
         (
-            {"key": "json:id", "scope": "s", "anonymous_scope": lambda request, **_: "all"},
+            {"key": event_id, "scope": "s", "anonymous_scope": lambda request, **_: "all"},
             "anonymous_scope has no effect with scope",
         ),
         ({"wait": 5, "on_in_flight": "conflict"}, "'conflict', which answers at once"),
@@ -274,7 +278,7 @@ def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], messa
 
 def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Settings) -> None:
     urls(path("", views_of(**STRIPE)["function"]))  # csrf_exempt is between them
-    rule = {"path": "", "key": "sub:<str:json:data.object.id>"}
+    rule = {"path": "", "key": "sub:<str:get:number>"}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     with pytest.raises(InvalidRedlock, match="Put @idempotent directly below @lock_resource"):
@@ -299,7 +303,7 @@ def test_a_retention_shorter_than_the_retries_is_warned_of(site: Site) -> None:
 
     class Hook(IdempotentMixin, View):
         idempotent_options = {  # noqa: RUF012
-            "key": "json:id", "scope": "stripe", "provider_retries": 9, "retention": 5,
+            "key": event_id, "scope": "stripe", "provider_retries": 9, "retention": 5,
         }  # fmt: skip
 
         def post(self, request: HttpRequest) -> HttpResponse:
@@ -326,5 +330,5 @@ def test_two_views_with_one_scope_are_warned_of(site: Site, urls: Urls) -> None:
 
 def test_the_settings_of_a_view_can_be_read(site: Site) -> None:
     options = once(provider_retries=9)(make_order).idempotent_options
-    assert (str(options.key), options.scope, options.provider_retries) == ("json:id", "stripe", 9)
+    assert (options.key, options.scope, options.provider_retries) == (event_id, "stripe", 9)
     assert options.settings().required

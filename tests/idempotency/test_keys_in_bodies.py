@@ -1,4 +1,4 @@
-"""The body of a webhook, in which its key is: read as the view reads it, or refused."""
+"""The key of a webhook in its body or in a header: refused if it cannot be a key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from typing import Any, ClassVar
 import pytest
 from django.core.files.uploadhandler import MemoryFileUploadHandler
 from django.db import connection
+from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 from pytest_django import Settings
 
 from redlock_django import idempotent
 from tests.idempotency.conftest import Site, make_order, orders
-from tests.idempotency.webhook_views import EVENT, JSON, STRIPE, receive, send, views_of
+from tests.idempotency.webhook_views import (
+    EVENT,
+    JSON,
+    STRIPE,
+    event_id,
+    receive,
+    send,
+    views_of,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,40 +39,25 @@ def once(**options: Any) -> Any:
     return idempotent(**STRIPE, **options)
 
 
-BAD: dict[str, tuple[bytes, dict[str, Any]]] = {
-    "an object": (b'{"id": {}}', {}),
-    "a list": (b'{"id": ["evt_1"]}', {}),
-    "a float": (b'{"id": 1.0}', {}),
-    "true": (b'{"id": true}', {}),
-    "an empty string": (b'{"id": ""}', {}),
-    "spaces": (b'{"id": "  "}', {}),
-    "a long string": (json.dumps({"id": "x" * 256}).encode(), {}),
-    "a line end": (b'{"id": "evt_1\\n"}', {}),
-    "a lone surrogate": (b'{"id": "\\ud800"}', {}),
-    "twice": (b'{"id": "evt_1", "id": "evt_2"}', {}),
-    "twice, deeper": (b'{"id": "evt_1", "a": [{"b": 1, "b": 2}]}', {}),
-    "no JSON": (b"evt_1", {}),
-    "a list of events": (b'[{"id": "evt_1"}]', {}),
-    "too deep": (b'{"id": "evt_1", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", {}),
-    "too large": (b'{"id": "evt_1", "a": "' + b"x" * 1_000_000 + b'"}', {}),
-    "a BOM": (b'\xef\xbb\xbf{"id": "evt_1"}', {}),
-    "latin-1": (b'{"id": "evt_1", "a": "\xe9"}', {}),
-    "another type": (b'{"id": "evt_1"}', {"content_type": "text/plain"}),
-    "another charset": (b'{"id": "evt_1"}', {"content_type": f"{JSON}; charset=utf-16"}),
+BAD = {
+    "an empty string": "",
+    "spaces": "  ",
+    "a long string": "x" * 256,
+    "a line end": "evt_1\n",
+    "a lone surrogate": "\ud800",
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("required", [True, False])
-def test_a_body_that_could_be_read_in_two_ways_is_refused(
+def test_an_id_that_cannot_be_a_key_is_refused(
     site: Site, caplog: pytest.LogCaptureFixture, name: str, required: bool
 ) -> None:
     site.serve(once(required=required)(make_order))
-    body, options = BAD[name]
-    refused = send(body, **options)
+    refused = send({"id": BAD[name]})
     assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-invalid")
     assert orders() == 0
-    assert "make_order refused a request for json:id: " in caplog.text
+    assert "make_order refused a request for its key: " in caplog.text
     assert "evt_1" not in caplog.text
 
 
@@ -72,7 +66,7 @@ def test_a_key_that_is_missing(site: Site, caplog: pytest.LogCaptureFixture, bod
     site.serve(once()(make_order))
     refused = send(body)
     assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-missing")
-    assert "make_order refused a request for json:id: it has no key" in caplog.text
+    assert "make_order refused a request for its key: it has no key" in caplog.text
     assert orders() == 0
     site.serve(once(required=False)(make_order))
     assert [send(body).status_code for _ in range(2)] == [201, 201]
@@ -88,23 +82,19 @@ def test_a_header_that_is_repeated_or_missing(site: Site) -> None:
     assert orders() == 2  # an id is not unquoted, as an Idempotency-Key is
 
 
-def test_a_number_is_a_key(site: Site) -> None:
-    site.serve(once()(receive))
-    assert [send({"id": n}).json()["orders"] for n in (7, 8, 7)] == [1, 2, 1]
-
-
 def test_a_field_of_a_form(site: Site) -> None:
-    site.serve(idempotent(key="post:MessageSid", scope="sms")(make_order))
+    def message(request: HttpRequest, **_: Any) -> Any:
+        return request.POST.get("MessageSid")
+
+    site.serve(idempotent(key=message, scope="sms")(make_order))
     form = "application/x-www-form-urlencoded"
     assert send(b"MessageSid=1&Body=a", content_type=form).status_code == 201
     assert send(b"MessageSid=1&Body=b", content_type=form)["Idempotent-Replayed"] == "true"
-    twice = send(b"MessageSid=1&MessageSid=2", content_type=form)
-    assert twice.json()["code"] == "idempotency-key-invalid"
     assert orders() == 1
 
 
-@pytest.mark.parametrize("key", ["json:id", "header:webhook-id"])
-def test_half_a_body_is_refused_and_the_retry_runs(site: Site, key: str) -> None:
+@pytest.mark.parametrize("key", [event_id, "header:webhook-id"])
+def test_half_a_body_is_refused_and_the_retry_runs(site: Site, key: Any) -> None:
     site.serve(idempotent(key=key, scope="stripe")(receive))
     whole = json.dumps(EVENT).encode()
     sent: Any = {"wsgi.input": BytesIO(whole[:9]), "CONTENT_LENGTH": str(len(whole))}

@@ -37,13 +37,13 @@ from redlock_django.models import IdempotencyRecord
 from tests.app.checking import found
 from tests.app.conftest import MEMORY, instance
 from tests.idempotency.conftest import Site, make_order, orders
-from tests.idempotency.webhook_views import ROWS, areceive, receive, views_of
+from tests.idempotency.webhook_views import ROWS, areceive, event_id, receive, views_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
 JSON = "application/json"
 EVENT = {"id": "evt_1"}
-STRIPE: dict[str, Any] = {"key": "json:id", "scope": "stripe"}
+STRIPE: dict[str, Any] = {"key": event_id, "scope": "stripe"}
 once = idempotent(**STRIPE)
 locked = lock_resource("order:7")
 
@@ -381,7 +381,7 @@ VERIFIED: dict[str, Any] = {
     "a decorator of the site": csrf_exempt(of_the_site(once(receive))),
     "a login": csrf_exempt(login_required(once(receive))),
     "with CSRF protection": once(receive),
-    "the key of a user": csrf_exempt(idempotent(key="json:id")(receive)),
+    "the key of a user": csrf_exempt(idempotent(key=event_id)(receive)),
     "no key of a sender": csrf_exempt(idempotent(receive)),
     "class": Signed.as_view(),
     "partial": csrf_exempt(partial(verified(once(receive)))),

@@ -29,6 +29,7 @@ from testproject.shop.models import Order
 from tests.app.checking import found
 from tests.idempotency.conftest import Site
 from tests.idempotency.test_databases import ALIAS, database
+from tests.idempotency.webhook_views import event_id
 from tests.test_documents import ROOT
 
 __all__ = ["database"]
@@ -348,7 +349,7 @@ def test_one_event_one_millisecond_apart_takes_effect_once(
     options: Any = {"on_in_flight": on_in_flight}
     if on_in_flight == "wait":
         options["wait"] = 60
-    urls(path("", csrf_exempt(idempotent(key="json:id", scope="stripe", **options)(hook))))
+    urls(path("", csrf_exempt(idempotent(key=event_id, scope="stripe", **options)(hook))))
     answers: list[tuple[int, str]] = []
     others = threading.Event()
 
@@ -373,5 +374,5 @@ def test_one_event_one_millisecond_apart_takes_effect_once(
     refused = {"conflict": 409, "too-early": 425, "wait": 200}[on_in_flight]
     assert sorted(status for status, _ in answers) == [200, refused]
     assert Order.objects.using(ALIAS).count() == 1
-    again = idempotent(key="json:id", scope="stripe")(hook)(request(json.dumps(event()).encode()))
+    again = idempotent(key=event_id, scope="stripe")(hook)(request(json.dumps(event()).encode()))
     assert again["Idempotent-Replayed"] == "true"

@@ -24,8 +24,15 @@ from testproject.shop.models import Order
 Decorator = Callable[[Any], Any]
 JSON = "application/json"
 EVENT: dict[str, Any] = {"id": "evt_1", "data": {"object": {"id": "sub_7"}}}
-STRIPE: dict[str, Any] = {"key": "json:id", "scope": "stripe"}
 _number = count()  # older versions of django-ninja want a namespace for each API
+
+
+def event_id(request: HttpRequest, **_: Any) -> Any:
+    """Return the id in the body of an event."""
+    return json.loads(request.body).get("id")
+
+
+STRIPE: dict[str, Any] = {"key": event_id, "scope": "stripe"}
 
 
 def receive(request: HttpRequest, **_: Any) -> HttpResponse:

@@ -30,7 +30,7 @@ from redlock_django.idempotency.key import (
 )
 from redlock_django.idempotency.placement import check_placement
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.web.request_values import RequestValues, check_body_is_complete
+from redlock_django.web.request_values import check_body_is_complete, request_value
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ class ClaimReader:
             self._log_refusal("the value is empty, too long or not printable")
             raise
 
-    def _value_at(self, place: KeySource) -> str | int | None:
+    def _value_at(self, place: KeySource) -> str | None:
         """Return the value in the request; raise KeyInvalid if it may be read in two ways."""
         try:
-            return RequestValues(self._call.request).read(*place)
+            return request_value(self._request, *place)
         except BadResource as error:
             self._log_refusal(str(error))
             raise KeyInvalid from None
