@@ -23,6 +23,7 @@ from django.db import connections
 from hypothesis import HealthCheck, settings
 
 from redlock_django.backends.database.settings import _new_temporary_file
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.conf.settings import check_installed
 from redlock_django.idempotency.flow import attempt
 from redlock_django.locking import events, leader, registry
@@ -207,6 +208,7 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     """
     yield
     locks.close()
+    MemoryBackend.passed = 0.0
     rules.remove()
     counters._reset()
     _waiting._reset()
