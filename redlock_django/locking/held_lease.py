@@ -48,7 +48,8 @@ class HeldLease:
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     `released_at` is the moment at which its release began. `handed` is the lease that its holder
-    has handed on to the client with a ticket.
+    has handed on to the client with a ticket. `is_released_again` is True if an extension ended
+    after the release had begun: it was followed by another release, which may have come first.
 
     Attributes that most leases never need are in the class, or made when they are needed.
     """
@@ -65,6 +66,7 @@ class HeldLease:
     context: contextvars.Context | None = None
     handed: Lease | None = None
     is_handing_on = False
+    is_released_again = False
 
     def __init__(
         self,
@@ -160,12 +162,16 @@ class HeldLease:
         """Return the seconds until the lease expires; at 0, report it as lost."""
         if self.released or self.loss_reason or self.forks != locks.forks:
             return 0.0
-        if self.backend.voided(self.lease):
+        # The clock first: a lease that another thread extends from here on is held. Everywhere in
+        # this file, a moment is read before the deadline that it is compared with.
+        now = self.backend.clock()
+        lease = self.lease
+        if self.backend.voided(lease):
             self.mark_lost(self.backend.void_reason)
             return 0.0
-        left = self.lease.until - self.backend.clock()
+        left = lease.until - now
         if left <= 0:
-            at_max_hold = self.lease.until >= self.hold_until - self.ttl * 0.02 - 0.01
+            at_max_hold = lease.until >= self.hold_until - self.ttl * 0.02 - 0.01
             self.mark_lost(
                 "MAX_HOLD was reached" if at_max_hold and self.renew else "its lease expired"
             )
@@ -205,18 +211,18 @@ class HeldLease:
         masters = self.backend.servers_are_masters
         self.mark_lost("a majority of the masters lost it" if masters else "the store lost it")
 
-    def mark_released(self, left: float) -> None:
-        """Note that the holder releases the lease, `left` seconds before its end; stop renewing."""
+    def mark_released(self, moment: float = 0.0) -> None:
+        """Note that the holder releases the lease; stop renewing. `moment` is 0 if it was lost."""
         self.released = True
         self.context = None
-        if left:
-            self.released_at = self.lease.until - left
+        if moment:
+            self.released_at = moment
 
     def begin_release(self, resources: Iterable[str]) -> bool:
         """Stop renewing; return whether a release is to be sent. May be called repeatedly."""
-        left = self.seconds_left()  # reports the loss if it has expired
-        if left:
-            self.mark_released(left)
+        now = self.backend.clock()
+        if self.seconds_left():  # reports the loss if it has expired
+            self.mark_released(now)
             return True
         if self.inherited:
             names = ", ".join(resources)
@@ -224,7 +230,7 @@ class HeldLease:
             return False
         if self.loss_reason and not self.released:
             events.released_late(self)
-        self.mark_released(0.0)
+        self.mark_released()
         return False
 
     def repeat_release(self, error: BaseException, resources: Iterable[str]) -> None:
@@ -240,10 +246,16 @@ class HeldLease:
             events.released(self, None)
         raise error
 
-    def report_late_release(self) -> None:
-        """Report that the store had lost the lease when the release arrived."""
+    def was_forgotten(self, freed: bool | None) -> bool:
+        """Report it if the store had lost the lease when the release arrived; return whether.
+
+        `freed` is the answer of the store to the release.
+        """
+        if freed is not False or self.is_released_again:
+            return False
         self.mark_forgotten()
         events.released_late(self)
+        return True
 
     @contextmanager
     def handing_on(self) -> Iterator[None]:
@@ -263,9 +275,8 @@ class HeldLease:
 
     def mark_handed_on(self, handed: Lease) -> None:
         """Note that another client may take the lease: this process does not hold it any more."""
-        left = max(0.0, self.lease.until - self.backend.clock())
         self.handed = handed
-        self.mark_released(left)
+        self.mark_released(self.backend.clock())
         events.released(self, None)
 
     def guard_handed(self, resources: Iterable[str], *, ask: bool) -> None:
@@ -288,10 +299,12 @@ class HeldLease:
 
     def next_check(self) -> float:
         """Return when to extend the lease or to look whether it expired, by the backend's clock."""
+        now = self.backend.clock()
         if self.is_handing_on:
-            return self.backend.clock() + HANDING_ON
-        plan = self._next_extension()
-        return self.lease.until if plan is None else plan[0]
+            return now + HANDING_ON
+        lease = self.lease
+        plan = self._next_extension(lease, now)
+        return lease.until if plan is None else plan[0]
 
     def check_extension(self, ttl: float, resources: Iterable[str]) -> float:
         """Return the TTL to extend by, up to MAX_HOLD; raise LockLost if that was reached."""
@@ -301,17 +314,21 @@ class HeldLease:
             self.ensure_held(resources)
         return min(ttl, left)
 
+    # An extension that came too late, while another one did not, says nothing: it is repeated.
+
     def extend(self, ttl: float) -> LeaseState:
         """Extend the lease, and return the verdict of the store."""
-        state, lease = self.backend.extend(self.lease, ttl)
-        self.apply_extension(state, lease)
-        return state
+        while True:
+            state, lease = self.backend.extend(self.lease, ttl)
+            if self.apply_extension(state, lease):
+                return state
 
     async def aextend(self, ttl: float) -> LeaseState:
         """Extend as `extend` does, on the running loop."""
-        state, lease = await self.backend.aextend(self.lease, ttl)
-        self.apply_extension(state, lease)
-        return state
+        while True:
+            state, lease = await self.backend.aextend(self.lease, ttl)
+            if self.apply_extension(state, lease):
+                return state
 
     # To ask the store, the lease is extended to the deadline that it has. On a master that has the
     # lock this changes nothing, and the store needs no other command.
@@ -340,49 +357,50 @@ class HeldLease:
         if (ttl := self.due_ttl()) is not None:
             await self.aextend(ttl)
 
-    def apply_extension(self, state: LeaseState, lease: Lease) -> None:
-        """Take over the result of an extension, which may have overlapped with others."""
+    def apply_extension(self, state: LeaseState, lease: Lease) -> bool:
+        """Take over the result of an extension, which may have overlapped with others.
+
+        Returns False if it came too late, and another one did not.
+        """
+        now = self.backend.clock()
         merging: threading.Lock = vars(self).setdefault("_merging", threading.Lock())
         with merging:
             self.lease = merged = self.backend.merged(self.lease, lease)
         if self.ended:
             # The extension may have been sent after the release, and have set the lock again.
+            self.is_released_again = True
             self.backend.post_release(merged)
-            return
+            return True
         if self.is_handing_on:
-            return
-        now = self.backend.clock()
+            return True
         if state is LeaseState.RENEWED:
             self.confirmed_at = lease.started
         expired = now >= lease.until
         if state is LeaseState.LOST and expired and now < merged.until:
-            state = LeaseState.UNKNOWN  # this extension came too late, another one did not
+            self.state = LeaseState.UNKNOWN
+            return False
         self.state = state
         if state is LeaseState.LOST:
             if expired:
                 self.mark_lost("its lease expired")
             else:
                 self.mark_forgotten()
+        return True
 
-    def _next_extension(self) -> tuple[float, float] | None:
+    def _next_extension(self, lease: Lease, now: float) -> tuple[float, float] | None:
         if not self.renew:
             return None
         return next_extension(
-            self.lease,
-            self.backend.clock(),
-            ttl=self.ttl,
-            hold_until=self.hold_until,
-            state=self.state,
+            lease, now, ttl=self.ttl, hold_until=self.hold_until, state=self.state
         )
 
     def due_ttl(self) -> float | None:
         """Return the TTL to extend by now; None if it is too early or the lease has ended."""
         if self.is_handing_on or not self.seconds_left():
             return None
-        plan = self._next_extension()
+        now = self.backend.clock()
+        plan = self._next_extension(self.lease, now)
         # After an extension without a result the plan counts from now: no need to wait again.
-        if plan is None or (
-            self.state is LeaseState.RENEWED and plan[0] > self.backend.clock() + 0.001
-        ):
+        if plan is None or (self.state is LeaseState.RENEWED and plan[0] > now + 0.001):
             return None
         return plan[1]

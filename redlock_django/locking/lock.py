@@ -379,9 +379,7 @@ class Lock:
         except BaseException as error:  # noqa: BLE001 - raised by `repeat_release`
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
-        if freed is False:
-            held_lease.report_late_release()
-        else:
+        if not held_lease.was_forgotten(freed):
             events.released(held_lease, freed)
         return bool(freed)
 
@@ -401,9 +399,7 @@ class Lock:
         except BaseException as error:  # noqa: BLE001 - raised by `repeat_release`
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
-        if freed is False:
-            held_lease.report_late_release()
-        else:
+        if not held_lease.was_forgotten(freed):
             await events.areleased(held_lease, freed)
         return bool(freed)
 

@@ -1,0 +1,245 @@
+"""A lease that another caller extends at any moment of a method is not reported as lost.
+
+The clock passes the deadline from before the extension at the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+
+from redlock_django import leader, lock, lock_resource, locks
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.locking import (
+    held_lease,
+    registry,
+)
+from redlock_django.locking import (
+    leader as leader_module,
+)
+from redlock_django.locking import (
+    lock as lock_module,
+)
+from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lock import Lock
+from redlock_django.locking.renewal import renewal_service
+from redlock_django.locking.transactions import open_transactions
+from redlock_django.signals import lock_lost
+from tests.app.conftest import MEMORY
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+R = "order:1"
+TTL, DUE, LATER = 9.0, 6.0, 5.0
+FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
+READERS = {
+    module.__file__
+    for module in (held_lease, leader_module, lock_module, registry, open_transactions)
+}
+
+pytestmark = [
+    pytest.mark.usefixtures("no_renewals"),
+    pytest.mark.django_db(transaction=True),
+]
+
+
+class Meanwhile:
+    """Another caller of a lock, which extends it once: at the step `at` of what runs in `steps`."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.now = 1_000_000.0
+        self.at = self.ended_at = 0
+        self.step = -1  # of the block `steps`; -1 outside
+        self.traced = False
+        self.lease: HeldLease | None = None
+        self.lost: list[str] = []
+        backend.now = self._read
+        backend.time = lambda: round(self.now * 1_000_000)
+        lock_lost.connect(self._note)
+
+    def _note(self, **arguments: Any) -> None:
+        self.lost.append(arguments["reason"])
+
+    @contextmanager
+    def steps(self, held: HeldLease, *, traced: bool) -> Iterator[None]:
+        """Count each read of the clock as a step or, if `traced`, each instruction of a reader."""
+        self.lease = held
+        self.now += DUE
+        self.step = 0
+        self.traced = traced
+        before = sys.gettrace()
+        try:
+            if traced:
+                sys.settrace(self._trace)
+            yield
+        finally:
+            sys.settrace(before)
+            self.ended_at, self.step = self.step, -1
+
+    def _read(self) -> float:
+        if not self.traced:
+            self._count()
+        return self.now
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in READERS:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and self.traced:
+            self._count()
+        return self._trace
+
+    def _count(self) -> None:
+        if self.step < 0:
+            return
+        self.step += 1
+        if self.step == self.at + 1:
+            step, self.step = self.step, -1
+            assert self.lease is not None
+            merging = vars(self.lease).get("_merging")
+            if merging is None or not merging.locked():  # else it has to wait
+                before = sys.gettrace()
+                sys.settrace(None)
+                self.lease.extend(TTL)
+                sys.settrace(before)
+                self.now += LATER
+            self.step = step
+
+
+@pytest.fixture
+def meanwhile(settings: Settings) -> Iterator[Meanwhile]:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": TTL}}
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    other = Meanwhile(backend)
+    yield other
+    lock_lost.disconnect(other._note)
+
+
+def _lease(held: Lock) -> HeldLease:
+    assert held._held_lease is not None
+    return held._held_lease
+
+
+def _is_locked(held: Lock) -> None:
+    assert held.locked
+
+
+def _has_time(held: Lock) -> None:
+    assert held.remaining() > 0
+
+
+def _inner(held: Lock) -> None:
+    lock(R, reentrant=True).acquire().release()
+
+
+def _renewed(held: Lock) -> None:
+    renewal_service._check_due([_lease(held)])
+
+
+def _checked_in_time(held: Lock) -> None:
+    assert _lease(held).next_check() < _lease(held).lease.until
+
+
+def _listed(held: Lock) -> None:
+    assert registry.held_leases(R) == [_lease(held)]
+
+
+def _released(held: Lock) -> None:
+    held.release()
+
+
+METHODS: dict[str, Callable[[Lock], Any]] = {
+    "locked": _is_locked,
+    "remaining": _has_time,
+    "ensure_held": Lock.ensure_held,
+    "verify": Lock.verify,
+    "averify": lambda held: asyncio.run(held.averify()),
+    "guard": Lock.guard,
+    "extend": Lock.extend,
+    "aextend": lambda held: asyncio.run(held.aextend()),
+    "release": _released,
+    "an inner lock": _inner,
+    "the renewal": _renewed,
+    "the next check": _checked_in_time,
+    "held_leases": _listed,
+}
+
+
+def method(call: Callable[[Lock], Any]) -> Callable[[Meanwhile, bool], None]:
+    def run(meanwhile: Meanwhile, traced: bool) -> None:
+        held = lock(R, renew=True).acquire()
+        with meanwhile.steps(_lease(held), traced=traced):
+            call(held)
+        if call is not _released:
+            held.ensure_held()
+            held.release()
+
+    return run
+
+
+def a_block(meanwhile: Meanwhile, traced: bool) -> None:
+    held = lock(R).__enter__()
+    with meanwhile.steps(_lease(held), traced=traced):
+        held.__exit__(None, None, None)
+
+
+def a_commit(meanwhile: Meanwhile, traced: bool) -> None:
+    held = lock(R, renew=True).acquire()
+    with meanwhile.steps(_lease(held), traced=traced), transaction.atomic():
+        held.release()
+
+
+def a_term(meanwhile: Meanwhile, traced: bool) -> None:
+    with leader(R) as term, meanwhile.steps(_lease(term._lock), traced=traced):
+        assert term.leads
+        assert term.remaining() > 0
+        term.ensure_held()
+
+
+def a_view(meanwhile: Meanwhile, traced: bool) -> None:
+    steps = []
+
+    @lock_resource(R)
+    def view(request: HttpRequest) -> HttpResponse:
+        steps.append(meanwhile.steps(*registry.held_leases(R), traced=traced))
+        steps[0].__enter__()
+        return HttpResponse()
+
+    try:
+        assert view(RequestFactory().post("/")).status_code == 200
+    finally:
+        steps[0].__exit__(None, None, None)
+
+
+CALLERS = {
+    **{name: method(call) for name, call in METHODS.items()},
+    "a block": a_block,
+    "COMMIT": a_commit,
+    "a term": a_term,
+    "a view": a_view,
+}
+
+
+@pytest.mark.parametrize("call", CALLERS.values(), ids=list(CALLERS))
+@pytest.mark.parametrize("traced", [False, True], ids=["clock", "instruction"])
+def test_a_lease_that_is_extended_meanwhile_is_not_lost(
+    meanwhile: Meanwhile, call: Callable[[Meanwhile, bool], None], traced: bool
+) -> None:
+    while True:
+        call(meanwhile, traced)
+        assert meanwhile.lost == [], f"at step {meanwhile.at}"
+        if meanwhile.ended_at <= meanwhile.at:
+            break
+        meanwhile.at += 1
+    assert meanwhile.at > 0
