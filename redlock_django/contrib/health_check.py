@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from redlock_django.operate.health import (
     QuorumHealth,
@@ -14,7 +13,6 @@ from redlock_django.operate.health import (
     master_status,
     server_word,
 )
-from redlock_django.operate.inspection import held_locks
 
 try:
     from health_check.base import HealthCheck
@@ -36,14 +34,11 @@ class Redlock(HealthCheck):
     Locks do not suffer from a minority that cannot be counted, so it is reported only with `warn`.
     Use `warn` for monitoring, not for a load balancer: the package answers a warning with 500, too.
     The page of a health check is often public, so the names of the masters and their faults are
-    logged, and shown there only with `details`. With `leader`, a name, fail if no process leads
-    under it; otherwise log which one leads, and since when.
+    only logged.
     """
 
     using: str = "default"
     warn: bool = False
-    details: bool = False
-    leader: str = ""
 
     async def run(self) -> None:
         """Ask the masters. Raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
@@ -56,32 +51,11 @@ class Redlock(HealthCheck):
             raise ServiceUnavailable(self._text(f"{counted(quorum, word)}{must}", bad))
         if bad and self.warn:
             raise ServiceWarning(self._text(f"{counted(quorum, word)}, which is enough", bad))
-        if self.leader:
-            await asyncio.to_thread(self._check_leader)
-
-    def _check_leader(self) -> None:
-        found = [
-            one
-            for one in held_locks(self.using, prefix=self.leader).locks
-            if one.resource == self.leader and one.has_quorum
-        ]
-        if not found:
-            raise ServiceUnavailable(f"no process leads under the name {self.leader!r}")
-        holder, since = found[0].holder, found[0].since
-        began = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds") if since else "?"
-        logger.info(
-            "health check: %s is led by %s:%s since %s",
-            self.leader,
-            holder.get("host", "?"),
-            holder.get("pid", "?"),
-            began,
-            extra={"using": self.using},
-        )
 
     def _text(self, summary: str, bad: list[ServerHealth]) -> str:
         reasons = _reasons(bad)
         logger.warning("health check: %s: %s", summary, reasons, extra={"using": self.using})
-        return f"{summary}: {reasons}" if self.details else summary
+        return summary
 
 
 def _reasons(bad: list[ServerHealth]) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import wraps
 from typing import Any
 
-from redlock_django.contrib.openapi import Described, complete
-from redlock_django.contrib.possible_answers import Options, options_of, possible_answers
-from redlock_django.web.rules import RuledView, ruled_views
-from redlock_django.web.view_kinds import ninja_operations
+from redlock_django.contrib.openapi import complete
 
 try:
     from ninja import NinjaAPI
@@ -32,37 +28,20 @@ def complete_schema(api: NinjaAPI) -> NinjaAPI:
     @wraps(original)
     def get_openapi_schema(**arguments: Any) -> OpenAPISchema:
         schema = original(**arguments)
-        complete(schema, _described(api, schema.path_prefix))
+        complete(schema, _OperationFunctions(api, schema.path_prefix)["paths"])
         return schema
 
     api.get_openapi_schema = get_openapi_schema  # type: ignore[method-assign]
     return api
 
 
-class _Operations(OpenAPISchema):
-    """The operations of an API in place of what describes them, by path and method."""
+class _OperationFunctions(OpenAPISchema):
+    """The functions that answer operations, in place of what describes them."""
 
     def methods(self, operations: list[Any]) -> dict[str, Any]:
-        """Return the operation of each method."""
-        return {method: operation for operation in operations for method in operation.methods}
-
-    def get_components(self) -> dict[str, Any]:
-        """Return nothing: there are no components."""
-        return {}
-
-
-def _described(api: NinjaAPI, path_prefix: str) -> Iterator[Described]:
-    ruled = ruled_views()
-    for path, methods in _Operations(api, path_prefix)["paths"].items():
-        for method, operation in methods.items():
-            answers = possible_answers(_options(operation, ruled), method)
-            if answers is not None:
-                yield Described(path, method, answers)
-
-
-def _options(operation: Any, ruled: list[RuledView]) -> Iterator[Options]:
-    """Yield the options of rules, of `@decorate_view`, and of the function."""
-    for one in ruled:
-        if any(operation is other for other in ninja_operations(one.view)):
-            yield from options_of(one.locked)
-    yield from options_of(vars(operation).get("run"), operation.view_func)
+        """Return `@decorate_view`, and the function of the operation, by method."""
+        return {
+            method.lower(): [vars(operation).get("run"), operation.view_func]
+            for operation in operations
+            for method in operation.methods
+        }

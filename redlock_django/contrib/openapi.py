@@ -1,59 +1,61 @@
-"""OpenAPI: the objects that describe what `possible_answers` finds, added to a schema.
+"""OpenAPI: what locked and idempotent operations read, and answer instead of their view.
 
-`contrib.spectacular` and `contrib.ninja` find the operations of their framework. What the site has
-described itself is kept.
+`contrib.spectacular` and `contrib.ninja` find the functions that answer the operations of their
+framework. What the site has described itself is kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
+from django.conf import settings
 from django.utils.translation import gettext
 
-from redlock_django.contrib.possible_answers import PossibleAnswers
+from redlock_django import exceptions as errors
 from redlock_django.idempotency.key import BARE_KEY, LONGEST
-from redlock_django.idempotency.settings import IdempotencySettings
-from redlock_django.web.answers import Problem
+from redlock_django.idempotency.registration import REFUSALS
+from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
+from redlock_django.locking.services import locks
+from redlock_django.web.answers import Problem, problem_type_of_class
+from redlock_django.web.options import LockOptions
 
-_PROBLEM = "application/problem+json"
+_Errors = Iterator[tuple[type[errors.RedlockError], int | None]]
+"""Errors of which a view answers some request, and the HTTP status if it is a setting."""
 _COMPONENTS = "#/components/schemas/RedlockProblem"
 """The beginning of the references to the components of this module; a status follows."""
-
 _PYTHON_ONLY = re.compile(r"\(\?[^:=!<]|\(\?<[^=!]|\\[AZaUN]|[*+?}]\+")
 """Syntax that Python's regular expressions have, and those of ECMAScript and OpenAPI do not."""
+_BOOLEAN, _STRING = {"type": "boolean"}, {"type": "string"}
+_REPLAYED = {
+    "description": "For a request with a key: whether this is the recorded response to an earlier "
+    "request with the key.",
+    "schema": _BOOLEAN,
+}
+_RETRY_AFTER = {
+    "description": "The seconds after which the same request may be sent again, if that is known.",
+    "schema": {"type": "integer", "minimum": 1},
+}
 
-_BOOLEAN = {"type": "boolean"}
-_STRING = {"type": "string"}
 
-
-class Described(NamedTuple):
-    """An operation of a schema, by its path and its HTTP method, and what it may answer."""
-
-    path: str
-    method: str
-    answers: PossibleAnswers
-
-
-def complete(schema: dict[str, Any], described: Iterable[Described]) -> None:
+def complete(schema: dict[str, Any], functions: Mapping[str, Mapping[str, Iterable[Any]]]) -> None:
     """Add the header parameter, the response headers and the responses to operations of a schema.
 
+    `functions` are those that answer an operation, by its path and its HTTP method in lower case.
     Operations that the schema does not have are skipped. For each status there is one component,
     whose `code` is one of those that any operation of the schema answers with that status.
     """
     by_status: dict[int, list[Problem]] = {}
-    for path, method, answers in described:
+    for path, methods in functions.items():
         item = schema.get("paths", {}).get(path, {})
-        if method.lower() not in item:
-            continue
-        # A copy, because the methods of one function may share one object.
-        operation = item[method.lower()] = deepcopy(item[method.lower()])
-        _complete_operation(schema, operation, answers)
-        for status, problems in answers.problems.items():
-            by_status.setdefault(status, []).extend(problems)
+        for method in methods.keys() & item.keys():
+            # A copy, because the methods of one function may share one object.
+            operation = item[method] = deepcopy(item[method])
+            for status, problems in _complete(schema, operation, methods[method], method.upper()):
+                by_status.setdefault(status, []).extend(problems)
     if by_status:
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         for status, problems in sorted(by_status.items()):
@@ -61,32 +63,87 @@ def complete(schema: dict[str, Any], described: Iterable[Described]) -> None:
             schemas.setdefault(name, _problem_schema(status, problems))
 
 
-def _complete_operation(
-    schema: Mapping[str, Any], operation: dict[str, Any], answers: PossibleAnswers
-) -> None:
-    if answers.key is not None:
-        _add_key(schema, operation.setdefault("parameters", []), answers.key)
+def _complete(
+    schema: Mapping[str, Any], operation: dict[str, Any], functions: Iterable[Any], method: str
+) -> Iterable[tuple[int, list[Problem]]]:
+    """Complete an operation; return its problem types by HTTP status."""
+    problems: dict[int, list[Problem]] = {}
     responses = operation.setdefault("responses", {})
-    if answers.replays:
-        for response in responses.values():
-            if _COMPONENTS not in str(response.get("content")):  # completed before, if it is there
-                _add_header(response, "Idempotent-Replayed", _replayed())
-    known = {str(status): status for status in responses}
+    for options in _options_of(functions):
+        if isinstance(options, IdempotentOptions):
+            current = options.settings()
+            found = _errors_of_idempotency(options, current) if method in current.methods else ()
+            if found and options.key is None:
+                _add_key(schema, operation.setdefault("parameters", []), current)
+            for response in responses.values() if found else ():
+                if _COMPONENTS not in str(response.get("content")):  # not completed before
+                    _add_header(response, "Idempotent-Replayed", _REPLAYED)
+        else:
+            found = _errors_of_lock(options, method)
+        for error, status in found:
+            if (problem := problem_type_of_class(error)) is not None:
+                known = problems.setdefault(status or problem.status, [])
+                known += [] if problem in known else [problem]
     # django-ninja has numbers as keys, where JSON has strings.
     kind = int if any(isinstance(status, int) for status in responses) else str
-    for status, problems in answers.problems.items():
-        described = "; ".join(f"`{one.code}`: {gettext(one.title)}" for one in problems)
-        key = known.get(str(status), kind(status))
+    keys = {str(status): status for status in responses}
+    for status, answered in sorted(problems.items()):
+        described = "; ".join(f"`{one.code}`: {gettext(one.title)}" for one in answered)
+        key = keys.get(str(int(status)), kind(int(status)))
         response = responses.setdefault(key, {"description": described})
-        if "$ref" in response:
-            continue
-        reference = {"schema": {"$ref": f"{_COMPONENTS}{int(status)}"}}
-        response.setdefault("content", {}).setdefault(_PROBLEM, reference)
-        if any(problem.retryable for problem in problems):
-            _add_header(response, "Retry-After", _retry_after())
+        if "$ref" not in response:
+            reference = {"schema": {"$ref": f"{_COMPONENTS}{int(status)}"}}
+            response.setdefault("content", {}).setdefault("application/problem+json", reference)
+            if any(problem.retryable for problem in answered):
+                _add_header(response, "Retry-After", _RETRY_AFTER)
+    return problems.items()
 
 
-def _add_header(response: dict[str, Any], name: str, header: dict[str, Any]) -> None:
+def _options_of(functions: Iterable[Any]) -> Iterable[LockOptions | IdempotentOptions]:
+    """Return the options of decorators, which leave them on their function and those around it."""
+    every = [
+        getattr(function, name, None)
+        for function in functions
+        for name in ("lock_options", "idempotent_options")
+    ]
+    return {id(one): one for one in every if one is not None}.values()
+
+
+def _errors_of_lock(lock: LockOptions, method: str) -> _Errors:
+    if lock.methods is not None and method not in lock.methods:
+        return
+    held = errors.ResourceLocked if lock.limit in (None, 1) else errors.LimitReached
+    yield held, lock.status or locks[lock.using].settings.status
+    yield errors.StoreUnavailable, None
+    yield errors.LockLost, None
+    if any(template.names or template.needs_request for template in lock.templates):
+        yield errors.BadResource, None
+    if method in ("POST", "PUT", "PATCH", "DELETE"):
+        yield errors.IncompleteBody, None
+
+
+def _errors_of_idempotency(options: IdempotentOptions, current: IdempotencySettings) -> _Errors:
+    """Yield the refusals without those that the arguments and the settings exclude."""
+    ignores_unscoped = current.on_unscoped == "ignore" and not current.required
+    possible: dict[type[errors.RedlockError], bool] = {
+        errors.KeyMissing: current.required,
+        errors.KeyUnscoped: not (isinstance(options.scope, str) or ignores_unscoped),
+        errors.KeyExpired: current.on_expired == "reject",
+        errors.RequestTooLarge: bool(
+            current.max_request_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        ),
+        errors.TooManyRecords: current.max_records is not None and options.scope is None,
+        errors.TooManyWaiters: current.on_in_flight in ("auto", "wait"),
+    }
+    is_early = current.on_in_flight == "too-early"
+    for error in REFUSALS:
+        if possible.get(error, True):
+            is_in_flight = error is errors.KeyInFlight
+            yield error, HTTPStatus.TOO_EARLY if is_early and is_in_flight else None
+    yield errors.IncompleteBody, None
+
+
+def _add_header(response: dict[str, Any], name: str, header: Mapping[str, Any]) -> None:
     if "$ref" not in response:
         headers = response.setdefault("headers", {})
         if name.lower() not in map(str.lower, headers):
@@ -96,9 +153,11 @@ def _add_header(response: dict[str, Any], name: str, header: dict[str, Any]) -> 
 def _add_key(
     schema: Mapping[str, Any], parameters: list[dict[str, Any]], key: IdempotencySettings
 ) -> None:
-    header = key.header.lower()
-    for parameter in (_resolved(schema, one) for one in parameters):
-        if parameter.get("in") == "header" and parameter.get("name", "").lower() == header:
+    components = schema.get("components", {}).get("parameters", {})
+    for parameter in parameters:
+        name = str(parameter.get("$ref", "")).removeprefix("#/components/parameters/")
+        known = components.get(name, parameter)
+        if (known.get("in"), known.get("name", "").lower()) == ("header", key.header.lower()):
             return
     pattern = _ecmascript(key.key_pattern) or f"^{BARE_KEY}$"
     parameters.append(
@@ -106,20 +165,11 @@ def _add_key(
             "in": "header",
             "name": key.header,
             "required": key.required,
-            "description": (
-                "A key that the client chooses, such as a UUID, and sends again with each retry: "
-                "the request takes effect once."
-            ),
-            "schema": {"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": pattern},
+            "description": "A key that the client chooses, such as a UUID, and sends again with "
+            "each retry: the request takes effect once.",
+            "schema": {**_STRING, "minLength": 1, "maxLength": LONGEST, "pattern": pattern},
         }
     )
-
-
-def _resolved(schema: Mapping[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-    """Return the component of this schema that a reference names, or the value itself."""
-    name = str(value.get("$ref", "")).removeprefix("#/components/parameters/")
-    found: dict[str, Any] = schema.get("components", {}).get("parameters", {}).get(name, value)
-    return found
 
 
 def _ecmascript(pattern: re.Pattern[str] | None) -> str | None:
@@ -129,41 +179,21 @@ def _ecmascript(pattern: re.Pattern[str] | None) -> str | None:
     return f"^(?:{pattern.pattern})$"
 
 
-def _replayed() -> dict[str, Any]:
-    return {
-        "description": (
-            "For a request with a key: whether this is the recorded response to an earlier "
-            "request with the key."
-        ),
-        "schema": dict(_BOOLEAN),
-    }
-
-
-def _retry_after() -> dict[str, Any]:
-    return {
-        "description": (
-            "The seconds after which the same request may be sent again, if that is known."
-        ),
-        "schema": {"type": "integer", "minimum": 1},
-    }
-
-
 def _problem_schema(status: int, problems: Iterable[Problem]) -> dict[str, Any]:
     """Return the schema of the problem document of these problem types."""
-    codes = sorted({problem.code for problem in problems})
-    members = {name for problem in problems for name in problem.members}
+    members = sorted({name for problem in problems for name in problem.members})
+    required = {
+        "type": {"type": "string", "format": "uri-reference"},
+        "title": _STRING,
+        "status": {"type": "integer"},
+        "detail": _STRING,
+        "code": {"type": "string", "enum": sorted({problem.code for problem in problems})},
+        "retryable": _BOOLEAN,
+    }
     return {
         "type": "object",
         "description": f"A request that was answered {int(status)} ({HTTPStatus(status).phrase}) "
         "because of a lock or an idempotency key (RFC 9457).",
-        "properties": {
-            "type": {"type": "string", "format": "uri-reference"},
-            "title": dict(_STRING),
-            "status": {"type": "integer"},
-            "detail": dict(_STRING),
-            "code": {"type": "string", "enum": codes},
-            "retryable": dict(_BOOLEAN),
-            **{name: dict(_BOOLEAN) for name in sorted(members)},
-        },
-        "required": ["type", "title", "status", "detail", "code", "retryable"],
+        "properties": {**required, **dict.fromkeys(members, _BOOLEAN)},
+        "required": [*required],
     }

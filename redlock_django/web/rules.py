@@ -17,7 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import LocalePrefixPattern
 
 from redlock_django.conf.arguments import hint_for_unknown
-from redlock_django.conf.settings import load, lock_middlewares
+from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads
@@ -231,52 +231,3 @@ def _written(entry: Any) -> str:
     if isinstance(entry.pattern, LocalePrefixPattern):
         return ""
     return str(entry.pattern).removeprefix("^")
-
-
-@dataclass(frozen=True)
-class RuledView:
-    """A view that RULES lock: the `view` of the URL pattern, its whole `path`, and what runs.
-
-    The path is None in a URLconf other than ROOT_URLCONF. `others` are the paths of the view that
-    no rule selects.
-    """
-
-    view: Any
-    path: str | None
-    locked: Any
-    others: frozenset[str]
-
-    def is_at(self, path: str) -> bool:
-        """Return whether the rule applies at a path of a schema, of which the end is enough.
-
-        A schema may be that of an included URLconf only, and a language may be before the path.
-        """
-        theirs = _comparable(path)
-        if self.path is None or theirs in self.others:
-            return theirs not in self.others
-        ours = _comparable(self.path)
-        return ours.endswith(theirs) or theirs.endswith(ours)
-
-
-def ruled_views() -> list[RuledView]:
-    """Return the views that RULES lock, none without LockMiddleware. Raises InvalidRedlock."""
-    if not lock_middlewares():
-        return []
-    planned, every = plan(), list(routes())
-    places: list[tuple[URLPattern, str | None]] = [
-        (route.pattern, route.path) for route in every if route.pattern in planned
-    ]
-    places += [(pattern, None) for pattern in planned.keys() - {one.pattern for one in every}]
-    others: dict[Any, set[str]] = {}
-    for route in every:
-        if route.pattern not in planned:
-            others.setdefault(route.pattern.callback, set()).add(_comparable(route.path))
-    return [
-        RuledView(view, path, planned[pattern], frozenset(others.get(view, ())))
-        for pattern, path in places
-        for view in [pattern.callback]
-    ]
-
-
-def _comparable(path: str) -> str:
-    return path.replace("^", "").lstrip("/")

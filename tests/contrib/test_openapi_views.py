@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from copy import deepcopy
-from types import ModuleType
 from typing import Any
 
 import ninja
 import pytest
-from django.conf.urls.i18n import i18n_patterns
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, JsonResponse
 from django.test import Client
-from django.urls import include, path
+from django.urls import path
 from django.utils.decorators import method_decorator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
@@ -29,11 +27,10 @@ from rest_framework.views import APIView
 from redlock_django import LockResourceMixin, idempotent, lock_resource, resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.contrib.ninja import complete_schema
-from redlock_django.contrib.openapi import Described, complete
-from redlock_django.contrib.possible_answers import options_of, possible_answers
+from redlock_django.contrib.openapi import complete
 from redlock_django.idempotency.key import BARE_KEY, parse_key
 from redlock_django.testing import held_elsewhere
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import MEMORY
 from tests.contrib.openapi_apis import ninja_schema, rest_framework_schema, with_auto_schema
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redlock_memory")]
@@ -149,103 +146,6 @@ def test_the_name_of_a_lock_decides_whether_its_values_may_be_refused(
     assert item["put"]["responses"]["400"]["description"] == "`incomplete-body`: Body is incomplete"
 
 
-def with_rule(settings: Settings, rule: dict[str, Any]) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409, "RULES": [rule]}}
-
-
-@pytest.mark.parametrize("middleware", [True, False])
-def test_a_rule_is_found_where_it_applies(
-    urls: Callable[..., None], settings: Settings, middleware: bool
-) -> None:
-    view = Plain.as_view()
-    urls(path("api/", include([path("a/<int:pk>/", view), path("b/<int:pk>/", view)])))
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE] if middleware else []
-    with_rule(settings, {"path": "/api/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
-    paths = rest_framework_schema()["paths"]
-    with held_elsewhere("order:7"):
-        assert (Client().post("/api/a/7/").status_code == 409) is middleware
-        assert Client().post("/api/b/7/").status_code == 200
-    assert ("409" in paths["/api/a/{id}/"]["post"]["responses"]) is middleware
-    assert "409" not in paths["/api/a/{id}/"]["get"]["responses"]
-    assert "409" not in paths["/api/b/{id}/"]["post"]["responses"]
-
-
-def test_a_rule_is_found_wherever_its_pattern_is_included_and_nowhere_else(
-    urls: Callable[..., None], settings: Settings
-) -> None:
-    view = Plain.as_view()
-    shared = [path("a/<int:pk>/", view)]
-    urls(
-        path("a/<int:pk>/", view),
-        path("one/", include(shared)),
-        path("two/", include(shared)),
-        *i18n_patterns(path("b/<int:pk>/", view)),
-    )
-    with_rule(settings, {"path": "/one/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
-    found = {
-        key: "409" in item["post"]["responses"]
-        for key, item in rest_framework_schema()["paths"].items()
-    }
-    client = Client()
-    with held_elsewhere("order:7"):
-        assert found == {
-            key: client.post(key.replace("{id}", "7")).status_code == 409 for key in found
-        }
-    assert sorted(key for key in found if found[key]) == ["/one/a/{id}/", "/two/a/{id}/"]
-    assert len(found) == 4
-
-
-def test_a_rule_is_found_below_a_language(urls: Callable[..., None], settings: Settings) -> None:
-    urls(*i18n_patterns(path("b/<int:pk>/", Plain.as_view())))
-    with_rule(settings, {"path": "/b/<int:pk>/", "key": ORDER, "methods": ["POST"]})
-    [(key, item)] = rest_framework_schema()["paths"].items()
-    with held_elsewhere("order:7"):
-        assert Client().post(key.replace("{id}", "7")).status_code == 409
-    assert "409" in item["post"]["responses"]
-
-
-@pytest.mark.parametrize("is_named", [True, False])
-def test_a_rule_is_found_in_its_urlconf_and_not_in_that_of_a_request(
-    urls: Callable[..., None], settings: Settings, is_named: bool
-) -> None:
-    urls(path("c/<int:pk>/", Plain.as_view()))
-    served = settings.ROOT_URLCONF
-    settings.ROOT_URLCONF = ModuleType("root")
-    settings.ROOT_URLCONF.urlpatterns = [path("c/<int:pk>/", lambda request, pk: HttpResponse())]
-    rule = {"path": "/c/<int:pk>/", "key": ORDER, "methods": ["POST"]}
-    with_rule(settings, {**rule, "urlconf": served} if is_named else rule)
-    item = rest_framework_schema(served)["paths"]["/c/{id}/"]
-    assert ("409" in item["post"]["responses"]) is is_named
-
-
-def test_a_rule_for_a_path_of_django_ninja_is_found(
-    urls: Callable[..., None], settings: Settings
-) -> None:
-    api = complete_schema(ninja.NinjaAPI(urls_namespace="ruled"))
-
-    @api.get("/a/{int:pk}/")
-    def show(request: HttpRequest, pk: int) -> dict[str, int]:
-        return {}
-
-    @api.post("/a/{int:pk}/")
-    def pay(request: HttpRequest, pk: int) -> dict[str, int]:
-        return {}
-
-    @api.post("/b/{int:pk}/")
-    def other(request: HttpRequest, pk: int) -> dict[str, int]:
-        return {}
-
-    urls(path("api/", api.urls))
-    with_rule(settings, {"path": "/api/a/<int:pk>/", "key": ORDER, "methods": ["POST"]})
-    paths = ninja_schema(api)["paths"]
-    with held_elsewhere("order:7"):
-        assert Client().post("/api/a/7/").status_code == 409
-        assert Client().post("/api/b/7/").status_code == 200
-    assert {*paths["/api/a/{pk}/"]["post"]["responses"]} == {"200", "400", "409", "503"}
-    assert {*paths["/api/a/{pk}/"]["get"]["responses"]} == {"200"}
-    assert {*paths["/api/b/{pk}/"]["post"]["responses"]} == {"200"}
-
-
 class VersionInPath(URLPathVersioning):
     default_version = "v1"
 
@@ -317,9 +217,8 @@ def test_references_and_headers_of_the_site_are_kept() -> None:
         "paths": {"/": {"post": deepcopy(operation)}},
         "components": {"parameters": {"key": {"in": "header", "name": "idempotency-key"}}},
     }
-    answers = possible_answers(options_of(idempotent(make_order)), "POST")
-    assert answers is not None
-    complete(found, [Described("/", "POST", answers), Described("/other/", "POST", answers)])
+    functions = {"post": [idempotent(make_order)]}
+    complete(found, {"/": functions, "/other/": functions})
     completed = found["paths"]["/"]["post"]
     assert completed["parameters"] == [key]
     assert completed["responses"]["409"] == busy
