@@ -146,8 +146,7 @@ class IdempotencyRecord(models.Model):
     """An idempotency key that was used, and the outcome of its request.
 
     It stores neither the key nor the request, only HMACs of the key and of the request fingerprint
-    with SECRET_KEY. If `is_encrypted`, `body` contains the headers too, encrypted with the first of
-    ENCRYPTION_KEYS. If a record is completed in the transaction of its view, other transactions
+    with SECRET_KEY. If a record is completed in the transaction of its view, other transactions
     never see it in the state "running".
     """
 
@@ -177,9 +176,6 @@ class IdempotencyRecord(models.Model):
     status = models.PositiveSmallIntegerField("status", null=True)
     headers = models.JSONField("headers", default=list)
     body = models.BinaryField("body", default=b"")
-    is_encrypted: models.BooleanField[bool, bool] = models.BooleanField(
-        "is encrypted", default=False, db_default=False
-    )
 
     objects: ClassVar[models.Manager[IdempotencyRecord]] = IdempotencyRecordQuerySet.as_manager()
 

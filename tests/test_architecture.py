@@ -68,7 +68,6 @@ LAYERS = [
     idempotency.fingerprint idempotency.protocol
     idempotency idempotency.registration idempotency.key
     idempotency.response
-    idempotency.encryption
     idempotency.records
     idempotency.settings
     idempotency.forms idempotency.placement

@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
 from redlock_django.idempotency.response import StoredResponse
@@ -28,7 +27,7 @@ logger = logging.getLogger("redlock_django")
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 """The errors that Django raises if a database is down, or busy for too long."""
 
-_NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b"", "is_encrypted": False}
+_NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b""}
 _EMPTIED = {"state": RecordState.TOMBSTONE, **_NO_RESPONSE}
 _FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
@@ -77,12 +76,9 @@ class RecordStore:
     Every method that a request calls raises IdempotencyUnavailable if the database fails.
     """
 
-    def __init__(
-        self, alias: str, *, retention: timedelta, cipher: ResponseCipher | None = None
-    ) -> None:
+    def __init__(self, alias: str, *, retention: timedelta) -> None:
         self.alias = alias
         self._retention = retention
-        self._cipher = cipher
 
     def rows(self) -> IdempotencyRecordQuerySet:
         """Return all rows of this database."""
@@ -110,11 +106,8 @@ class RecordStore:
             row = self.rows().filter(key_hash__in=hashes).first()
         if row is None:
             return None
-        state, response = row.state, None
-        if state == RecordState.COMPLETED:
-            response = response_of(row, self._cipher)
-            state = state if response is not None else RecordState.TOMBSTONE
-        status = claim.status_of(row.key_hash, row.fingerprint, state, row.expires_at)
+        response = response_of(row) if row.state == RecordState.COMPLETED else None
+        status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
 
     def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
@@ -167,19 +160,10 @@ class RecordStore:
                     status=status,
                     completed_at=now,
                     expires_at=now + claim.retention,
-                    **self._columns_of(claim.key_hash, response),
+                    **_columns_of(response),
                 )
             )
         return changed == 1
-
-    def _columns_of(self, key_hash: str, response: StoredResponse | None) -> dict[str, Any]:
-        if response is None:
-            return _NO_RESPONSE
-        if self._cipher is not None:
-            token = self._cipher.encrypt(key_hash, response)
-            return {"headers": [], "body": token.encode(), "is_encrypted": True}
-        headers = [list(pair) for pair in response.headers]
-        return {"headers": headers, "body": response.body, "is_encrypted": False}
 
     def delete(self, claim: Claim) -> None:
         """Delete the record of this attempt, unless it is completed."""
@@ -270,10 +254,14 @@ class RecordStore:
             yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
 
 
-def response_of(row: IdempotencyRecord, cipher: ResponseCipher | None) -> StoredResponse | None:
-    """Return the response in a completed record, or None if it cannot be decrypted."""
-    if row.is_encrypted:
-        return decrypted(cipher, row.key_hash, bytes(row.body))
+def _columns_of(response: StoredResponse | None) -> dict[str, Any]:
+    if response is None:
+        return _NO_RESPONSE
+    return {"headers": [list(pair) for pair in response.headers], "body": response.body}
+
+
+def response_of(row: IdempotencyRecord) -> StoredResponse:
+    """Return the response in a completed record."""
     headers = tuple((name, value) for name, value in row.headers)
     return StoredResponse(row.status or 200, headers, bytes(row.body))
 

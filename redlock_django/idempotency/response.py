@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
-import json
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -108,18 +106,6 @@ class StoredResponse:
         response["Idempotent-Replayed"] = "true"
         response["Cache-Control"] = "no-store"
         return response
-
-    def dumps(self) -> str:
-        """Return the response as JSON."""
-        body = base64.b64encode(self.body).decode("ascii")
-        return json.dumps({"status": self.status, "headers": self.headers, "body": body})
-
-    @classmethod
-    def loads(cls, text: str) -> Self:
-        """Return the response that `dumps` wrote."""
-        values = json.loads(text)
-        headers = tuple((str(name), str(value)) for name, value in values["headers"])
-        return cls(values["status"], headers, base64.b64decode(values["body"]))
 
 
 def _unpacked(body: bytes, most: int) -> bytes | None:

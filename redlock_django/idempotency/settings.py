@@ -27,7 +27,6 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
 from redlock_django.idempotency.key import KeySource
 from redlock_django.idempotency.records import RecordStore
@@ -109,7 +108,6 @@ KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "MAX_REQUEST_BYTES": (None, _in_section(whole, "bytes")),
     "KEY_PATTERN": (None, _pattern),
     "SECRETS": (None, _secrets),
-    "ENCRYPTION_KEYS": (None, ResponseCipher),
     "KEEP_HEADERS": ((), _headers),
     "ON_EXPIRED": ("reject", partial(choice, allowed=("reject", "run"))),
     "ON_5XX": ("forget", partial(choice, allowed=("forget", "record"))),
@@ -146,7 +144,6 @@ class IdempotencySettings:
     max_request_bytes: int | None
     key_pattern: re.Pattern[str] | None
     secrets: tuple[str, ...] | None = dataclasses.field(repr=False)
-    encryption_keys: ResponseCipher | None
     keep_headers: frozenset[str]
     on_expired: str
     on_5xx: str
@@ -284,5 +281,4 @@ class IdempotentOptions:
 
 def store_of(settings: IdempotencySettings) -> RecordStore:
     """Return the store that the settings name."""
-    retention = timedelta(seconds=settings.retention)
-    return RecordStore(settings.database, retention=retention, cipher=settings.encryption_keys)
+    return RecordStore(settings.database, retention=timedelta(seconds=settings.retention))

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("redlock_django", "0005_idempotencyrecord_is_encrypted"),
+        ("redlock_django", "0004_idempotencyrecord_state_index"),
     ]
 
     operations = [

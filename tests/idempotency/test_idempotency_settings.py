@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from datetime import timedelta
 from traceback import walk_tb
@@ -37,15 +36,11 @@ def test_every_key_is_an_option(configure: Configure) -> None:
     assert options.methods == {"POST", "PATCH"}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"SECRETS": ["canary-7d1"], "RETENTION": "x"}, {"ENCRYPTION_KEYS": ["canary-7d1"]}]
-)
-def test_no_secret_is_shown(configure: Configure, wrong: dict[str, Any]) -> None:
-    key = base64.urlsafe_b64encode(b"canary-7" * 4).decode()
-    given = configure(SECRETS=["canary-7d1"], ENCRYPTION_KEYS=[key])
-    shown = (repr(given) + repr(locks["default"].settings)).replace(key, "canary")
+def test_no_secret_is_shown(configure: Configure) -> None:
+    given = configure(SECRETS=["canary-7d1"])
+    shown = repr(given) + repr(locks["default"].settings)
     with pytest.raises(InvalidRedlock) as caught:
-        configure(**wrong)
+        configure(SECRETS=["canary-7d1"], RETENTION="x")
     frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
     ours = [frame for frame in frames if "redlock_django/" in frame.f_code.co_filename]
     shown += "".join(repr(frame.f_locals) for frame in ours if "tests" not in str(frame.f_code))

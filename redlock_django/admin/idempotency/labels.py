@@ -8,7 +8,6 @@ from django.contrib import messages
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 
 if TYPE_CHECKING:
@@ -79,19 +78,13 @@ def badge(state: str) -> SafeString:
     )
 
 
-def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, object]:
-    """Return the headers and the body to show of a record; `using` is the alias of its settings."""
+def displayed_response(record: IdempotencyRecord) -> dict[str, object]:
+    """Return the headers and the body to show of a record."""
     from redlock_django.idempotency.records import response_of
-    from redlock_django.idempotency.settings import settings_of
 
     if record.state != record.State.COMPLETED:
         return {}
-    try:
-        response = response_of(record, settings_of(using).encryption_keys)
-    except InvalidRedlock:
-        response = response_of(record, None)  # E001 reports it.
-    if response is None:
-        return {"body": "This response is encrypted with a key that is not in ENCRYPTION_KEYS."}
+    response = response_of(record)
     return {"headers": response.headers, "body": _displayed_body(response)}
 
 

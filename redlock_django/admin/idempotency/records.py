@@ -181,7 +181,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         }
         if self.has_body_permission(request):
             context |= {
-                **displayed_response(record, self.using),
+                **displayed_response(record),
                 "may_view_body": True,
             }
         template = "admin/redlock_django/idempotencyrecord/detail.html"
