@@ -87,10 +87,6 @@ class TooManyWaiters(IdempotencyRefused):
     """The first request with this key is still running, and MAX_WAITERS threads wait already."""
 
 
-class TooManyRecords(IdempotencyRefused):
-    """The owner of this idempotency key has used MAX_RECORDS keys within MAX_RECORDS_WINDOW."""
-
-
 class KeyExpired(IdempotencyRefused):
     """The retention of this idempotency key is over, and its response is deleted."""
 
@@ -139,6 +135,5 @@ __all__ = [
     "SignatureInvalid",
     "StoreUnavailable",
     "TicketUsed",
-    "TooManyRecords",
     "TooManyWaiters",
 ]

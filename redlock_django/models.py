@@ -164,9 +164,6 @@ class IdempotencyRecord(models.Model):
         "state", max_length=10, choices=State, default=State.RUNNING
     )
     attempt: models.CharField[str, str] = models.CharField("attempt", max_length=32)
-    owner: models.CharField[str, str] = models.CharField(
-        "owner", max_length=64, default="", db_default="", editable=False
-    )
     user: models.CharField[str, str] = models.CharField("user", max_length=255, blank=True)
     method: models.CharField[str, str] = models.CharField("method", max_length=10)
     path: models.CharField[str, str] = models.CharField("path", max_length=255)
@@ -188,8 +185,6 @@ class IdempotencyRecord(models.Model):
         indexes = (
             # For the records to empty, and for the requests to resolve.
             models.Index(fields=("state", "expires_at"), name="redlock_state_expires"),
-            # For MAX_RECORDS.
-            models.Index(fields=("owner", "created_at"), name="redlock_owner_created"),
         )
         verbose_name = "idempotency record"
         verbose_name_plural = "idempotency records"

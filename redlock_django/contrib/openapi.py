@@ -132,7 +132,6 @@ def _errors_of_idempotency(options: IdempotentOptions, current: IdempotencySetti
         errors.RequestTooLarge: bool(
             current.max_request_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         ),
-        errors.TooManyRecords: current.max_records is not None and options.scope is None,
         errors.TooManyWaiters: current.on_in_flight in ("auto", "wait"),
     }
     is_early = current.on_in_flight == "too-early"

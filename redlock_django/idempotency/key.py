@@ -125,12 +125,6 @@ def request_hashes(
     )
 
 
-def owner_hash(scope: str, secrets: Iterable[str | bytes] | None = None) -> str:
-    """Return the HMAC of a scope under the first of the secrets; 64 hex digits."""
-    secret = next(iter(secrets or [settings.SECRET_KEY]))
-    return _hmac("owner", scope.encode(), secret).hex()
-
-
 def lock_name(key_hash: str) -> str:
     """Return the resource that is locked while the first request with a key runs.
 
@@ -232,13 +226,12 @@ def _string(value: object, name: str) -> str:
 class Claim:
     """The description of a request before its view runs.
 
-    It is recorded under the first of `hashes`; the others are those of older secrets. `owner` is
-    the hash of its scope. `wait` is how many seconds it may wait while the same request runs, or
-    None. `attempt` distinguishes this attempt from every other one with the same key.
+    It is recorded under the first of `hashes`; the others are those of older secrets. `wait` is how
+    many seconds it may wait while the same request runs, or None. `attempt` distinguishes this
+    attempt from every other one with the same key.
     """
 
     hashes: tuple[RequestHashes, ...]
-    owner: str = ""
     user: str = ""
     method: str = ""
     path: str = ""

@@ -110,18 +110,6 @@ class RecordStore:
         status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
 
-    def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
-        """Return 0.0 if the claim's owner has fewer than `most` records that began in `window`.
-
-        Otherwise return after how many seconds that will be so. Called once for each record.
-        """
-        now = timezone.now()
-        recent = self.rows().filter(owner=claim.owner, created_at__gt=now - window)
-        newest_first = recent.order_by("-created_at").values_list("created_at", flat=True)
-        with _database_errors(self.alias):
-            found = list(newest_first[most - 1 : most])
-        return (found[0] + window - now).total_seconds() if found else 0.0
-
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
         """Record that the view runs; raise AlreadyRecorded if the key has a record.
 
@@ -137,7 +125,6 @@ class RecordStore:
                     key_hash=claim.key_hash,
                     fingerprint=claim.hashes[0].fingerprint,
                     attempt=claim.attempt,
-                    owner=claim.owner,
                     user=claim.user[:255],
                     method=claim.method,
                     path=claim.path[:255],

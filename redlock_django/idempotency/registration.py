@@ -21,7 +21,6 @@ from redlock_django.exceptions import (
     OutcomeUncertain,
     RequestTooLarge,
     ResultUnavailable,
-    TooManyRecords,
     TooManyWaiters,
 )
 from redlock_django.locking.counters import CounterType, register_counters
@@ -87,14 +86,6 @@ _REFUSALS = [
         _(
             "The first request with this idempotency key is still running. "
             "Please try again with the same idempotency key."
-        ),
-    ),
-    _Refusal(
-        TooManyRecords, 429, "too-many-records", True, True,
-        _("Too many idempotency keys"),
-        _(
-            "Too many new idempotency keys were used in a short time. Nothing was changed. "
-            "Please try again later with the same idempotency key."
         ),
     ),
     _Refusal(

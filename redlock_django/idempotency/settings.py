@@ -101,8 +101,6 @@ KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "REQUIRED": (False, _flag),
     "ON_IN_FLIGHT": ("auto", partial(choice, allowed=IN_FLIGHT)),
     "WAIT": (10, partial(duration, least=0, most=LONGEST_WAIT)),
-    "MAX_RECORDS": (None, _in_section(whole, "records", 1)),
-    "MAX_RECORDS_WINDOW": (3600, partial(duration, least=1)),
     "STORE_BODY": (True, _flag),
     "MAX_RESPONSE_BYTES": (1024 * 1024, _in_section(whole, "bytes")),
     "MAX_REQUEST_BYTES": (None, _in_section(whole, "bytes")),
@@ -137,8 +135,6 @@ class IdempotencySettings:
     required: bool
     on_in_flight: str
     wait: float
-    max_records: int | None
-    max_records_window: float
     store_body: bool
     max_response_bytes: int
     max_request_bytes: int | None
@@ -207,11 +203,6 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     for key, (default, check) in KEYS.items():
         value = given.get(key, default)
         values[key.lower()] = None if value is None and default is None else check(value, key)
-    if "MAX_RECORDS_WINDOW" in given and values["max_records"] is None:
-        raise ValueError(
-            "MAX_RECORDS_WINDOW is set, and MAX_RECORDS is not, so nothing is limited. Set "
-            "MAX_RECORDS to the number of new keys in that time, or remove MAX_RECORDS_WINDOW"
-        )
     settings = IdempotencySettings(**values)
     if settings.database not in connections.settings:
         raise ValueError(f"DATABASE {settings.database!r} is not an alias of DATABASES")

@@ -7,7 +7,7 @@ from redlock_django.models import ResourceField
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("redlock_django", "0006_idempotencyrecord_owner"),
+        ("redlock_django", "0004_idempotencyrecord_state_index"),
     ]
 
     operations = [

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -99,25 +98,6 @@ def test_requests_at_once_run_the_view_once(database: None, on_in_flight: str) -
     assert [answer["Idempotent-Replayed"] for answer in done].count("false") == 1
     assert on_in_flight == "conflict" or len(done) == 12
     assert orders() == 1
-
-
-def test_requests_at_once_exceed_max_records_by_their_number_at_most(
-    database: None, settings: Settings
-) -> None:
-    """A request does not see the records of others that have not committed yet."""
-    settings.REDLOCK["default"]["IDEMPOTENCY"] |= {"MAX_RECORDS": 2}
-    settings.REDLOCK = {**settings.REDLOCK}
-    running = threading.Barrier(3)
-
-    def view(request: HttpRequest) -> HttpResponse:
-        running.wait(60)
-        return HttpResponse(status=201)
-
-    together = [InThread(partial(ask, idempotent(view), key=key)) for key in "abc"]
-    assert [one.result.status_code for one in together] == [201] * 3
-    refused = ask(idempotent(make_order), key="d")
-    assert (refused.status_code, 3590 < int(refused["Retry-After"]) <= 3600) == (429, True)
-    assert ask(idempotent(make_order), user=2, key="d").status_code == 201
 
 
 def test_a_path_with_a_character_that_postgresql_does_not_store(database: None) -> None:

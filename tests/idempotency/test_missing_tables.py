@@ -34,7 +34,7 @@ def renamed(what: str, name: str) -> Iterator[None]:
             cursor.execute(f"ALTER TABLE {after} {rename.format(name, column or table)}")
 
 
-@pytest.mark.parametrize("what", [RECORDS, f"{RECORDS}.owner"])
+@pytest.mark.parametrize("what", [RECORDS, f"{RECORDS}.path"])
 @pytest.mark.parametrize("debug", [True, False])
 def test_the_log_names_the_command_and_the_answer_does_with_debug(
     site: Site, settings: Settings, caplog: pytest.LogCaptureFixture, what: str, debug: bool
@@ -60,7 +60,7 @@ def test_the_log_names_the_command_and_the_answer_does_with_debug(
     ("what", "lacks"),
     [
         (RECORDS, f"the table {RECORDS}"),
-        (f"{RECORDS}.owner", f"owner in the table {RECORDS}"),
+        (f"{RECORDS}.path", f"path in the table {RECORDS}"),
     ],
 )
 def test_a_check_of_the_database_names_the_command(memory: None, what: str, lacks: str) -> None:

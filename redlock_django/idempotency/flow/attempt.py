@@ -10,7 +10,6 @@ import functools
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
 from functools import cached_property, partial
 from http import HTTPStatus
 from itertools import count
@@ -29,7 +28,6 @@ from redlock_django.exceptions import (
     OutcomeUncertain,
     ResourceLocked,
     StoreUnavailable,
-    TooManyRecords,
     TooManyWaiters,
 )
 from redlock_django.idempotency.flow.claim import ClaimReader
@@ -209,7 +207,6 @@ class IdempotentAttempt:
                 record = yield from self._find(claim)
             action = self._decide(record, state)
         if action is Action.RUN:
-            yield from self._admit(claim)
             response = yield from self._run_first(self._recorder(claim, instead_of=record))
             if response is not None:
                 return response
@@ -255,16 +252,6 @@ class IdempotentAttempt:
             if has_pools():
                 yield InThread(return_pooled_connections)
             return (yield from self._lock(claim, self._settings.wait))
-
-    def _admit(self, claim: Claim) -> Steps:
-        """Raise TooManyRecords if the owner of the key has used too many keys lately."""
-        most = self._settings.max_records
-        if most is None or self._options.scope is not None:  # a provider sends as much as happens
-            return
-        window = timedelta(seconds=self._settings.max_records_window)
-        seconds = yield InThread(partial(self._store.admit, claim, most=most, window=window))
-        if seconds:
-            raise self._refused(TooManyRecords(retry_after=seconds))
 
     def _recorder(self, claim: Claim, instead_of: Record | None) -> AnyRecorder:
         policy = ResponsePolicy(self._call, self._options, self._settings)

@@ -20,7 +20,6 @@ from redlock_django.idempotency.key import (
     check_key,
     given_key,
     host_of,
-    owner_hash,
     parse_key,
     provider_scope,
     request_hashes,
@@ -90,7 +89,6 @@ class ClaimReader:
         waiting = ("wait", "auto") if self.from_form else ("wait",)
         return Claim(
             hashes=request_hashes(scope, key, fingerprint, settings.secrets),
-            owner=owner_hash(scope, settings.secrets),
             user="" if user is None else user.pk,
             method=request.method or "",
             path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
