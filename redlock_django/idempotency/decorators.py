@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
@@ -56,15 +56,6 @@ class IdempotentArguments(TypedDict, total=False):
     tenant: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
     redact: Callable[..., Any] | None
-    canonical_json: bool
-    ignore: Iterable[str]
-
-
-def _pointers(value: Any, name: str) -> tuple[str, ...]:
-    pointers = () if isinstance(value, str) else tuple(value)
-    if isinstance(value, str) or not all(str(p).startswith("/") for p in pointers):
-        raise ValueError(f"{name} must be a list of JSON pointers: ['/sent_at']")
-    return pointers
 
 
 def _key(value: Any, name: str) -> KeySource | Callable[..., Any]:
@@ -98,15 +89,14 @@ _OTHERS: Mapping[str, ArgumentCheck] = {
     "anonymous_scope": taking("request, **kwargs"),
     "replay_check": taking("request, **kwargs"),
     "redact": taking("request, body"),
-    "ignore": _pointers,
     "key": _key,
     "scope": _scope,
     "provider_retries": partial(duration, least=0),
 }
 
 _ONLY_WITH_KEY = ("scope", "provider_retries")
-_NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped", "canonical_json", "ignore")
-"""The arguments about the user and the body, which do not count where the key has a scope."""
+_NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped")
+"""The arguments about the user, who does not count where the key has a scope."""
 
 
 def _check_combination(arguments: Mapping[str, Any]) -> None:
@@ -122,7 +112,7 @@ def _check_combination(arguments: Mapping[str, Any]) -> None:
         if name in used:
             raise InvalidRedlock(
                 f"idempotent(): {name} has no effect with scope, which is the owner of all keys, "
-                "whatever the user and the body. Leave out one of them"
+                "whatever the user. Leave out one of them"
             )
     if "wait" in used and arguments.get("on_in_flight") in ("conflict", "too-early"):
         raise InvalidRedlock(
@@ -179,8 +169,6 @@ def idempotent(
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
     of the site that has its own keys, and `replay_check` returns whether the user may get a replay.
     `redact` gets `(request, body)` and returns the bytes to store of a response.
-    With `canonical_json`, two bodies are the same if their JSON values are, without the values at
-    the JSON pointers of `ignore`.
 
     An async view has no common transaction with its record, which is written before the view and
     completed after it. A request that was interrupted in between is answered 409 "uncertain" until
@@ -196,12 +184,9 @@ def idempotent(
     _check_combination(arguments)
     if others["key"] is not None and given["required"] is None:
         given["required"] = True
-    ignore = others.pop("ignore") or ()
     options = IdempotentOptions(
         using=using,
         given={name: value for name, value in given.items() if value is not None},
-        ignore=ignore,
-        canonical_json=arguments.get("canonical_json", False) or bool(ignore),
         **others,
     )
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
@@ -30,22 +29,17 @@ def request_fingerprint(
     request: HttpRequest,
     *,
     key_field: str,
-    canonical_json: bool,
-    ignore: Iterable[str] = (),
     largest: int | None = None,
     path_only: bool = False,
 ) -> bytes:
     """Return the SHA-256 hash of a request; with `path_only`, of its method and path.
 
-    The form field `key_field` is left out. With `canonical_json`, the formatting of JSON and the
-    values at the JSON pointers of `ignore` are left out too. `largest` is the maximum size of a
-    body in bytes. Raises RequestTooLarge, IncompleteBody, and InvalidRedlock if the body was read
-    before.
+    The form field `key_field` is left out. `largest` is the maximum size of a body in bytes. Raises
+    RequestTooLarge, IncompleteBody, and InvalidRedlock if the body was read before.
     """
     _check_length(request, largest)
     digest = hashlib.sha256()
-    whole = _parts(request, key_field, canonical_json, tuple(ignore))
-    for part in _method_and_path(request) if path_only else whole:
+    for part in _method_and_path(request) if path_only else _parts(request, key_field):
         # Each part is preceded by its length, so that two divisions of the same bytes differ.
         digest.update(len(part).to_bytes(8, "big") + part)
     check_body_is_complete(request)
@@ -57,19 +51,15 @@ def _method_and_path(request: HttpRequest) -> Iterator[bytes]:
     yield request.path.encode("utf-8", "surrogateescape")
 
 
-def _parts(
-    request: HttpRequest, key_field: str, canonical_json: bool, ignore: tuple[str, ...]
-) -> Iterator[bytes]:
+def _parts(request: HttpRequest, key_field: str) -> Iterator[bytes]:
     media_type = request.content_type or ""
     yield from _method_and_path(request)
     yield request.META.get("QUERY_STRING", "").encode("utf-8", "surrogateescape")
     yield (media_type + _parameters(request)).encode("utf-8", "surrogateescape")
     if media_type in FORMS:
         yield from _form(request, {key_field, _CSRF_FIELD})
-        return
-    body = read_whole_body(request)
-    is_json = media_type == "application/json" or media_type.endswith("+json")
-    yield _canonical(body, ignore) if canonical_json and is_json else body
+    else:
+        yield read_whole_body(request)
 
 
 def _parameters(request: HttpRequest) -> str:
@@ -189,63 +179,3 @@ def _check_charset(request: HttpRequest) -> None:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-class _Number(str):
-    """A JSON number as it was written."""
-
-    __slots__ = ()
-
-    def exact(self) -> str:
-        """Return the same string for equal values: 1, 1.0 and 10e-1, but not 1.00000000000000001.
-
-        Floats would be the same for numbers that differ after 15 digits.
-        """
-        sign, digits, exponent = Decimal(self).as_tuple()
-        written = "".join(map(str, digits)).lstrip("0")
-        short = written.rstrip("0")
-        if not short:
-            return "0"
-        return f"{'-' * sign}{short}e{int(exponent) + len(written) - len(short)}"
-
-
-def _canonical(body: bytes, ignore: tuple[str, ...]) -> bytes:
-    try:
-        value = json.loads(body, parse_float=_Number, parse_int=_Number)
-        for pointer in ignore:
-            _remove(value, pointer)
-        return json.dumps(_typed(value), sort_keys=True, separators=(",", ":")).encode()
-    except (ArithmeticError, ValueError, RecursionError):
-        return body  # the view refuses it
-
-
-def _typed(value: Any) -> Any:
-    """Return a JSON value whose numbers and strings are strings that begin with their type."""
-    match value:
-        case dict():
-            return {name: _typed(member) for name, member in value.items()}
-        case list():
-            return [_typed(member) for member in value]
-        case _Number():
-            return f"number {value.exact()}"
-        case str():
-            return f"string {value}"
-    return value
-
-
-def _remove(value: Any, pointer: str) -> None:
-    *path, last = [
-        step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")
-    ]
-    for step in path:
-        value = _child(value, step)
-    if isinstance(value, dict):
-        value.pop(last, None)
-
-
-def _child(value: Any, step: str) -> Any:
-    if isinstance(value, Mapping):
-        return value.get(step)
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-        return value[int(step)]
-    return None

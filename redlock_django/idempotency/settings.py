@@ -223,8 +223,6 @@ class IdempotentOptions:
     anonymous_scope: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
     redact: Callable[..., Any] | None
-    canonical_json: bool
-    ignore: tuple[str, ...]
     _merged: tuple[IdempotencySettings, IdempotencySettings] | None = None
 
     def settings(self) -> IdempotencySettings:

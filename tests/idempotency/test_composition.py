@@ -523,8 +523,6 @@ def test_only_a_view_can_be_decorated(wrong: Any) -> None:
         ({"required": 1}, "required must be True or False"),
         ({"tenant": "x"}, "tenant must be a callable"),
         ({"anonymous_scope": "x"}, "anonymous_scope must be a callable"),
-        ({"ignore": ["at"]}, "JSON pointers"),
-        ({"ignore": "/at"}, "JSON pointers"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused_at_import(

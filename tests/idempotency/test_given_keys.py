@@ -261,7 +261,6 @@ def test_an_administrator_finds_the_record_of_an_event(site: Site) -> None:
         ({"key": event_id, "provider_retries": -1}, "provider_retries must be at least 0"),
         ({"scope": "stripe"}, "scope is for keys that a provider sends.*key=event_id"),
         ({"provider_retries": 9}, "provider_retries is for keys that a provider sends"),
-        ({"key": event_id, "scope": "s", "ignore": ["/at"]}, "ignore has no effect with scope"),
         (
             {"key": event_id, "scope": "s", "anonymous_scope": lambda request, **_: "all"},
             "anonymous_scope has no effect with scope",

@@ -171,8 +171,6 @@ class ClaimReader:
         return request_fingerprint(
             self._request,
             key_field=self._settings.field,
-            canonical_json=self._options.canonical_json,
-            ignore=self._options.ignore,
             largest=self._settings.max_request_bytes,
             path_only=not self._options.compares_body,
         )
