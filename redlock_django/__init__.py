@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         TicketUsed,
     )
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
-    from redlock_django.idempotency.forms import IdempotentFormMixin
     from redlock_django.locking.leader import leader
     from redlock_django.locking.lock import Lock, lock
     from redlock_django.locking.resumed_lock import resume_lock
@@ -47,7 +46,6 @@ __all__ = [
     "EditLockMixin",
     "EditLockViewMixin",
     "IdempotencyRefused",
-    "IdempotentFormMixin",
     "IdempotentMixin",
     "InvalidRedlock",
     "LimitReached",
@@ -75,7 +73,6 @@ __all__ = [
 _MODULES = {
     "EditLockMixin": "edit_locks.model_admin.mixin",
     "EditLockViewMixin": "edit_locks.update_view",
-    "IdempotentFormMixin": "idempotency.forms",
     "IdempotentMixin": "idempotency.decorators",
     "Lock": "locking.lock",
     "LockResourceMixin": "web.mixins",

@@ -199,7 +199,7 @@ def _models() -> Iterator[str]:
 def _problems() -> Iterator[str]:
     from redlock_django.web import answers
 
-    for module in ("web.lock_resource", "idempotency.decorators", "idempotency.forms"):
+    for module in ("web.lock_resource", "idempotency.decorators"):
         import_module(f"redlock_django.{module}")
     for problem in answers._problems.values():
         yield f"problem {answers.PROBLEM_BASE}{problem.code} {problem.status}"

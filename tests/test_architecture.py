@@ -70,7 +70,7 @@ LAYERS = [
     idempotency.response
     idempotency.records
     idempotency.settings
-    idempotency.forms idempotency.placement
+    idempotency.placement
     idempotency.flow.current idempotency.flow.exception_answers idempotency.flow.recorders
     idempotency.flow.runner
     idempotency.flow.claim idempotency.resolve
