@@ -11,7 +11,6 @@ import pytest
 from django.contrib.admin.models import CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.messages import get_messages
-from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 
@@ -128,77 +127,6 @@ def test_the_list_cannot_be_filtered_by_the_response(
     orders_site.post()
     refused = staff(*permissions, raise_request_exception=False).get(f"{LIST}?{query}")
     assert (refused.status_code, b"POST /orders/" in refused.content) == (400, False)
-
-
-def test_a_record_is_found_by_the_key_of_its_client(
-    orders_site: Site, staff: Callable[..., Client]
-) -> None:
-    orders_site.post()
-    owner, reader = record().user, staff(SEE)
-    for expected, query in (
-        (True, f"{owner} {KEY}"),
-        (True, f'{owner} "{KEY}"'),
-        (False, f"{owner} {KEY[:-1]}"),
-        (False, f"{owner}0 {KEY}"),
-        (False, KEY),
-        (False, f"{owner} not a key"),
-    ):
-        page = reader.get(LIST, {"q": query}).content.decode()
-        assert ("POST /orders/" in page) is expected, query
-
-
-def device(request: HttpRequest, **_: Any) -> str:
-    """Return the scope of an anonymous client."""
-    return request.headers["X-Device"]
-
-
-def found(reader: Client, query: str) -> list[str]:
-    """Return the paths of the records that a search finds."""
-    return re.findall(r'title="POST ([^"]*)"', reader.get(LIST, {"q": query}).content.decode())
-
-
-def test_records_of_anonymous_clients_and_of_other_hosts_are_found(
-    site: Site, staff: Callable[..., Client]
-) -> None:
-    site.settings.ALLOWED_HOSTS = ["testserver", "api.example.com", ".example.org"]
-    view = idempotent(anonymous_scope=device)(make_order)
-    site.put(path("a/", view), path("b/", view), path("c/", view), *shop_and_admin)
-    site.client.logout()
-    site.post(url="/a/", headers={"X-Device": "front desk"})
-    site.post(url="/b/", headers={"X-Device": "till"}, HTTP_HOST="api.example.com")
-    site.post("elsewhere", url="/c/", headers={"X-Device": "till"}, HTTP_HOST="www.example.org")
-    reader = staff(SEE)
-    assert found(reader, f"front desk {KEY}") == ["/a/"]
-    assert found(reader, f"till {KEY}") == ["/b/"]  # of a host in ALLOWED_HOSTS
-    assert found(reader, "till elsewhere") == []  # of a host that no setting names
-    assert found(reader, "till www.example.org elsewhere") == ["/c/"]
-    assert found(reader, f"till www.example.org {KEY}") == []
-    assert found(reader, f"{'front desk ' * 4}{KEY}") == []
-
-
-def test_records_of_tenants_are_found(site: Site, staff: Callable[..., Client]) -> None:
-    view = idempotent(
-        anonymous_scope=device, tenant=lambda request, **_: request.headers["X-Tenant"]
-    )(make_order)
-    site.put(path("a/", view), path("b/", view), *shop_and_admin)
-    site.post(url="/a/", headers={"X-Tenant": "two words"})
-    owner = record().user
-    site.client.logout()
-    site.post(url="/b/", headers={"X-Device": "till", "X-Tenant": "acme"})
-    reader = staff(SEE)
-    assert found(reader, f"{owner} two words {KEY}") == ["/a/"]
-    assert found(reader, f"till acme {KEY}") == ["/b/"]
-    assert found(reader, f"till {KEY}") == []
-    assert found(reader, f"{owner} {KEY}") == []
-
-
-def test_the_search_works_with_settings_that_are_wrong(
-    site: Site, staff: Callable[..., Client]
-) -> None:
-    site.put(*shop_and_admin)
-    reader = staff(SEE)
-    site.configure(RETENTION="soon")
-    assert reader.get(LIST, {"q": f"7 {KEY}"}).status_code == 200
 
 
 def test_the_list_can_be_filtered_by_its_columns(

@@ -74,11 +74,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
     list_display_links = ("request_line",)
     list_filter = ("state", MethodFilter)
     search_fields = ("path", "user")
-    search_help_text = (
-        "Search by part of the path or the user ID. To find a client’s key, enter its owner, a "
-        "space and the key. The owner is a user ID or the anonymous scope. If the key belongs to "
-        "another host or to a tenant, enter that between them."
-    )
+    search_help_text = "Search by part of the path or the user ID."
     ordering = ("-pk",)
     sortable_by = ("began", "ends")
     show_full_result_count = False
@@ -140,17 +136,6 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
             return rows.using(settings_of(self.using).database)
         except InvalidRedlock:
             return rows  # E001 reports it.
-
-    def get_search_results(
-        self, request: HttpRequest, queryset: Any, search_term: str
-    ) -> tuple[Any, bool]:
-        """Return the records with the text in their path or user, or of the client's key."""
-        from redlock_django.admin.idempotency.search import key_hashes
-
-        found, has_duplicates = super().get_search_results(request, queryset, search_term)
-        if hashes := key_hashes(request, self.using, search_term):
-            found = found | queryset.filter(key_hash__in=hashes)
-        return found, has_duplicates
 
     def get_urls(self) -> list[URLPattern]:
         """Return Django's URL patterns and the one of `resolve_view`."""
