@@ -185,10 +185,10 @@ def _times(options: AliasSettings) -> Iterator[CheckMessage]:
             hint="Raise TTL, or lower CONNECT_TIMEOUT.",
             id="redlock_django.W008",
         )
-    if options.renew and 3 * options.max_hold < 4 * options.ttl:
+    if 3 * options.max_hold < 4 * options.ttl:
         yield checks.Warning(
             f"{named}: MAX_HOLD ({options.max_hold:g} s) is so close to TTL ({options.ttl:g} s) "
             "that renewal hardly prolongs a lock.",
-            hint="Raise MAX_HOLD to several times TTL, or set RENEW to False.",
+            hint="Raise MAX_HOLD to several times TTL.",
             id="redlock_django.W009",
         )

@@ -21,7 +21,6 @@ from redlock_django.backends.values import (
     SHORTEST_TTL,
     choice,
     duration,
-    flag,
     mapping,
     seconds,
     several,
@@ -48,7 +47,7 @@ OF_SERVERS = ("PROFILE", "SENTINELS", "SENTINEL_OPTIONS")
 """Keys for Redis alone that are likely to stay in a section when its BACKEND is changed."""
 
 ON_DISCONNECT = ("finish", "cancel")
-"""The values of ON_DISCONNECT: an async view whose client has left is finished, or cancelled."""
+"""The values of `on_disconnect`: an async view whose client has left is finished, or cancelled."""
 
 LONGEST_RELEASE = 64  # characters
 
@@ -57,12 +56,9 @@ DEFAULTS: Mapping[str, Any] = {
     "TTL": 10,
     "WAIT": 0,
     "MAX_WAITERS": 4,
-    "RENEW": True,
     "MAX_HOLD": 300,
     "STATUS": 423,
     "ON_UNAVAILABLE": "refuse",
-    "ON_DISCONNECT": "finish",
-    "VERIFY_BEFORE_COMMIT": False,
     "RELEASE": "",
     "RULES": (),
     "IDEMPOTENCY": {},
@@ -83,12 +79,9 @@ class AliasSettings:
     ttl: float
     wait: float
     max_waiters: int
-    renew: bool
     max_hold: float
     status: int
     on_unavailable: str
-    on_disconnect: str
-    verify_before_commit: bool
     release: str
     rules: tuple[Mapping[str, Any], ...]
     idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
@@ -189,12 +182,9 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         ttl=seconds(section, "TTL", least=SHORTEST_TTL),
         wait=seconds(section, "WAIT", least=0, most=LONGEST_WAIT),
         max_waiters=whole(section, "MAX_WAITERS", "threads"),
-        renew=flag(section, "RENEW"),
         max_hold=seconds(section, "MAX_HOLD"),
         status=choice(section["STATUS"], "STATUS", STATUSES),
         on_unavailable=choice(section["ON_UNAVAILABLE"], "ON_UNAVAILABLE", ("refuse", "proceed")),
-        on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", ON_DISCONNECT),
-        verify_before_commit=flag(section, "VERIFY_BEFORE_COMMIT"),
         release=_release(section),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),

@@ -78,8 +78,7 @@ class HeldLease:
     ) -> None:
         if parameters.min_hold:
             lease = replace(lease, earliest_end=lease.started + parameters.min_hold)
-        if (renew := parameters.renew) is None:
-            renew = in_block and service.settings.renew
+        renew = in_block if parameters.renew is None else parameters.renew
         self.backend = service.backend
         self.lease = lease
         self.acquired_at = lease.started
@@ -279,22 +278,12 @@ class HeldLease:
         self.mark_released(self.backend.clock())
         events.released(self, None)
 
-    def guard_handed(self, resources: Iterable[str], *, ask: bool) -> None:
-        """Raise LockLost if the lease that was handed on may be over before it is taken.
-
-        With `ask`, the store must still have it.
-        """
+    def guard_handed(self, resources: Iterable[str]) -> None:
+        """Raise LockLost if the lease that was handed on may be over before it is taken."""
         handed, names = self.handed, ", ".join(resources)
         assert handed is not None
         if self.backend.clock() >= handed.until:
             why = "the lock was handed on, and its time was over before COMMIT"
-            raise LockLost(f"{names}: {why}", resource=names)
-        if not ask:
-            return
-        seen = self.backend.look(handed.resources).locks
-        found = {one.resource for one in seen if one.fingerprint == handed.fingerprint}
-        if not found.issuperset(handed.resources):
-            why = "the lock was handed on, and was taken or lost before COMMIT"
             raise LockLost(f"{names}: {why}", resource=names)
 
     def next_check(self) -> float:

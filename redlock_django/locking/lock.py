@@ -16,7 +16,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.conf.arguments import refuse_unknown
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import LockLost, NotAcquired, NotHeld, StoreUnavailable
+from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
 from redlock_django.locking import events, registry
 from redlock_django.locking.event_loops import (
     USE_ASYNC,
@@ -274,20 +274,12 @@ class Lock:
     def guard(self) -> None:
         """Raise LockLost unless the lock is held: the last check before COMMIT.
 
-        With VERIFY_BEFORE_COMMIT, ask the masters, of which a majority must agree. A lock that was
-        handed on must still be held for the client that resumes it.
+        A lock that was handed on must still be held for the client that resumes it.
         """
         if self.handed_on:
-            ask = locks[self.using].settings.verify_before_commit
-            self._require_lease().guard_handed(self.resources, ask=ask)
-            return
-        if not locks[self.using].settings.verify_before_commit:
+            self._require_lease().guard_handed(self.resources)
+        else:
             self.ensure_held()
-            return
-        try:
-            self.verify()
-        except StoreUnavailable as error:
-            raise LockLost(str(error), resource=error.resource) from error
 
     @async_unsafe(USE_ASYNC)
     def extend(self, ttl: float | timedelta | None = None) -> float:

@@ -75,8 +75,7 @@ def lock_resource(
     HTTP methods to lock, None for all. `status` is the HTTP status of the answer to a held lock
     (409, 423, 429 or 503). `on_locked(request, error)` may return that answer, or None for the
     default one; caches do not store it, unless it has a `Cache-Control` of its own. If the client
-    leaves, an async view runs to its end under the lock with `on_disconnect="finish"`, and is
-    cancelled with "cancel"; None is the setting of the alias.
+    leaves, an async view runs to its end under the lock, unless `on_disconnect` is "cancel".
 
     With a `limit`, so many requests may hold the name at once.
 

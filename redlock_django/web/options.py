@@ -64,7 +64,7 @@ class LockOptions:
     @property
     def finishes_without_client(self) -> bool:
         """True if an async view must run to its end, although its client disconnects."""
-        return (self.on_disconnect or locks[self.using].settings.on_disconnect) == "finish"
+        return self.on_disconnect in (None, "finish")
 
     @property
     def seconds_to_wait(self) -> float:

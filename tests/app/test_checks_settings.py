@@ -113,7 +113,6 @@ def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
     assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.5 s" in of(settings, TTL=1.5)["W008"]
     assert set(of(settings, TTL=1.6)) == set()
     assert "MAX_HOLD (12 s) is so close to TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
-    assert of(settings, MAX_HOLD=12, RENEW=False) == {}
     assert of(settings, MAX_HOLD=14) == {}
 
 

@@ -123,19 +123,6 @@ async def test_a_view_may_be_cancelled_with_its_client(
     assert is_free("order:7")
 
 
-async def test_the_setting_is_for_views_that_do_not_say(urls: Urls, settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_DISCONNECT": "cancel"}}
-    visit = Visit()
-    urls(path("", lock_resource("order:7")(visit.view)))
-    assert await is_cancelled(await visit.leave())
-    again = Visit()
-    urls(path("", lock_resource("order:7", on_disconnect="finish")(again.view)))
-    gone = await again.leave()
-    again.opened.set()
-    assert await is_cancelled(gone)
-    assert again.finished
-
-
 @pytest.mark.parametrize("kind", ["to_thread", "thread_sensitive=False"])
 async def test_the_lock_is_held_until_a_thread_has_finished(
     urls: Urls, is_free: IsFree, kind: str

@@ -146,24 +146,6 @@ def test_a_view_that_is_still_running_when_the_time_is_over_is_rolled_back(ask: 
     assert Order.objects.count() == 0
 
 
-@pytest.mark.parametrize("taken", [False, True])
-def test_the_masters_are_asked_before_commit_if_a_setting_says_so(
-    ask: Ask, settings: Settings, taken: bool
-) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "VERIFY_BEFORE_COMMIT": True}}
-
-    def view(request: HttpRequest) -> HttpResponse:
-        with inner() as held:
-            ticket = held.transfer()
-        order()
-        if taken:  # a ticket that was sent too early
-            resume_lock(ticket, until_commit=False).acquire()
-        return HttpResponse()
-
-    assert ask(view).status_code == (503 if taken else 200)
-    assert Order.objects.count() == (not taken)
-
-
 def test_a_stream_goes_on_after_its_lock_was_handed_on(ask: Ask) -> None:
     tickets: list[str] = []
 

@@ -52,9 +52,7 @@ MEMORY = "redlock_django.backends.memory.MemoryBackend"
 def store(settings: Settings) -> Iterator[MemoryBackend]:
     """Keep locks on five masters in memory."""
     masters = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
-    settings.REDLOCK = {
-        "default": {"BACKEND": MEMORY, "MASTERS": masters, "RESTART_DELAY": 0, "RENEW": False}
-    }
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters, "RESTART_DELAY": 0}}
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     yield backend

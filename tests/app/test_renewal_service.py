@@ -227,14 +227,13 @@ def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
     held.release()
 
 
-def test_a_block_does_not_renew_if_renew_is_off(make: Callable[..., World]) -> None:
-    world = make(RENEW=False)
-    with lock(R):
+def test_a_block_does_not_renew_if_renew_is_off(world: World) -> None:
+    with lock(R, renew=False):
         world.idle()
         world.advance(6)
         world.idle()
         assert world.extensions == []
-        with lock("order:2", renew=True):
+        with lock("order:2"):
             world.idle()
             world.advance(3)
             world.until(lambda: world.extensions == [9])

@@ -146,26 +146,23 @@ def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settin
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["", "middleware"])
 @pytest.mark.parametrize(
-    ("verifies", "disturb", "code"),
+    ("asks", "disturb", "code"),
     [
         (True, "free", "lock-lost"),
-        (True, "silence", "lock-lost"),
+        (True, "silence", "lock-unavailable"),
         (True, "", ""),
         (False, "free", ""),
     ],
 )
-def test_a_view_is_rolled_back(
+def test_a_view_that_asks_at_its_end_is_rolled_back(
     settings: Settings,
     urls: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
-    verifies: bool,
+    asks: bool,
     disturb: str,
     code: str,
     middleware: list[str],
 ) -> None:
-    settings.REDLOCK = {
-        "default": {**settings.REDLOCK["default"], "VERIFY_BEFORE_COMMIT": verifies}
-    }
     settings.MIDDLEWARE = middleware
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
 
@@ -177,6 +174,9 @@ def test_a_view_is_rolled_back(
         elif disturb == "silence":
             for store, index in masters():
                 store.refuse(index)
+        if asks:
+            with lock("order:7", reentrant=True) as held:
+                held.verify()
         return HttpResponse("paid")
 
     urls(path("orders/<int:pk>/", view))
@@ -191,12 +191,11 @@ def test_a_view_is_rolled_back(
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("sees_commits")
-@pytest.mark.parametrize("verifies", [True, False])
-def test_a_transaction_that_keeps_a_lock_is_rolled_back(settings: Settings, verifies: bool) -> None:
-    section = {**settings.REDLOCK["default"], "VERIFY_BEFORE_COMMIT": verifies}
-    settings.REDLOCK = {"default": section}
-    with suppress(LockLost), transaction.atomic():
-        with lock("r1"):
-            Order.objects.create(number="A-1", total=1)
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_transaction_that_asks_at_its_end_is_rolled_back(asks: bool) -> None:
+    with suppress(LockLost), transaction.atomic(), lock("r1") as held:
+        Order.objects.create(number="A-1", total=1)
         free("r1")
-    assert Order.objects.exists() is not verifies
+        if asks:
+            held.verify()
+    assert Order.objects.exists() is not asks

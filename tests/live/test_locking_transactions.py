@@ -51,7 +51,7 @@ def sites(
     redlock = {
         "default": {**common, "TTL": 30},  # no stall of a busy machine lasts so long
         "renewed": {**common, "TTL": 1.5},  # its loss is noticed soon
-        "unrenewed": {**common, "TTL": 1, "RENEW": False},
+        "unrenewed": {**common, "TTL": 1, "MAX_HOLD": 1},
     }
     with ExitStack() as stack:
         started = []

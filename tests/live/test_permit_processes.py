@@ -78,7 +78,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             "MASTERS": [m.url for m in masters[:3]],
             "RESTART_DELAY": 0,
             "TTL": TTL,
-            "RENEW": False,
+            "MAX_HOLD": TTL,
             **generous_timeouts(TTL),
         }
     }

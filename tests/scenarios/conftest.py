@@ -32,7 +32,7 @@ IN_POSTGRES = {
 def on(masters: list[LocalMaster]) -> dict[str, Any]:
     """Return the settings of an alias whose locks are on these masters."""
     urls = [master.url for master in masters]
-    return {"MASTERS": urls, "RESTART_DELAY": 0, "RENEW": False, **generous_timeouts(1.0)}
+    return {"MASTERS": urls, "RESTART_DELAY": 0, "MAX_HOLD": 10, **generous_timeouts(1.0)}
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def ours(masters: list[LocalMaster], settings: Settings) -> Iterator[None]:
 @pytest.fixture
 def ours_in_postgres(postgres_tables: None, settings: Settings) -> None:
     """Keep this package's locks in PostgreSQL."""
-    settings.REDLOCK = {"default": {**IN_POSTGRES, "RENEW": False}}
+    settings.REDLOCK = {"default": {**IN_POSTGRES, "MAX_HOLD": 10}}
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ REDLOCK: dict[str, dict[str, Any]] = {
     "default": _MASTERS,
     # For processes that die while they hold a lock.
     "short": {**_MASTERS, **_BRIEF, "KEY_PREFIX": "short"},
-    "forgotten": {**_MASTERS, **_BRIEF, "KEY_PREFIX": "forgotten", "RENEW": False},
+    "forgotten": {**_MASTERS, **_BRIEF, "KEY_PREFIX": "forgotten", "MAX_HOLD": 1.5},
     "small": {
         **_MASTERS,
         "KEY_PREFIX": "small",
