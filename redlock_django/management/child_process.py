@@ -1,7 +1,4 @@
-"""`ChildProcess`: the program that `with_lock` and `lead` run, and that does not outlive them.
-
-A keeper (`management.keeper`) is between the supervisor, which is this process, and the program.
-"""
+"""`ChildProcess`: the program that `with_lock` and `lead` run, and that does not outlive them."""
 
 from __future__ import annotations
 
@@ -12,48 +9,51 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import BinaryIO
+from contextlib import contextmanager
+from pathlib import Path
 
 from django.core.management import get_commands
 from django.core.management.base import CommandError
 
-from redlock_django.management import keeper
+from redlock_django.wire.clock import clock
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+GRACE = 1 / 4
+"""The part of the TTL that a program has between SIGTERM and SIGKILL."""
+MARGIN = 1 / 10
+"""The part of the TTL between SIGKILL and the end of the lock."""
 
+_LAUNCHER = Path(__file__).with_name("launcher.py")
 _KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
-_SAME = 0.001  # seconds by which two readings of one deadline may differ: it moves at a renewal
+_POLL = 0.1  # seconds between two looks at the lock of a program
+_LOOK = 0.02  # seconds between two looks at a process group whose leader has ended
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
 class ChildProcess:
     """A program, the signals to forward to it, and the moment by which it must have ended.
 
-    It ends if this process dies: it gets SIGTERM, and SIGKILL after `grace` seconds or at the
-    deadline. With `guarded`, it also ends `grace` seconds before the deadline if this process is
-    stopped, and all that it has started ends with it.
+    It is ended by SIGTERM, and by SIGKILL after the grace or at that moment. If this process
+    dies, Linux kills the program: more exactly, when the thread ends that started it, which must
+    therefore wait for it. With `guarded`, what the program leaves in its process group ends too.
     """
 
     asked_to_end = False
     """True once this process has received a signal that means that it is to end."""
-    was_overdue = False
-    """True if the program was ended because its deadline was near, and not by this process."""
-    _report: BinaryIO
+    _process: subprocess.Popen[bytes] | None = None
+    _grace = 0.0
+    _until = math.inf
+    _ended = False
 
-    def __init__(self, command: list[str], *, grace: float, guarded: bool = False) -> None:
+    def __init__(self, command: list[str], *, guarded: bool = False) -> None:
         self._command = command
-        self._grace = grace
         self._guarded = guarded
-        self._keeper: subprocess.Popen[bytes] | None = None
-        self._pid: int | None = None
-        self._control = -1
         self._starting = False
         self._exiting = False
         self._early: list[int] = []
-        self._until = math.inf
         # In a separate process group the program can be ended with all its children. On a terminal
         # that is not possible: only the foreground group may read from it and receives Ctrl-C.
         self._grouped = guarded or not sys.stdin.isatty()
@@ -72,80 +72,11 @@ class ChildProcess:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def start(self, *, until: float = math.inf) -> None:
-        """Start the program, which must have ended at `until`; CommandError if it cannot run."""
-        self._starting = True
-        control, self._control = os.pipe()
-        os.set_blocking(self._control, False)  # a keeper that is stopped reads nothing
-        read, reporting = os.pipe()
-        self._report = open(read, "rb")  # noqa: SIM115 - closed when the keeper has ended
-        self.must_end_by(until)
-        descriptors = [str(control), str(reporting)]
-        guarded, group = str(int(self._guarded)), str(0 if self._grouped else os.getpgrp())
-        try:
-            self._keeper = subprocess.Popen(
-                [
-                    *(sys.executable or "python3", "-I", "-S", keeper.__file__),
-                    *(*descriptors, str(self._grace), guarded, group, *self._command),
-                ],
-                pass_fds=(control, reporting),
-                process_group=0,  # Ctrl-C does not reach it
-            )
-        except OSError as error:
-            problem = f"{self._command[0]}: cannot start a process for it: {error.strerror}"
-            raise CommandError(problem, returncode=NOT_EXECUTABLE) from None
-        finally:
-            os.close(control)
-            os.close(reporting)
-        word, _, number = self._report.readline().partition(b" ")
-        if word != b"started":
-            self._refuse(int(number or errno.EAGAIN))
-        self._pid = int(number)
-        for early in self._early:
-            self._write(f"signal {early}")
-
-    def _refuse(self, number: int) -> None:
-        self._wait_for_keeper(_KILL_TIMEOUT)
-        missing = number == errno.ENOENT
-        hint = ""
-        if missing and self._command[0] in get_commands():
-            hint = f". For the management command, write: python manage.py {self._command[0]}"
-        raise CommandError(
-            f"{self._command[0]}: {os.strerror(number)}{hint}",
-            returncode=NOT_FOUND if missing else NOT_EXECUTABLE,
-        )
-
-    def must_end_by(self, until: float) -> None:
-        """Set the deadline, by `keeper.clock`; math.inf for none."""
-        is_same = until == self._until or abs(until - self._until) < _SAME
-        if not is_same:
-            self._until = until
-            self._write(f"until {until}")
-
-    def wait(self, seconds: float) -> int | None:
-        """Return the exit status as a shell does, or None if it still runs after `seconds`."""
-        status = self._wait_for_keeper(seconds)
-        if status is not None and status < 0:  # a keeper that was killed
-            self._kill_group()
-            return 128 - status
-        return status
-
-    def end(self) -> int | None:
-        """End the program, by SIGTERM and after the grace by SIGKILL; return its exit status."""
-        self._write("end")
-        status = self.wait(self._grace + 1.0)
-        if status is None and self._keeper is not None:
-            # The keeper is stopped. The system kills the program with it, where it can.
-            self._kill_group()
-            self._keeper.kill()
-            status = self.wait(_KILL_TIMEOUT)
-        return status
-
     def _forward(self, number: int, frame: object) -> None:
         self.asked_to_end = self.asked_to_end or number in _ENDING
-        if self._pid is not None:
+        if self._process is not None:
             if self._grouped or number not in (signal.SIGINT, signal.SIGQUIT):
-                self._write(f"signal {number}")
+                self._send(number)
         elif self._starting:
             # An exception at this point would leave a process that nothing ends.
             self._early.append(number)
@@ -154,26 +85,100 @@ class ChildProcess:
             self._exiting = True
             raise SystemExit(128 + number)
 
-    def _write(self, line: str) -> None:
-        """Write a line to the keeper, in one piece; without effect if it has ended or hangs."""
-        with suppress(BrokenPipeError, BlockingIOError):
-            if self._control >= 0:
-                os.write(self._control, f"{line}\n".encode())
-
-    def _wait_for_keeper(self, seconds: float) -> int | None:
-        assert self._keeper is not None
+    @contextmanager
+    def running(self, grace: float) -> Iterator[None]:
+        """Run the program during the block; raise CommandError if it cannot be run."""
+        self._grace, self._starting = grace, True
+        process = self._start()
         try:
-            status = self._keeper.wait(seconds)
+            self._process = process
+            for early in self._early:
+                self._send(early)
+            yield
+        finally:
+            if not self._ended and (process.returncode is None or self._guarded):
+                self.end()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        """Start the program, and return when it has taken the place of the launcher."""
+        read, report = os.pipe()
+        with open(read, "rb") as answer:
+            try:
+                process = subprocess.Popen(
+                    [
+                        *(sys.executable or "python3", "-I", "-S", str(_LAUNCHER)),
+                        *(str(os.getpid()), str(report), *self._command),
+                    ],
+                    pass_fds=(report,),
+                    process_group=0 if self._grouped else None,
+                )
+            except OSError as error:
+                problem = f"{self._command[0]}: cannot start a process for it: {error.strerror}"
+                raise CommandError(problem, returncode=NOT_EXECUTABLE) from None
+            finally:
+                os.close(report)
+            failure = answer.read()
+        if failure:
+            process.wait()
+            raise self._refusal(int(failure))
+        return process
+
+    def _refusal(self, number: int) -> CommandError:
+        missing = number == errno.ENOENT
+        hint = ""
+        if missing and self._command[0] in get_commands():
+            hint = f". For the management command, write: python manage.py {self._command[0]}"
+        return CommandError(
+            f"{self._command[0]}: {os.strerror(number)}{hint}",
+            returncode=NOT_FOUND if missing else NOT_EXECUTABLE,
+        )
+
+    def must_end_by(self, until: float) -> None:
+        """Set the deadline, by `redlock_django.wire.clock`; math.inf for none."""
+        self._until = until
+
+    @property
+    def is_due(self) -> bool:
+        """True if the program must get SIGTERM now to have its grace before the deadline."""
+        return self._left() <= 0
+
+    def _left(self) -> float:
+        return self._until - self._grace - clock()
+
+    def wait(self) -> int | None:
+        """Return the exit status as a shell does, or None when the lock is to be looked at."""
+        return self._wait(min(_POLL, self._left()))
+
+    def _wait(self, seconds: float) -> int | None:
+        assert self._process is not None
+        try:
+            status = self._process.wait(max(0.0, seconds))
         except subprocess.TimeoutExpired:
             return None
-        if self._control >= 0:
-            control, self._control = self._control, -1
-            os.close(control)
-            with self._report:
-                self.was_overdue = b"overdue" in self._report.read()
-        return status
+        return 128 - status if status < 0 else status
 
-    def _kill_group(self) -> None:
-        if self._pid is not None and self._grouped:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, signal.SIGKILL)
+    def end(self) -> int | None:
+        """End the program, by SIGTERM and after the grace by SIGKILL; return its exit status."""
+        self._ended = True
+        kill_at = min(clock() + self._grace, self._until)
+        self._send(signal.SIGTERM)
+        self._send(signal.SIGCONT)  # a stopped program cannot end itself
+        status = self._wait(kill_at - clock())
+        while status is not None and self._grouped and clock() < kill_at and self._send(0):
+            time.sleep(_LOOK)  # what it has started may still end by itself
+        self._send(signal.SIGKILL)
+        return self._wait(_KILL_TIMEOUT) if status is None else status
+
+    def _send(self, number: int) -> bool:
+        """Send a signal to the program and its group; return whether any process was there."""
+        assert self._process is not None
+        try:
+            if self._grouped:
+                os.killpg(self._process.pid, number)
+            elif self._process.returncode is None:
+                os.kill(self._process.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # of a process that runs as another user, and as macOS for zombies
+            pass
+        return True

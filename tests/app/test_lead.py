@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 from contextlib import ExitStack
@@ -15,7 +13,6 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from redlock_django import lock
-from redlock_django.management import keeper
 from redlock_django.management.child_process import ChildProcess
 from redlock_django.testing import lose_lock
 from tests.waiting import until
@@ -130,42 +127,8 @@ def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(tmp_path: Path) 
     assert written.endswith("the command was terminated")
 
 
-def test_a_supervisor_that_dies_while_its_keeper_starts() -> None:
-    """The keeper ends the program itself, and not only where the system kills it."""
-    control, supervisor = os.pipe()
-    read, report = os.pipe()
-    os.close(supervisor)
-    os.close(read)
-    ended = subprocess.run(
-        [
-            *(sys.executable, "-I", "-S", keeper.__file__),
-            *(str(control), str(report), "30", "1", "0", "sleep", "60"),
-        ],
-        pass_fds=(control, report),
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    os.close(control)
-    os.close(report)
-    assert (ended.returncode, ended.stderr) == (128 + 15, "")
-
-
-def test_the_keeper_is_told_only_of_a_deadline_that_has_moved() -> None:
-    child = ChildProcess(["true"], grace=1.0)
-    read, child._control = os.pipe()
-    try:
-        # Each look at the clock gives another reading of the same deadline.
-        for seconds in (10.0, 10.0000004, 9.9996, 13.3, 13.3):
-            child.must_end_by(seconds)
-        assert os.read(read, 4096) == b"until 10.0\nuntil 13.3\n"
-    finally:
-        os.close(read)
-        os.close(child._control)
-
-
 def test_a_second_signal_does_not_interrupt_the_cleanup_after_the_first() -> None:
-    child = ChildProcess(["true"], grace=1.0)
+    child = ChildProcess(["true"])
     cleaned: list[str] = []
 
     def clean() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from django.test import override_settings
 from redlock_django import lock, locks
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.management import child_process
+from redlock_django.management.child_process import ChildProcess
+from tests.live.leading.supervisors import is_alive
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -220,7 +224,7 @@ def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
 def test_a_command_that_ignores_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("redlock_django.management.commands.with_lock.GRACE", 0.2)
+    monkeypatch.setattr("redlock_django.management.commands.with_lock.LONGEST_GRACE", 0.2)
     ready = tmp_path / "ready"
     stubborn = (
         "import os, pathlib, signal, time; signal.signal(15, signal.SIG_IGN);"
@@ -267,6 +271,100 @@ def test_the_command_goes_on_while_too_few_masters_answer(
     assert with_lock("nightly", "--ttl", "60", "--", "sh", "-c", "sleep 0.5; exit 4")[0] == 4
 
 
+@pytest.mark.parametrize("command", ["with_lock", "lead"])
+def test_a_command_whose_lock_is_not_renewed_is_dead_before_the_lock_ends(
+    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    acquire, end = memory.acquire, ChildProcess.end
+    granted, ended = [], []
+
+    def acquire_and_refuse(*arguments: Any) -> Any:
+        lease = acquire(*arguments)
+        granted.append(lease.until)
+        memory.refuse(0)
+        return lease
+
+    def note_end(child: ChildProcess) -> int | None:
+        status = end(child)
+        ended.append(memory.clock())
+        return status
+
+    monkeypatch.setattr(memory, "acquire", acquire_and_refuse)
+    monkeypatch.setattr(ChildProcess, "end", note_end)
+    once = ["--once"] if command == "lead" else []
+    # It notes SIGTERM, and goes on.
+    deaf = f"trap 'touch {tmp_path}/asked' TERM; for n in $(seq 1200); do sleep 0.05; done"
+    with pytest.raises(CommandError, match="nightly: the lock was not renewed in time; the comm"):
+        call_command(command, "nightly", "--ttl", "4", *once, "--", "sh", "-c", deaf)
+    assert (tmp_path / "asked").exists()
+    assert granted[0] - 2 < ended[0] < granted[0]
+
+
+def test_an_error_of_the_supervisor_ends_the_command(
+    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail() -> None:
+        until((tmp_path / "pid").exists, "the command runs")
+        raise OSError(5, "an error")
+
+    monkeypatch.setattr(ChildProcess, "wait", lambda child: fail())
+    command = f"echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 60"
+    with pytest.raises(OSError, match="an error"):
+        call_command("with_lock", "nightly", "--", "sh", "-c", command)
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    with lock("nightly"):
+        pass  # It has been released.
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_command_is_a_child_that_inherits_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import os; status = dict(line.split(':\\t', 1) for line in open('/proc/self/status'));"
+        "print(os.getppid(), sorted(os.listdir('/proc/self/fd')), status['SigBlk'],"
+        "status['SigIgn'], sorted(os.environ.items()))"
+    )
+    command = ["python3", "-c", f"exec({code!r})"]
+    before = os.listdir("/proc/self/fd")
+    assert with_lock("nightly", "--", *command) == (0, "")
+    assert os.listdir("/proc/self/fd") == before
+    under_lock = capfd.readouterr().out
+    subprocess.run(command, check=True)
+    assert under_lock == capfd.readouterr().out
+
+
+def test_a_command_is_not_started_after_the_death_of_its_supervisor(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    launcher = Path(child_process.__file__).with_name("launcher.py")
+    made = tmp_path / "made"
+    launched = [sys.executable, str(launcher), str(dead.pid), "2", "touch", str(made)]
+    ended = subprocess.run(launched, check=False)
+    assert (ended.returncode, made.exists()) == (-signal.SIGKILL, False)
+
+
+@pytest.mark.parametrize("command", ["with_lock", "lead"])
+def test_a_command_dies_with_a_supervisor_that_is_killed(tmp_path: Path, command: str) -> None:
+    redlock = {"default": {"BACKEND": MEMORY}}
+    code = f"from testproject.settings import *\nREDLOCK = {redlock!r}\n"
+    (tmp_path / "alone.py").write_text(code)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{MANAGE.parent}",
+        "DJANGO_SETTINGS_MODULE": "alone",
+    }
+    deaf = "trap '' TERM HUP INT QUIT; echo $$; while true; do sleep 0.1; done"
+    supervisor = start(environment, "nightly", "--", "sh", "-c", deaf, command=command)
+    assert supervisor.stdout
+    program = int(supervisor.stdout.readline())
+    supervisor.kill()
+    try:
+        until(lambda: not is_alive(program), "its end", seconds=5)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(program, signal.SIGKILL)
+        supervisor.communicate(timeout=90)
+
+
 @pytest.mark.usefixtures("lost_once_ready")
 def test_keep_going_continues_without_the_lock(tmp_path: Path) -> None:
     reported = tmp_path / "reported"
@@ -302,9 +400,11 @@ def site(masters: list[LocalMaster], tmp_path: Path) -> Iterator[dict[str, str]]
         locks.close()
 
 
-def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+def start(
+    env: dict[str, str], *arguments: str, command: str = "with_lock"
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(MANAGE), "with_lock", *arguments],
+        [sys.executable, str(MANAGE), command, *arguments],
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -10,13 +10,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import BadResource, InvalidRedlock, LockLost
 from redlock_django.locking.leader import Leadership, Term, leader
-from redlock_django.management.child_process import ChildProcess
-from redlock_django.management.keeper import clock
+from redlock_django.management.child_process import GRACE, MARGIN, ChildProcess
 from redlock_django.management.single_run import LOCK_LOST, UsageError, add_using
+from redlock_django.wire.clock import clock
 
-_POLL = 0.1
-_DEFAULT_GRACE = 1 / 4  # of the TTL
-_MARGIN = 1 / 10  # of the TTL: between the death of COMMAND and the end of the lock
 _RENEWED = 2 / 3  # of the TTL: what is left of it when it is renewed
 
 
@@ -27,7 +24,7 @@ class Command(BaseCommand):
         "Wait until this process leads under NAME, then run COMMAND, and exit with its status. If "
         "this process loses the lead, COMMAND gets SIGTERM, and SIGKILL after the grace, before "
         f"another process can lead; then it waits again, or with --once exits with {LOCK_LOST}. "
-        "COMMAND also ends if this process dies. Only COMMAND writes to stdout."
+        "If this process dies, Linux kills COMMAND. Only COMMAND writes to stdout."
     )
     requires_system_checks = ()
 
@@ -54,10 +51,10 @@ class Command(BaseCommand):
         except (BadResource, InvalidRedlock, ValueError) as error:
             raise UsageError(str(error)) from None
         while True:
-            child = ChildProcess(options["command"], grace=grace, guarded=True)
+            child = ChildProcess(options["command"], guarded=True)
             with child.forwarding_signals(), ExitStack() as stack:
                 term = _enter(campaign, stack)
-                status, lost = _run(child, term, campaign.ttl * _MARGIN)
+                status, lost = _run(child, term, grace, campaign.ttl * MARGIN)
             if not lost or child.asked_to_end:
                 if status:  # SystemExit instead of CommandError, because there is no message
                     sys.exit(status)
@@ -74,31 +71,33 @@ def _enter(campaign: Leadership, stack: ExitStack) -> Term:
         raise UsageError(str(error)) from None
 
 
-def _run(child: ChildProcess, term: Term, margin: float) -> tuple[int | None, str]:
+def _run(child: ChildProcess, term: Term, grace: float, margin: float) -> tuple[int | None, str]:
     """Run the program until it ends; return its status and, if it lost the lead, how."""
-    child.start(until=clock() + term.remaining() - margin)
-    while (status := child.wait(_POLL)) is None:
-        now, left = clock(), term.remaining()
-        try:
-            term.ensure_held()
-        except LockLost as error:
-            return child.end(), str(error)
-        if left:
+    child.must_end_by(clock() + term.remaining() - margin)
+    with child.running(grace):
+        while (status := child.wait()) is None:
+            now, left = clock(), term.remaining()
+            try:
+                term.ensure_held()
+            except LockLost as error:
+                return child.end(), str(error)
             child.must_end_by(now + left - margin)
-    return status, f"{term.name}: the lock was not renewed in time" if child.was_overdue else ""
+            if child.is_due:
+                return child.end(), f"{term.name}: the lock was not renewed in time"
+    return status, ""
 
 
 def _checked_grace(given: float | None, ttl: float) -> float:
     """Return the grace; raise ValueError unless the program can be dead before the lock ends."""
-    grace = ttl * _DEFAULT_GRACE if given is None else given
+    grace = ttl * GRACE if given is None else given
     if not grace >= 0:
         raise ValueError(f"--grace must be 0 or more seconds, got {grace:g}")
-    margin, left = ttl * _MARGIN, ttl * _RENEWED
+    margin, left = ttl * MARGIN, ttl * _RENEWED
     if grace + margin >= left:
         raise ValueError(
             f"--grace is {grace:g} s: with a margin of {margin:g} s, COMMAND may live for "
             f"{grace + margin:g} s after SIGTERM, but when the TTL of {ttl:g} s is renewed, only "
-            f"{left:.3g} s of it are left. Write --grace {_DEFAULT_GRACE * ttl:g}, or "
-            f"--ttl {(grace / (_RENEWED - _MARGIN) * 1.1):.3g}"
+            f"{left:.3g} s of it are left. Write --grace {GRACE * ttl:g}, or "
+            f"--ttl {(grace / (_RENEWED - MARGIN) * 1.1):.3g}"
         )
     return grace

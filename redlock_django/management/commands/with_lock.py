@@ -12,8 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost, StoreUnavailable
 from redlock_django.locking.lock import Lock
-from redlock_django.management.child_process import ChildProcess
-from redlock_django.management.keeper import clock
+from redlock_django.management.child_process import GRACE, MARGIN, ChildProcess
 from redlock_django.management.single_run import (
     LOCK_HELD,
     LOCK_LOST,
@@ -21,13 +20,15 @@ from redlock_django.management.single_run import (
     add_using,
     enter_lock,
 )
+from redlock_django.wire.clock import clock
 
-GRACE = 10.0
-"""Seconds between SIGTERM and SIGKILL for a command whose lock was lost."""
+LONGEST_GRACE = 10.0
+"""The most seconds between SIGTERM and SIGKILL for a command whose lock is lost."""
 
-_POLL = 0.1
 _VERIFY_EVERY = 1.0  # seconds between questions to the masters, which notice a forced release
-_MARGIN = 0.5  # seconds between the death of a command that lost its supervisor and the lock's end
+_RENEWED = 1 / 2
+"""The part of the TTL that is left at least if renewals succeed. With less, renewals ask the
+masters, and a question that takes long must not delay the end of the program."""
 
 
 class Command(BaseCommand):
@@ -36,8 +37,8 @@ class Command(BaseCommand):
     help = (
         "Run COMMAND while holding the lock KEY, which is renewed, and exit with the status of "
         f"COMMAND, or with {LOCK_HELD} if another client holds the lock, {NO_QUORUM} if too few "
-        f"masters answered, {LOCK_LOST} if the lock was lost and COMMAND was terminated. Only "
-        "COMMAND writes to stdout."
+        f"masters answered, {LOCK_LOST} if the lock was lost and COMMAND was terminated. If this "
+        "process dies, Linux kills COMMAND. Only COMMAND writes to stdout."
     )
     requires_system_checks = ()
 
@@ -65,7 +66,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Acquire the lock, run the command, and exit with its status."""
-        child = ChildProcess(options["command"], grace=GRACE)
+        child = ChildProcess(options["command"])
         with ExitStack() as stack:
             stack.enter_context(child.forwarding_signals())
             held = enter_lock(
@@ -87,32 +88,50 @@ class Command(BaseCommand):
             sys.exit(status)
 
     def _run(self, child: ChildProcess, held: Lock, keep_going: bool) -> int:
-        child.start(until=_deadline(held))
-        watching = True
-        verify_at = time.monotonic() + _VERIFY_EVERY
-        while (status := child.wait(_POLL)) is None:
-            try:
-                if watching:
-                    held.ensure_held()
-                    child.must_end_by(_deadline(held))
-                    if time.monotonic() >= verify_at:
-                        with suppress(StoreUnavailable):  # the lock is held until its deadline
-                            held.verify()
-                        verify_at = time.monotonic() + _VERIFY_EVERY
-            except LockLost as error:
-                watching = False
-                child.must_end_by(math.inf)
+        watch = _Watch(held)
+        with child.running(min(LONGEST_GRACE, watch.ttl * GRACE)):
+            while (status := child.wait()) is None:
+                lost = watch.look()
                 if not keep_going:
+                    child.must_end_by(watch.until)
+                    if child.is_due:
+                        lost = lost or f"{held.resources[0]}: the lock was not renewed in time"
+                if lost and not keep_going:
                     child.end()
-                    raise CommandError(
-                        f"{error}; the command was terminated", returncode=LOCK_LOST
-                    ) from None
-                self.stderr.write(f"{error}; the command continues without it")
+                    problem = f"{lost}; the command was terminated"
+                    raise CommandError(problem, returncode=LOCK_LOST)
+                if lost:
+                    self.stderr.write(f"{lost}; the command continues without it")
         return status
 
 
-def _deadline(held: Lock) -> float:
-    """Return when a command must have ended whose supervisor has died."""
-    if not held.locked:  # ON_UNAVAILABLE = "proceed"
-        return math.inf
-    return clock() + held.remaining() - _MARGIN
+class _Watch:
+    """Looks at a lock: whether it is lost, and until when a program may run under it.
+
+    `until` is by `redlock_django.wire.clock`; it stays where it was when the lock is lost.
+    """
+
+    until = math.inf
+
+    def __init__(self, held: Lock) -> None:
+        self._held = held
+        _, self.ttl, _ = held._parameters.resolve()
+        self._verify_at = time.monotonic() + _VERIFY_EVERY
+        self._is_lost = False
+
+    def look(self) -> str:
+        """Return how the lock has been lost since the last look, "" if it has not."""
+        held = self._held
+        if self._is_lost or held._unlocked:  # ON_UNAVAILABLE = "proceed"
+            return ""
+        try:
+            held.ensure_held()
+            if time.monotonic() >= self._verify_at and held.remaining() >= self.ttl * _RENEWED:
+                with suppress(StoreUnavailable):  # the lock is held until its deadline
+                    held.verify()
+                self._verify_at = time.monotonic() + _VERIFY_EVERY
+        except LockLost as error:
+            self._is_lost = True
+            return str(error)
+        self.until = clock() + held.remaining() - self.ttl * MARGIN
+        return ""
