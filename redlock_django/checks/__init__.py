@@ -38,9 +38,6 @@ def register_checks() -> None:
         register(_imported_later(check), TAG, deploy=True)
     register(_imported_later("masters.check_command"), MASTERS_TAG)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
-    # Without the tag of the others: from Django 6.1 on, `check --tag` runs checks that connect to
-    # databases, too.
-    register(_imported_later("views.check_isolation"), Tags.database)
     register(_imported_later("tables.check_tables"), Tags.database, deploy=True)
 
 

@@ -8,17 +8,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from asgiref.sync import iscoroutinefunction
 from django.views.generic import View
 
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.web.transactions import TransactionMarker, view_name
+from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     api_view_function,
     class_handlers,
     class_of,
-    is_async_class,
     ninja_operations,
     opens_transaction,
     records_requests,
@@ -87,49 +83,3 @@ def called_by(view: Any) -> Any:
 def is_decorated(view: Any) -> bool:
     """Return whether a view acquires a lock or records requests, at any depth."""
     return opens_transaction(view) or records_requests(view)
-
-
-def atomic_aliases(view: Any) -> list[str]:
-    """Return the database aliases for which Django opens the transaction of a view."""
-    excluded = getattr(view, "_non_atomic_requests", ())
-    if isinstance(excluded, TransactionMarker) or is_async_view(view):
-        return []  # the view opens them itself, or is refused
-    return TransactionMarker(excluded).atomic_aliases()
-
-
-def transactions_around(view: Any, handler: ViewHandler) -> dict[str, str]:
-    """Return the aliases of the transactions that are open around a handler, and what opens them.
-
-    `view` is what the URL runs, with the lock of a rule.
-    """
-    if is_async_view(view):
-        return {}
-    marker = getattr(view, "_non_atomic_requests", None)
-    if not isinstance(marker, TransactionMarker):
-        return dict.fromkeys(atomic_aliases(view), "ATOMIC_REQUESTS")
-    around: dict[str, str] = {}
-    # LockAPIMixin has the marker, too, and leaves the transactions to the handlers.
-    if opens_transaction(view) or records_requests(view):
-        around = dict.fromkeys(marker.atomic_aliases(), "ATOMIC_REQUESTS")
-    records = records_around(view, handler)
-    if records is not None:
-        around.setdefault(records.database, "@idempotent")
-    return around
-
-
-def records_around(view: Any, handler: ViewHandler) -> IdempotencySettings | None:
-    """Return the settings of the `@idempotent` around a handler, None if it records nothing."""
-    options = getattr(view, "idempotent_options", None)
-    if not isinstance(options, IdempotentOptions):
-        return None
-    try:
-        settings = options.settings()
-    except InvalidRedlock:
-        return None  # E001 reports it.
-    return settings if handler.methods & settings.methods else None
-
-
-def is_async_view(view: Any) -> bool:
-    """Return whether a view, or the class whose `as_view()` made it, is async."""
-    owner = class_of(view)
-    return iscoroutinefunction(view) or (owner is not None and is_async_class(owner))

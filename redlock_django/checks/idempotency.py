@@ -6,28 +6,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.apps import apps
-from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage
 from django.db import router
 
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import (
-    atomic_aliases,
     handlers_of,
-    records_around,
-    transactions_around,
 )
 from redlock_django.checks.lock_order import called_functions, module_of
 from redlock_django.checks.views import errors_of_views
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
-    OUTSIDE,
     authenticates_inside_error,
     handler_permission_check,
     inner_permission_check,
     lacks_mixin,
-    lock_inside_error,
     mixin_error,
     replay_skips_check_error,
 )
@@ -37,8 +31,7 @@ from redlock_django.idempotency.settings import (
     settings_of,
 )
 from redlock_django.models import IdempotencyRecord
-from redlock_django.web.options import LockOptions
-from redlock_django.web.rules import Route, routes
+from redlock_django.web.rules import Route
 from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     Framework,
@@ -54,8 +47,8 @@ from redlock_django.web.view_kinds import (
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return the messages about IDEMPOTENCY, its database and its views.
 
-    E001: invalid. W015: a database that no view writes to. E009 to E011: misplaced. W052 to W054:
-    webhooks. E056: a lock inside of what is recorded.
+    E001: invalid. W015: a database that no view writes to. E010 and E011: misplaced. W052:
+    webhooks.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
@@ -63,29 +56,14 @@ def check_idempotency(**_: Any) -> list[CheckMessage]:
             messages += _database_warnings(options.alias, settings_of(options.alias).database)
         except InvalidRedlock as error:
             messages.append(checks.Error(str(error), id="redlock_django.E001"))
-    for message in (*errors_of_views(_route_errors), *_shared_scopes()):
-        if message not in messages:
-            messages.append(message)
-    return messages
+    return [*messages, *errors_of_views(_route_errors)]
 
 
 def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _misplaced(view)
     yield from _before_authentication(view)
-    yield from _options_of_view(view)
     yield from _unverified(view)
-    yield from _recorded_refusals(view)
-    if not atomic_aliases(view):
-        return
-    for handler in handlers_of(view):
-        if records_requests(handler.function):
-            yield checks.Error(
-                f"{handler.name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it "
-                "cannot know whether the transaction was committed.",
-                hint=OUTSIDE,
-                id="redlock_django.E009",
-            )
 
 
 def _before_authentication(view: Any) -> Iterator[CheckMessage]:
@@ -109,40 +87,6 @@ def _idempotent_views(view: Any) -> Iterator[tuple[str, IdempotentOptions]]:
         options = getattr(handler, "idempotent_options", None)
         if isinstance(options, IdempotentOptions):
             yield name, options
-
-
-def _recorded_refusals(view: Any) -> Iterator[CheckMessage]:
-    """Yield E056 for a handler whose lock would be refused inside of what @idempotent records.
-
-    Inside of a transaction a refusal undoes the record, and nothing is recorded.
-    """
-    if not records_requests(view):
-        return
-    for handler in handlers_of(view):
-        options: LockOptions | None = getattr(handler.function, "lock_options", None)
-        records = None if options is None else records_around(view, handler)
-        if options is None or records is None or transactions_around(view, handler):
-            continue
-        if options.methods is None or options.methods & handler.methods & records.methods:
-            yield checks.Error(str(lock_inside_error(handler.name)), id="redlock_django.E056")
-
-
-def _options_of_view(view: Any) -> Iterator[CheckMessage]:
-    """Yield the warnings of arguments of a decorator."""
-    for name, options in _idempotent_views(view):
-        try:
-            current = options.settings()
-        except InvalidRedlock:
-            continue  # E001 reports it.
-        if (retries := options.provider_retries) is not None and current.retention < retries:
-            runs = current.on_expired == "run"
-            late = "is executed again" if runs else "is answered 409, and not replayed"
-            yield checks.Warning(
-                f"{name}: its events are sent again for {retries:g} s (provider_retries), and "
-                f"responses are kept for {current.retention:g} s. A retry after that {late}.",
-                hint="Pass retention= to @idempotent, or raise RETENTION.",
-                id="redlock_django.W053",
-            )
 
 
 def _unverified(view: Any) -> Iterator[CheckMessage]:
@@ -175,23 +119,6 @@ def _may_be_verified(view: Any) -> bool:
         if module and not module.startswith(_NOT_VERIFYING):
             return True
     return True
-
-
-def _shared_scopes() -> Iterator[CheckMessage]:
-    """Yield W054 for two views whose keys have the same scope."""
-    first: dict[tuple[str, str], str] = {}
-    for route in routes() if getattr(settings, "ROOT_URLCONF", None) else ():
-        for name, options in _idempotent_views(route.pattern.callback):
-            if isinstance(options.scope, str):
-                other = first.setdefault((options.using, options.scope), name)
-                if other != name:
-                    yield checks.Warning(
-                        f"{other} and {name} have the scope {options.scope!r}. An event that both "
-                        "of them get takes effect in one of them, and the other one refuses it "
-                        "with 422.",
-                        hint="Give each of them a scope of its own.",
-                        id="redlock_django.W054",
-                    )
 
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:

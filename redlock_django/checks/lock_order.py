@@ -1,4 +1,4 @@
-"""Checks of the code that runs inside and outside of a view's lock."""
+"""The check of what checks the user inside of a view's lock (W014)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,17 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.checks.handlers import ViewHandler, called_by, is_decorated
-from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import (
-    TransactionMarker,
-    not_adjacent_error,
-    place_of_lock,
-    transaction_marker,
     view_name,
 )
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
-    class_of,
     is_verified,
     opens_transaction,
-    records_requests,
 )
-
-_VERIFIED_BY = "redlock_django.web.verified_by"
-_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.", _VERIFIED_BY)
 
 _HINT = (
     "Put @lock_resource below @verified_by and login and permission decorators, LockResourceMixin "
@@ -60,139 +50,6 @@ def login_inside_lock(
                 "the lock.",
                 hint=_HINT,
                 id="redlock_django.W014",
-            )
-
-
-def locked_twice(view: Any, handler: ViewHandler) -> Iterator[CheckMessage]:
-    """Yield E055 for a handler that locks a name that the lock around it holds.
-
-    `view` is what the URL runs, with the lock of a rule.
-    """
-    around: LockOptions | None = getattr(view, "lock_options", None)
-    inside: LockOptions | None = getattr(handler.function, "lock_options", None)
-    if around is None or inside is None or around.using != inside.using:
-        return
-    both = [options.methods for options in (around, inside) if options.methods is not None]
-    if not handler.methods.intersection(*both):
-        return
-    names = {template.identity for template in around.templates}
-    for template in inside.templates:
-        if template.identity in names:
-            yield checks.Error(
-                f"{handler.name} locks {template.text!r}, which {place_of_lock(view)} has locked "
-                "already when it is called, so every request fails.",
-                hint="Lock one name in one place: remove it from one of them.",
-                id="redlock_django.E055",
-            )
-
-
-def conditions_before_lock(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
-    """Yield W057 for @condition, @etag or @last_modified above the lock of a view.
-
-    It compares If-Match before the lock is acquired, with what the holder of the lock may change.
-    """
-    owner = getattr(view, "view_class", None)
-    functions = [view, getattr(owner, "dispatch", None), *(each.function for each in handlers)]
-    for name in filter(None, dict.fromkeys(map(_below_condition, functions))):
-        yield checks.Warning(
-            f"{name}: @condition, @etag or @last_modified is above @lock_resource or @idempotent, "
-            "so If-Match is compared before the lock is acquired: of two requests with one ETag, "
-            "both may pass. A retry of an idempotent request is answered 412, and not replayed.",
-            hint="Put it directly on the view, below @lock_resource and @idempotent. If the view "
-            "changes nothing, silence this check.",
-            id="redlock_django.W057",
-        )
-
-
-def _below_condition(view: Any) -> str | None:
-    """Return the name of what a view locks or records with a condition of Django around it."""
-    name, found = None, False
-    for function in called_functions(view):
-        module = module_of(function)
-        if is_decorated(function):
-            name = name or view_name(function)
-            if module.startswith("redlock_django.") and module != _VERIFIED_BY:
-                return name if found else None
-        code = getattr(function, "__code__", None)
-        found = found or (
-            module == "django.views.decorators.http"
-            and "_pre_process_request" in getattr(code, "co_freevars", ())
-        )
-    return None
-
-
-def refused_decorators(view: Any, handlers: Iterable[ViewHandler]) -> Iterator[CheckMessage]:
-    """Yield E061 for decorators of a class that are refused at each request, not at import.
-
-    `method_decorator` decorates a method at each request, and the decorator of a `dispatch` sees no
-    handler. On a function, the same decorators are refused when it is decorated.
-    """
-    owner: type = class_of(view) or object
-    functions = [handler.function for handler in handlers]
-    dispatches = [vars(base).get("dispatch") for base in owner.__mro__]
-    errors = [_refusal(function, owner) for function in (view, *dispatches, *functions)]
-    is_locked_class = owner is not object and opens_transaction(view)
-    if is_locked_class and not records_requests(view) and any(map(records_requests, functions)):
-        errors.append(not_adjacent_error(view))
-    for text in dict.fromkeys(str(error) for error in errors if error is not None):
-        yield checks.Error(text, id="redlock_django.E061")
-
-
-def _refusal(function: Any, owner: type) -> InvalidRedlock | None:
-    """Return the error with which a decorator of this package refuses a method, or None."""
-    while opens_transaction(function) or records_requests(function):
-        try:
-            function = _applied(function, owner)
-        except InvalidRedlock as error:
-            return error
-        except Exception:  # noqa: BLE001 - of a decorator of the site: the request finds out
-            return None
-        function = getattr(function, "__wrapped__", None)
-    return None
-
-
-def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
-    """Yield W016 for a decorator of the site above the lock, if Django would have a transaction.
-
-    The lock comes before the transaction, so such a decorator is outside of both. Decorators of
-    Django and of frameworks, which check something and write nothing, are not reported.
-    """
-    marker = getattr(view, "_non_atomic_requests", None)
-    if not (isinstance(marker, TransactionMarker) and marker.atomic_aliases()):
-        return
-    while module := module_of(view):
-        is_checking = module.startswith(_CHECKING_ONLY)
-        if module.startswith("redlock_django.") and not is_checking:
-            return
-        if not is_checking:
-            yield checks.Warning(
-                f"{view_name(view)}: a decorator in {module} is above the lock, so it runs outside "
-                "of the transaction of ATOMIC_REQUESTS.",
-                hint="Put it directly on the view, below @lock_resource or @idempotent, if it "
-                "writes to the database. Otherwise silence this check.",
-                id="redlock_django.W016",
-            )
-        view = getattr(view, "__wrapped__", None)
-
-
-def lost_exclusions(view: Any) -> Iterator[CheckMessage]:
-    """Yield W063 for an exclusion of ATOMIC_REQUESTS that the view of a class does not have.
-
-    `method_decorator` gives a method the attributes of each decorator, and the marker of a lock
-    replaces that of a decorator below it.
-    """
-    dispatch = getattr(class_of(view), "dispatch", None)
-    if not is_decorated(dispatch):
-        return
-    meant = transaction_marker(_in_order(dispatch))
-    for alias in transaction_marker(view).atomic_aliases():
-        if meant.excludes(alias):
-            yield checks.Warning(
-                f"{view_name(view)}: @transaction.non_atomic_requests is below @lock_resource or "
-                "@idempotent in a list of @method_decorator, where it has no effect, so "
-                f"ATOMIC_REQUESTS of the database {alias!r} applies to the view.",
-                hint="Put it first in the list.",
-                id="redlock_django.W063",
             )
 
 
@@ -293,14 +150,14 @@ def _in_order(function: Any) -> Any:
     """
     try:
         return _applied(function)
-    except Exception:  # noqa: BLE001 - `refused_decorators` reports those of this package
+    except Exception:  # noqa: BLE001 - each request raises it, too
         return function
 
 
-def _applied(function: Any, owner: type = object) -> Any:
-    """Return what `method_decorator` makes of a method for an instance of its class `owner`.
+def _applied(function: Any) -> Any:
+    """Return what `method_decorator` makes of a method; any other function as it is.
 
-    Raises what its decorators raise. Any other function is returned as it is.
+    Raises what its decorators raise.
     """
     if module_of(function) != "django.utils.decorators":
         return function
@@ -308,7 +165,7 @@ def _applied(function: Any, owner: type = object) -> Any:
     if not {"decorators", "method"} <= kept.keys():
         return function
     method = kept["method"]
-    bound: Any = functools.partial(method.__get__(object.__new__(owner)))
+    bound: Any = functools.partial(method.__get__(object()))
     functools.update_wrapper(bound, method)  # as Django does
     for decorate in kept["decorators"]:
         bound = decorate(bound)

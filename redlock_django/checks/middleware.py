@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage
-from django.db import router
 
-from redlock_django.conf.settings import lock_middlewares, middleware_classes
+from redlock_django.conf.settings import lock_middlewares
 
 _AUTHENTICATION = ".AuthenticationMiddleware"
 
@@ -42,19 +39,3 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
             )
         )
     return messages
-
-
-def revision_databases() -> Iterator[tuple[str, str]]:
-    """Yield the name and the database of each middleware of django-reversion with a transaction.
-
-    Any other middleware that opens one is noticed at the first request.
-    """
-    for _, found in middleware_classes():
-        reversion: Any = sys.modules.get("reversion.middleware")  # what derives from it imports it
-        if reversion is not None and issubclass(found, reversion.RevisionMiddleware):
-            middleware: Any = found
-            from reversion.models import Revision
-
-            if middleware.atomic:
-                using = middleware.using or router.db_for_write(Revision)
-                yield f"{found.__module__}.{found.__qualname__}", using

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
-from redlock_django.backends.values import duration
 from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
@@ -41,7 +39,6 @@ class IdempotentArguments(TypedDict, total=False):
 
     key: str | Callable[..., Any] | None
     scope: str | Callable[..., Any] | None
-    provider_retries: float | timedelta | None
     required: bool | None
     store_body: bool | None
     methods: Collection[str] | None
@@ -91,10 +88,8 @@ _OTHERS: Mapping[str, ArgumentCheck] = {
     "redact": taking("request, body"),
     "key": _key,
     "scope": _scope,
-    "provider_retries": partial(duration, least=0),
 }
 
-_ONLY_WITH_KEY = ("scope", "provider_retries")
 _NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped")
 """The arguments about the user, who does not count where the key has a scope."""
 
@@ -102,12 +97,11 @@ _NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped")
 def _check_combination(arguments: Mapping[str, Any]) -> None:
     """Raise InvalidRedlock for an argument that would have no effect."""
     used = [name for name, value in arguments.items() if value not in (None, False)]
-    for name in [] if "key" in used else _ONLY_WITH_KEY:
-        if name in used:
-            raise InvalidRedlock(
-                f"idempotent(): {name} is for keys that a provider sends. Say where they are: "
-                "key=event_id, a function of the request, or key='header:webhook-id'"
-            )
+    if "scope" in used and "key" not in used:
+        raise InvalidRedlock(
+            "idempotent(): scope is for keys that a provider sends. Say where they are: "
+            "key=event_id, a function of the request, or key='header:webhook-id'"
+        )
     for name in _NOT_WITH_SCOPE if "scope" in used else ():
         if name in used:
             raise InvalidRedlock(
@@ -162,8 +156,7 @@ def idempotent(
     with the name of a parameter of the query, or a callable `(request, **kwargs)`, which returns
     it or None. Then `required` is True unless it is given. `scope` is the name of the provider, or
     a callable that returns it: its ids belong neither to a user nor to a host, and are the same
-    event in any body. `provider_retries`, seconds or a timedelta, is how long the provider sends an
-    event again: `manage.py check` compares it to `retention`.
+    event in any body.
 
     Otherwise a key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part

@@ -219,7 +219,6 @@ class IdempotentOptions:
     """Where a request has its key; None for the header and the form field of the settings."""
     scope: str | Callable[..., Any] | None
     """The owner of all keys of the view; None for the user of the request."""
-    provider_retries: float | None
     anonymous_scope: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
     redact: Callable[..., Any] | None

@@ -212,5 +212,4 @@ def _template(key: str | Computed) -> str | Computed:
         return key
 
     constant.__qualname__ = key  # what messages show
-    constant.constant_name = key  # type: ignore[attr-defined]  # as a template of this text
     return constant

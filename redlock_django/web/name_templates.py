@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -40,8 +40,8 @@ class Template:
     "7" and "07", or refuses them. Values are percent-encoded, so that different values never make
     the same name. A name over 200 bytes keeps its beginning and ends in a hash of the whole name.
     `names` are the URL kwargs that the template needs; `needs_request` is whether it also reads the
-    request, and `needs_user` whether it reads the request's user. Templates with the same
-    `identity` make the same names. Raises InvalidRedlock for a malformed string.
+    request, and `needs_user` whether it reads the request's user. Raises InvalidRedlock for
+    a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
@@ -49,10 +49,9 @@ class Template:
         self.needs_request = True
         self.needs_user = False
         self.is_async = inspect.iscoroutinefunction(source)
-        self.identity: Hashable
         self._computed: Computed | None = None
         if isinstance(source, str):
-            self.text = self.identity = source
+            self.text = source
             self._start, rest = parse(source)
             self._slots = [slot for slot, _ in rest]
             self._rest = [(slot, slot.key, literal) for slot, literal in rest]
@@ -62,9 +61,6 @@ class Template:
             self.needs_user = any(s.source == "user" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
-            # A bound method is another object each time; it may be that of an unhashable one.
-            own = id(getattr(source, "__self__", source)), self.text
-            self.identity = getattr(source, "constant_name", own)
             self._slots = []
             self._computed = source
         else:

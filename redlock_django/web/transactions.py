@@ -116,9 +116,10 @@ def locked_twice_error(view: Callable[..., Any], request: Any, error: AlreadyHel
     function = around
     while function is not None and function is not view:
         function = getattr(function, "__wrapped__", None)
+    by_rule = hasattr(around, "lock_rule") and around.__wrapped__ is not view
     # Of the lock around a class, the view is its `dispatch`.
     is_around = function is None and getattr(view, "__name__", "") != "dispatch"
-    if is_around and hasattr(around, "lock_options"):
+    if (by_rule or is_around) and hasattr(around, "lock_options"):
         place = place_of_lock(around)
     else:
         place = "code around it, such as a middleware or a view that calls this one,"
@@ -193,7 +194,8 @@ def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRe
     return InvalidRedlock(
         f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
         f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction around "
-        "locked views needs PostgreSQL at READ COMMITTED"
+        "locked views needs PostgreSQL at READ COMMITTED; instead of RevisionMiddleware, use "
+        "reversion.views.create_revision below @lock_resource"
     )
 
 
@@ -201,7 +203,11 @@ def check_async(marker: TransactionMarker | None) -> None:
     """Raise the error about an async view that would need a transaction."""
     if marker is not None and marker.atomic_aliases():
         # The marker of a method is copied to the view of its class, and hides Django's error there.
-        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+        raise RuntimeError(
+            "You cannot use ATOMIC_REQUESTS with async views. Put @transaction.non_atomic_requests "
+            "above @lock_resource and @idempotent (of a class: on dispatch, first in the list of "
+            "@method_decorator), or set ATOMIC_REQUESTS to False."
+        )
 
 
 def check_recordable(view: Callable[..., Any], response: Any) -> None:

@@ -111,9 +111,7 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make SQLite pass for PostgreSQL at READ COMMITTED."""
-    for module in (open_transactions, sys.modules.get("redlock_django.checks.views")):
-        if module is not None:
-            monkeypatch.setattr(module, "sees_commits", lambda connection, databases=(): True)
+    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: True)
 
 
 @pytest.fixture

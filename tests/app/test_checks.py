@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.checks import run_checks
 from django.core.checks.registry import registry
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
@@ -27,7 +25,6 @@ from rest_framework.viewsets import ViewSet
 from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.checks import register_checks, views
 from redlock_django.checks.aliases import valid_aliases as really_valid_aliases
-from redlock_django.checks.views import sees_commits as really_sees_commits
 from redlock_django.contrib.drf import LockAPIMixin
 from tests.app.checking import found
 from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY
@@ -110,49 +107,12 @@ def test_rules_without_the_middleware_are_reported(settings: Settings, urls: Url
     ],
 )
 def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
-    urls: Urls, view: Any, name: str, sees_commits: None
+    urls: Urls, view: Any, name: str
 ) -> None:
     urls(path("shop/<slug:shop>/", include([path("<int:id>/", view)])))
     message = found()["E004"]
     assert f"{name}: template 'order:<int:pk>' needs the URL kwarg 'pk'" in message
     assert "the URL 'shop/<slug:shop>/<int:id>/' provides: 'id', 'shop'" in message
-
-
-@pytest.mark.parametrize("view", [Handler, Method])
-def test_a_handler_without_the_middleware(
-    settings: Settings, urls: Urls, view: type[View], sees_commits: None
-) -> None:
-    settings.MIDDLEWARE = []
-    urls(path("<int:pk>/", view.as_view()))
-    assert f"{view.__name__}.post acquires its lock inside the transaction" in found()["E005"]
-    assert set(found()) == {"E005"}
-
-
-def test_a_handler_where_reads_may_be_older_than_the_lock(
-    urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    urls(path("<int:pk>/", Handler.as_view()))
-    assert 'name="dispatch"' in found()["E006"]
-    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
-    assert found() == {}
-
-
-def test_only_a_check_of_the_database_asks_for_its_isolation(
-    urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server or role may set another default. Django 6.1 gives all aliases to every check."""
-    asked: list[str] = []
-
-    def sees(connection: Any, databases: Collection[str] = ()) -> bool:
-        asked.extend({connection.alias} & {*databases})
-        return connection.alias not in databases
-
-    monkeypatch.setattr(views, "sees_commits", sees)
-    urls(path("<int:pk>/", Handler.as_view()))
-    assert found(databases=["default"]) == {}
-    assert asked == []
-    assert "may read data from before" in found(tag="database", databases=["default"])["E006"]
-    assert asked == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -319,83 +279,12 @@ def test_a_rule_around_a_login_check(
     assert ("W014" in found()) is (inside is not None)
 
 
-def audit(view: Any) -> Any:
-    @functools.wraps(view)
-    def audited(*args: Any, **kwargs: Any) -> Any:
-        return view(*args, **kwargs)
-
-    return audited
-
-
-class Audit:
-    """A decorator of the site that is a class."""
-
-    def __init__(self, view: Any) -> None:
-        functools.update_wrapper(self, view)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("never")
-
-
-@pytest.mark.parametrize(
-    ("view", "warned"),
-    [
-        (audit(function), True),
-        (csrf_exempt(audit(login_required(function))), True),
-        (audit(Mixin.as_view()), True),
-        (csrf_exempt(Audit(function)), True),
-        (audit(idempotent(audit(HttpResponse))), True),
-        (csrf_exempt(login_required(function)), False),
-        (locked(audit(HttpResponse)), False),
-        (Mixin.as_view(), False),
-        (audit(HttpResponse), False),
-        (login_required(locked(Audit(HttpResponse))), False),
-    ],
-)
-def test_a_decorator_that_loses_its_transaction(
-    urls: Urls, monkeypatch: pytest.MonkeyPatch, view: Any, warned: bool
-) -> None:
-    urls(path("<int:pk>/", view))
-    assert ("W016" in found()) is warned
-    assert not warned or f"a decorator in {__name__} is above the lock" in found()["W016"]
-    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
-    assert "W016" not in found()
-
-
-def test_a_middleware_with_a_transaction(
-    settings: Settings, urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.MIDDLEWARE = ["reversion.middleware.RevisionMiddleware", LOCK_MIDDLEWARE]
-    assert "database 'default'" in found()["W017"]
-    monkeypatch.setattr(views, "sees_commits", lambda connection, databases=(): True)
-    assert "W017" not in found()
-
-
 def test_an_async_template_of_a_sync_view(urls: Urls) -> None:
     async def by_tenant(request: HttpRequest) -> str:
         return "a"
 
     urls(path("", lock_resource(by_tenant)(lambda request: HttpResponse())))
     assert "is a sync view, but its template" in found()["E007"]
-
-
-@pytest.mark.parametrize(
-    ("options", "sees"),
-    [
-        ({}, True),
-        ({"isolation_level": 2}, True),
-        ({"isolation_level": 3}, False),
-        ({"isolation_level": 4}, False),
-        ({"options": "-c default_transaction_isolation=serializable"}, False),
-        ({"options": "-c statement_timeout=9"}, True),
-    ],
-)
-def test_transactions_that_see_commits_of_others(options: dict[str, Any], sees: bool) -> None:
-    from django.db.backends.postgresql.base import DatabaseWrapper
-
-    connection = DatabaseWrapper({"OPTIONS": options}, "postgres")
-    assert really_sees_commits(connection) is sees
-    assert not really_sees_commits(connections["default"])
 
 
 def test_decorator_arguments_that_no_alias_can_keep(urls: Urls) -> None:
@@ -465,134 +354,5 @@ def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
     assert "'key' must be a template" in found()["E002"]
 
 
-@lock_resource("report:<int:pk>", limit=3)
-def three_at_once(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse()
-
-
-@lock_resource("report:<int:pk>", limit=2)
-def two_at_once(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse()
-
-
-class TwoAtOnce(LockResourceMixin, View):
-    lock_key = "report:<int:pk>"
-    lock_limit = 2
-
-
-class MethodTwoAtOnce(View):
-    @method_decorator(lock_resource("report:<int:pk>", limit=2))
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-
-@lock_resource("report:<int:pk>")
-def one_at_once(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse()
-
-
-class ThreeAtOnce(TwoAtOnce):
-    lock_limit = 3
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        two_at_once,
-        TwoAtOnce.as_view(),
-        MethodTwoAtOnce.as_view(),
-        ThreeAtOnce.as_view(lock_limit=2),
-        Actions.as_view({"post": "two_at_once"}),
-    ],
-)
-def test_two_limits_of_a_template_are_reported(other: Any, urls: Urls) -> None:
-    urls(
-        path("a/<int:pk>/", three_at_once),
-        path("again/<int:pk>/", three_at_once),
-        path("b/<int:pk>/", other),
-        path("c/<int:pk>/", other),
-    )
-    [message] = found()["W049"].splitlines()
-    assert "locks 'report:<int:pk>' with limit=2, and " in message
-    assert "three_at_once locks it with limit=3. So 3 clients may hold it at once" in message
-    assert "Lock one template with one limit everywhere" in message
-
-
-def test_a_template_with_and_without_a_limit_is_reported(urls: Urls) -> None:
-    urls(path("a/<int:pk>/", three_at_once), path("b/<int:pk>/", one_at_once))
-    assert "one_at_once locks 'report:<int:pk>' without a limit, and" in found()["W049"]
-
-
-def test_two_limits_of_rules_are_reported(urls: Urls, settings: Settings) -> None:
-    rule = {"key": "report:<int:pk>", "path": "rule/<int:pk>/"}
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [{**rule, "limit": 2}]}}
-    urls(path("a/<int:pk>/", three_at_once), path("rule/<int:pk>/", csrf_exempt(plain)))
-    assert "with limit=2, and" in found()["W049"]
-
-
 def plain(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse()
-
-
-@pytest.mark.parametrize(("name", "is_reported"), [("nightly", True), ("weekly", False)])
-def test_two_limits_of_a_name_are_reported(urls: Urls, name: str, is_reported: bool) -> None:
-    view = TwoAtOnce.as_view(lock_key=name)
-    urls(path("a/", view), path("b/", ThreeAtOnce.as_view(lock_key="nightly")))
-    assert ("locks 'nightly' with limit=3" in found().get("W049", "")) is is_reported
-
-
-class Unhashable:
-    """A callable that is equal to others of its class."""
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __call__(self, request: HttpRequest, **kwargs: Any) -> str:
-        return "name"
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-
-def maker(name: str) -> Callable[..., str]:
-    """Return a function with the same `__qualname__` as all others that this makes."""
-    return lambda request, **kwargs: name
-
-
-one_name, one_callable = maker("a"), Unhashable()
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "is_reported"),
-    [
-        (one_name, one_name, True),
-        (one_name, maker("b"), False),
-        (one_callable, one_callable, True),
-        (one_callable, Unhashable(), False),
-        ("".strip, "".strip, True),
-        ("name", "name", True),
-    ],
-    ids=["one closure", "two closures", "one object", "two objects", "a method", "a string"],
-)
-def test_two_limits_of_a_callable_are_those_of_one_object(
-    urls: Urls, first: Any, second: Any, is_reported: bool
-) -> None:
-    urls(
-        path("a/", lock_resource(first, limit=2)(plain)),
-        path("b/", lock_resource(second, limit=3)(plain)),
-    )
-    assert ("W049" in found()) is is_reported
-
-
-def test_two_limits_of_a_name_of_a_class_and_of_a_decorator_are_reported(urls: Urls) -> None:
-    view = TwoAtOnce.as_view(lock_key="nightly")
-    urls(path("a/", view), path("b/", lock_resource("nightly", limit=3)(plain)))
-    assert "locks 'nightly' with limit=3" in found()["W049"]
-
-
-def test_one_limit_of_a_template_everywhere_is_in_order(urls: Urls, settings: Settings) -> None:
-    urls(path("a/<int:pk>/", two_at_once), path("b/<int:pk>/", TwoAtOnce.as_view()))
-    assert "W049" not in found()
-    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    elsewhere = lock_resource("report:<int:pk>", limit=9, using="other")(plain)
-    urls(path("a/<int:pk>/", two_at_once), path("b/<int:pk>/", elsewhere))
-    assert "W049" not in found()

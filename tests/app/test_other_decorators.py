@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,19 +15,15 @@ from django.test import AsyncClient, Client
 from django.urls import ResolverMatch, path
 from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_page
-from django.views.decorators.http import condition, etag, require_POST
 from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSet
 
-from redlock_django import LockResourceMixin, idempotent, lock_resource
+from redlock_django import LockResourceMixin, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from testproject.shop.models import Order
-from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, async_instance, instance
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
@@ -147,106 +142,3 @@ def test_what_on_locked_returns_is_not_cached(
         assert get("/own/7/")["Cache-Control"] == "no-store"
         assert get("/kept/7/")["Cache-Control"] == "max-age=1"
     assert get("/own/7/").content == b""
-
-
-def version(request: HttpRequest, pk: int) -> str:
-    return '"1"'
-
-
-class EtagOnHandler(View):
-    @etag(version)
-    @locked
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-
-@method_decorator([etag(version), locked], name="dispatch")
-class EtagOnDispatch(Pay):
-    pass
-
-
-@method_decorator([locked, etag(version)], name="dispatch")
-class EtagInside(Pay):
-    pass
-
-
-@method_decorator(etag(version), name="dispatch")
-class EtagOnMixin(Mixed):
-    pass
-
-
-class EtagOnAction(ViewSet):  # type: ignore[misc]
-    @etag(version)
-    @locked
-    def pay(self, request: Request, pk: int) -> Response:
-        return Response()
-
-
-@method_decorator([etag(version), locked], name="dispatch")
-class EtagOnViewSet(ViewSet):  # type: ignore[misc]
-    def pay(self, request: Request, pk: int) -> Response:
-        return Response()
-
-
-@pytest.mark.parametrize(
-    ("view", "name"),
-    [
-        (EtagOnAction.as_view({"post": "pay"}), ".pay"),
-        (EtagOnViewSet.as_view({"post": "pay"}), ".EtagOnViewSet"),
-        (etag(version)(locked(pay)), ".pay"),
-        (condition(version)(locked(apay)), ".apay"),
-        (require_POST(etag(version)(require_POST(locked(pay)))), ".pay"),
-        (etag(version)(idempotent(pay)), ".pay"),
-        (etag(version)(locked(Pay.as_view())), ".Pay"),
-        (EtagOnHandler.as_view(), ".post"),
-        (EtagOnDispatch.as_view(), ".dispatch"),
-        (EtagOnMixin.as_view(), ".dispatch"),
-        (etag(version)(partial(locked(pay))), ".pay"),
-        (condition(version)(partial(locked(apay))), ".apay"),
-        (partial(etag(version)(idempotent(pay))), ".pay"),
-        (etag(version)(instance(locked)), ".Pay.__call__"),
-        (condition(version)(async_instance(locked)), ".Pay.__call__"),
-        (require_POST(instance(method_decorator([etag(version), locked]))), ".__call__"),
-        (etag(version)(partial(instance(method_decorator(locked)))), ".__call__"),
-        (partial(locked(etag(version)(pay))), None),
-        (locked(etag(version)(partial(pay))), None),
-        (instance(method_decorator([locked, etag(version)])), None),
-        (etag(version)(instance(require_POST)), None),
-        (locked(etag(version)(pay)), None),
-        (etag(version)(pay), None),
-        (EtagInside.as_view(), None),
-        (require_POST(locked(pay)), None),
-    ],
-)
-def test_a_condition_that_is_compared_before_the_lock(
-    urls: Urls,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    sees_commits: None,
-    view: Any,
-    name: str | None,
-) -> None:
-    urls(path("<int:pk>/", view))
-    if name is None:
-        assert "W057" not in found()
-    else:
-        assert f"{name}: @condition, @etag or @last_modified is above" in found()["W057"]
-
-
-def test_the_checks_call_no_decorator_of_a_view_without_a_lock(
-    urls: Urls, sees_commits: None
-) -> None:
-    called: list[Any] = []
-
-    def counted(view: Any) -> Any:
-        called.append(view)
-        return view
-
-    @method_decorator([counted, etag(version)], name="dispatch")
-    class Free(View):
-        pass
-
-    urls(path("<int:pk>/", Free.as_view()))
-    called.clear()  # Django has decorated a function
-    found()
-    assert not called

@@ -127,8 +127,6 @@ def test_a_name_that_is_locked_around_the_handler_is_an_error_that_names_both(
         rules(settings, view="pay")
     name = "Own" if around == "mixin" else "Pay"
     place = RULE if around == "rule" else name
-    assert f"{name}.post locks '{KEY}', which " in found()["E055"]
-    assert f"{place} has locked already" in found()["E055"]
     with pytest.raises(AlreadyHeld, match=r"\.post locks 'order:7', which ") as caught:
         send(CLASSES[view])
     assert f"{place} has locked already in this request" in str(caught.value)
@@ -141,7 +139,6 @@ def test_a_rule_around_a_handler_of_a_framework_is_an_error_that_names_both(
 ) -> None:
     urls(*pattern())
     rules(settings, path="<int:pk>/")
-    assert f"{name} locks '{KEY}', which {RULE} has locked already" in found()["E055"]
     with pytest.raises(AlreadyHeld, match=rf"{name} locks 'order:7', which rule 1 of RULES"):
         Client().post("/7/")
 
@@ -172,7 +169,6 @@ def test_another_name_is_locked_in_a_transaction_that_must_see_commits(
     urls(path("<int:pk>/", AROUND[around](Pay), name="pay"))
     if around == "rule":
         rules(settings, view="pay")
-    assert ".post acquires its lock inside the transaction of ATOMIC_REQUESTS" in found()["E006"]
     with pytest.raises(InvalidRedlock, match="which may read data from before the lock"):
         Client().post("/7/")
 

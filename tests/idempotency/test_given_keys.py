@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
-from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django import IdempotentMixin, idempotent, lock_resource, resource, verified_by
+from redlock_django import idempotent, lock_resource, resource, verified_by
 from redlock_django.exceptions import InvalidRedlock
-from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site, make_order, orders, record
 from tests.idempotency.webhook_views import (
@@ -249,9 +246,7 @@ def test_the_pattern_of_keys_does_not_limit_a_provider(site: Site) -> None:
         ({"key": "<str:get:id>"}, "unknown source '<str'"),
         ({"key": 7}, "key must be a place .*got int"),
         ({"key": event_id, "scope": ""}, "scope must be a string such as 'stripe'"),
-        ({"key": event_id, "provider_retries": -1}, "provider_retries must be at least 0"),
         ({"scope": "stripe"}, "scope is for keys that a provider sends.*key=event_id"),
-        ({"provider_retries": 9}, "provider_retries is for keys that a provider sends"),
         (
             {"key": event_id, "scope": "s", "anonymous_scope": lambda request, **_: "all"},
             "anonymous_scope has no effect with scope",
@@ -278,47 +273,7 @@ def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Se
         Client().post("/")
 
 
-# System checks.
-
-
-def test_a_retention_shorter_than_the_retries_is_warned_of(site: Site) -> None:
-    three_days = timedelta(days=3)
-    site.serve(once(provider_retries=three_days)(make_order))
-    assert "sent again for 259200 s (provider_retries)" in found()["W053"]
-    assert "is answered 409" in found()["W053"]
-    site.configure(ON_EXPIRED="run")
-    assert "is executed again" in found()["W053"]
-    site.configure(RETENTION=three_days)
-    assert "W053" not in found()
-
-    class Hook(IdempotentMixin, View):
-        idempotent_options = {  # noqa: RUF012
-            "key": event_id, "scope": "stripe", "provider_retries": 9, "retention": 5,
-        }  # fmt: skip
-
-        def post(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse()
-
-    site.serve(Hook.as_view())
-    assert "W053" in found()
-
-
-@pytest.mark.parametrize("row", ["REST", "ninja"])
-def test_the_handlers_of_frameworks_are_checked_too(site: Site, urls: Urls, row: str) -> None:
-    put(urls, views_of(**STRIPE, provider_retries=timedelta(days=3))[row])
-    assert "W053" in found()
-
-
-def test_two_views_with_one_scope_are_warned_of(site: Site, urls: Urls) -> None:
-    urls(path("a/", once()(make_order)), path("b/", once()(make_order)))
-    assert "W054" not in found()  # one view at two paths
-    other = once()(receive)
-    urls(path("a/", once()(make_order)), path("b/", other), path("c/", other))
-    [message] = found()["W054"].splitlines()  # once, and not for each path
-    assert "have the scope 'stripe'" in message
-
-
 def test_the_settings_of_a_view_can_be_read(site: Site) -> None:
-    options = once(provider_retries=9)(make_order).idempotent_options
-    assert (options.key, options.scope, options.provider_retries) == (event_id, "stripe", 9)
+    options = once()(make_order).idempotent_options
+    assert (options.key, options.scope) == (event_id, "stripe")
     assert options.settings().required

@@ -410,11 +410,3 @@ def test_a_webhook_that_may_be_verified_is_not(site: Site, urls: Urls, name: str
 def test_frameworks_authenticate_in_their_own_ways(site: Site, urls: Urls, row: str) -> None:
     put(urls, views_of(**STRIPE)[row])
     assert "W052" not in found()
-
-
-def test_a_decorator_between_them_still_loses_its_transaction(
-    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    urls(path("", verified(of_the_site(once(receive)))))
-    assert "test_verified_by is above the lock" in found()["W016"]
