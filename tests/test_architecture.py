@@ -468,9 +468,10 @@ def test_files_are_named_for_what_a_reader_looks_for_and_stay_short() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert path.stem not in VAGUE, path
         lines = len(path.read_text().splitlines())
-        # A class is not continued in another file. `Lock` has a method for each use, twice, and
-        # `HeldLease` everything that may happen to a lease while it is held.
-        most = 500 if path.name in ("lock.py", "held_lease.py") else 400
+        # A class is not continued in another file. `Lock` has a method for each use, twice,
+        # `HeldLease` everything that may happen to a lease while it is held, and `commands` all
+        # that is sent to a master.
+        most = 500 if path.name in ("lock.py", "held_lease.py", "commands.py") else 400
         assert lines <= most, f"{path.relative_to(PACKAGE)} has {lines} lines"
 
 

@@ -28,6 +28,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Restore,
     Swap,
     as_array,
     script,
@@ -118,12 +119,19 @@ def cases() -> Iterator[Case]:
 
     swap: dict[str, Any] = {**COMMON, "old": "c" * 32, "ttl": 10.0, "exactly": True}
     given = ("SET", LOCK, "c" * 32 + ' {"host":"web-3","pid":3,"handed_on":1}', "PX", "50000")
-    yield Case("swap: granted", Swap(**swap), (TRUST, given))
+    yield Case("swap: granted", Swap(**swap), (TRUST, given), (TIME, 3))
     yield Case("swap: refused", Swap(**swap), (TRUST, SET_THEIRS), (TIME, PTTL))
     yield Case("swap: absent", Swap(**swap))
-    used = ("SET", D.tomb("c" * 32), "1", "PX", "60000")
+    used = ("SET", D.tomb("c" * 32), f"{'b' * 32} 1700000050000 {given[2]}", "PX", "60000")
     yield Case("swap: the ticket was used", Swap(**swap), (TRUST, SET_THEIRS, used))
-    yield Case("swap: an undo", Swap(**swap, undo=True), (TRUST, given))
+
+    undo = Restore(**COMMON, old="c" * 32)
+    ours = ("SET", D.tomb("c" * 32), f"{'a' * 32} 4000000000000 {given[2]}", "PX", "60000")
+    yield Case("restore: a swap is undone", undo, (SET_LOCK, ours))
+    yield Case(
+        "restore: another client has replaced the token", undo, (SET_THEIRS, used), (TIME, PTTL)
+    )
+    yield Case("restore: absent", undo, ())
 
     join: dict[str, Any] = {"deployment": D, "run_id": "1" * 40}
     yield Case("join: no marker", Join(**join, mode="join"), (), (TIME, 3))

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from redlock_django.engine.attempt import SPLIT_ROUNDS, Client, to_masters
 from redlock_django.engine.errors import LockLost, QuorumUnreachable, RedlockError, TicketUsed
-from redlock_django.engine.protocol.commands import Release, Swap
+from redlock_django.engine.protocol.commands import Release, Restore, Swap
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import unreachable
@@ -19,7 +19,7 @@ from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import Lease, RedlockLease, valid_until
 
 IN_TRANSIT = '{"handed_on":1}'
-"""The holder of a lock whose taker has undone its swap: the taker does not know the giver."""
+"""The holder of a lock whose taker has undone its swap, in a store that does not keep the giver."""
 
 
 def hand_on(
@@ -63,7 +63,8 @@ def resume(
     """Take a lease that was handed on, by its token: replace it by a new one.
 
     A client that cannot replace it on a majority undoes that, so that another attempt can take
-    it. If two clients try at once and neither has a majority, they try again after random times.
+    it. If several clients try at once and none of them is proved to have a majority, each tries
+    again after a random time, as clients that acquire a lock do.
 
     Raises TicketUsed, LockLost if the lock has ended, QuorumUnreachable.
     """
@@ -74,12 +75,15 @@ def resume(
             givers=handed.givers,
         )  # fmt: skip
         # As long as the taker says: the lock of a taker that dies is free when its TTL is over.
-        swap = _Swapping(client, handed, taken, exactly=True, left=handed.until - now)
+        swap = _Swapping(client, handed, taken, exactly=True)
         now = yield from swap.run()
         if swap.won and now < taken.until:
             return replace(taken, reached=swap.tally.reached, tally=swap.tally)
+        if swap.is_refused:
+            yield swap.release()  # the token of the ticket would only be in the way of the holder
+            break
         yield from swap.undo()
-        if not swap.is_split:
+        if not (swap.is_split or swap.tally.account.only_stale):
             break
         now = yield Pause(client.delay(attempts))
     raise swap.refusal(late=swap.won)
@@ -88,24 +92,18 @@ def resume(
 class _Swapping:
     """One round that replaces the token of `old` by that of `new`, and its undo.
 
-    With `exactly`, it may shorten the TTL. An undo leaves the lock at least `left` seconds.
+    With `exactly`, it may shorten the TTL; that is for a client that takes the lease, which does
+    not know who else tries: the round is not lost before that is known.
     """
 
     def __init__(
-        self,
-        client: Client,
-        old: Lease,
-        new: RedlockLease,
-        *,
-        exactly: bool = False,
-        left: float = 0.0,
+        self, client: Client, old: Lease, new: RedlockLease, *, exactly: bool = False
     ) -> None:
         deployment = client.deployment
         self._deployment = deployment
         self._old = old
-        self._left = min(max(left, 0.0), deployment.max_ttl)
         self._swap = Swap(deployment, new.resources, new.value, old.token, new.ttl, exactly=exactly)
-        self.tally = Tally(deployment.masters, deployment.skew)
+        self.tally = Tally(deployment.masters, deployment.skew, rivals=exactly)
 
     def run(self) -> Protocol[float]:
         """Ask all masters; return the clock."""
@@ -129,42 +127,36 @@ class _Swapping:
         return not self.won and self.tally.account.denied
 
     @property
-    def _used(self) -> int:
-        """How many masters answered that the old token was replaced before."""
-        return sum(vote.used for vote in self.tally.account.refusals)
+    def is_refused(self) -> bool:
+        """True if one other client is proved to have a majority, or the lock to have ended."""
+        account = self.tally.account
+        gone = sum(not vote.used for vote in account.refusals)
+        return not self.won and (
+            account.rival_won or not account.majority(self.tally.masters - gone)
+        )
 
     @property
     def is_split(self) -> bool:
         """True if several clients try at once, and none of them is known to have a majority."""
-        account = self.tally.account
-        if self.won or account.unreachable or account.majority(self._used):
-            return False
-        return self._used > 0 and account.count(Ballot.GRANTED) > 0
+        return not (self.won or self.tally.account.unreachable or self.is_refused)
 
     def undo(self) -> Protocol[None]:
         """Restore the old token wherever it was replaced, or may be."""
-        old = self._old
-        about = old.holder or IN_TRANSIT
-        back = Swap(
-            self._deployment, old.resources, f"{old.token} {about}", self._swap.token,
-            self._left, undo=True,
-        )  # fmt: skip
         try:
-            yield self._send(back)
-            yield self.release()
+            yield self._restore()
         except GeneratorExit:
             raise
         except BaseException:
-            # The interrupt may have struck before a byte was sent; to swap back twice is harmless.
-            yield self._send(back)
-            yield self.release()
+            # The interrupt may have struck before a byte was sent; to restore twice is harmless.
+            yield self._restore()
             raise
 
-    def release(self) -> Round:
-        """Return the round that releases what was replaced, where it was not swapped back.
+    def _restore(self) -> Round:
+        swap = self._swap
+        return self._send(Restore(swap.deployment, swap.resources, swap.value, old=swap.old))
 
-        Links keep a release for a master that is away, unlike a swap.
-        """
+    def release(self) -> Round:
+        """Return the round that releases what was replaced."""
         new, limit = self._swap, self._old.limit
         return self._send(Release(new.deployment, new.resources, new.value, limit=limit))
 
@@ -186,7 +178,7 @@ class _Swapping:
         )  # fmt: skip
         return self._send(release, rest)
 
-    def _send(self, command: Swap | Release, masters: frozenset[int] | None = None) -> Round:
+    def _send(self, command: Release, masters: frozenset[int] | None = None) -> Round:
         many, reached = self.tally.masters, self.tally.reached if masters is None else masters
         return Round(to_masters(command, reached, many), Tally(many), awaited=False)
 
@@ -199,7 +191,9 @@ class _Swapping:
             names = ", ".join(resources)
             why = "other clients try to take it with the same ticket at this moment: try again"
             return QuorumUnreachable(f"{names}: {why}", resource=names)
-        return refused_ticket(self._old, is_used=self._used > 0)
+        takers = [vote.rival for vote in account.refusals if vote.used]
+        is_used = account.majority(max(map(takers.count, takers), default=0))
+        return refused_ticket(self._old, is_used=is_used)
 
 
 def lost_before(lease: Lease) -> LockLost:

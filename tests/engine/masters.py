@@ -23,9 +23,9 @@ from redlock_django.engine.validity import RedlockLease
 def count_vote(tally: Tally, master: int, vote: Vote) -> Verdict:
     """Count a vote as the drivers do, which need no vote for most replies."""
     if vote.time is not None:
-        if vote.ballot is Ballot.GRANTED:
+        if vote.ballot is Ballot.GRANTED and vote.ttl is None:
             return tally.grant(master, vote.time, vote.fences)
-        if vote.rival is not None:
+        if vote.rival is not None and vote.fences:
             plain = vote.time, vote.ttl or 0, vote.fences[0], vote.rival
             if vote == refused(*plain):
                 return tally.refuse(master, *plain)

@@ -18,6 +18,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Restore,
     Swap,
     as_array,
     script,
@@ -47,11 +48,11 @@ RELEASE = Release(**COMMON)
 SHORTEN = Release(**COMMON, left=1.5)
 FOLLOWED = Release(**COMMON, waiter="P:wake:7 1", calls=False)
 SWAP = Swap(**COMMON, old="f" * 32, ttl=1.5)
-UNDO = Swap(**COMMON, old="f" * 32, undo=True)
+RESTORE = Restore(**COMMON, old="f" * 32)
 SLOT: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r[1]",), "value": VALUE}
 ACQUIRE_SLOT = AcquireSlot(**SLOT, ttl=1.5, proposal=TIME, limit=3)
 RELEASE_SLOT = Release(**SLOT, limit=3)
-ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, FOLLOWED, SWAP, UNDO)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, FOLLOWED, SWAP, RESTORE)
 
 
 def test_deployment() -> None:
@@ -180,24 +181,36 @@ def test_the_number_of_the_round_alone_grants_a_release() -> None:
 
 def test_a_swap_says_what_it_replaces() -> None:
     tombs = [f"P:tomb:{'f' * 32}", f"P:tomb:{TOKEN}"]
-    assert SWAP.keys() == UNDO.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
+    assert SWAP.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
     assert SWAP.arguments() == [VALUE, "f" * 32, 1500, 0, 600_000, "r", "s"]
-    assert UNDO.arguments() == [VALUE, "f" * 32, 0, 0, 0, "r", "s"]
-    used = SWAP.vote([BURIED, TIME])
+    used = SWAP.vote([BURIED, TIME, b"e" * 32])
     assert (used.ballot, used.used, used.time) == (Ballot.REFUSED, True, TIME)
-    assert SWAP.vote([GRANTED, TIME]).ballot is Ballot.GRANTED
+    assert used.rival == b"e" * 32
+    granted = SWAP.vote([GRANTED, TIME, 900])
+    assert (granted.ballot, granted.time, granted.ttl) == (Ballot.GRANTED, TIME, 900)
     assert SWAP.vote([ABSENT, TIME, 1]).absent
     assert "f" * 32 not in repr(SWAP)
 
 
+def test_a_swap_is_restored_by_the_token_that_it_replaced() -> None:
+    tombs = [f"P:tomb:{'f' * 32}", "P:held", f"P:tomb:{TOKEN}"]
+    assert RESTORE.keys() == [*tombs, "P:lock:r", "P:lock:s"]
+    assert RESTORE.arguments() == [VALUE, 60_000, "r", "s"]
+    assert replace(RESTORE, bury=True).keys() == RESTORE.keys(), "it buries in any case"
+    assert RESTORE.vote([GRANTED, TIME]).ballot is Ballot.GRANTED
+    assert "f" * 32 not in repr(RESTORE)
+
+
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "acquire_slot", "confirm", "extend", "heal", "release", "swap",
+        "acquire", "acquire_slot", "confirm", "extend", "heal", "release", "restore", "swap",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if command.sets] == [
         "acquire", "acquire_slot", "heal", "swap",
     ]  # fmt: skip
-    assert [command.name for command in COMMANDS if not command.trusted] == ["release"]
+    assert [command.name for command in COMMANDS if not command.trusted] == [
+        "release", "restore",
+    ]  # fmt: skip
     for name in (*(command.name for command in COMMANDS), "join"):
         text, sha = script(name)
         assert re.fullmatch("[0-9a-f]{40}", sha)
@@ -313,12 +326,13 @@ def test_no_reason_ever_holds_a_token() -> None:
         [REFUSED, TIME, 1, 5, 0, TOKEN.encode()],
         [ABSENT, TIME, 1],
         [NOT_READY, TIME],
-        [BURIED, TIME],
+        [BURIED, TIME, TOKEN.encode()],
         [FENCE_AHEAD, TIME],
         [CORRUPT, TIME],
     ]
     for command in ALL:
-        grant: list[object] = [GRANTED, TIME, *((7, 8) if command.fenced else ())]
+        left = (900,) if isinstance(command, Swap) else ()
+        grant: list[object] = [GRANTED, TIME, *((7, 8) if command.fenced else left)]
         for reply in [grant, *replies]:
             assert TOKEN not in command.vote(reply).reason
     assert DEPLOYMENT.fingerprint.isprintable()

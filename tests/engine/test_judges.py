@@ -250,7 +250,7 @@ JUDGES: dict[str, Judge] = {
     "a ticket is used once": Judge(
         unraised(Checker.resumed, 1),
         (
-            (scripts.swap, never("keyspace.get(...) is not None or ...")),
+            (scripts.swap, never("used is not None or ...")),
             # Only a swap compares the beginning of a lock.
             (scripts.not_held, instead(
                 "lock is not None and lock[:length] != own",

@@ -16,12 +16,12 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import TOKEN, Heal, Swap
+from redlock_django.engine.protocol.commands import TOKEN, Heal, Restore, Swap
 from redlock_django.engine.protocol.slots import slot_resource
-from redlock_django.engine.protocol.votes import Ballot
-from redlock_django.engine.steps import Protocol, Round
+from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease
-from tests.engine.masters import MARKER, Masters, fresh
+from tests.engine.masters import MARKER, Masters, count_vote, fresh
 
 HOLDER = '{"handed_on":1}'
 TTL = 30.0
@@ -130,36 +130,83 @@ def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bur
     assert masters.tokens() == [handed.token, handed.token, late]
 
 
-def test_a_swap_that_is_undone_late_is_released() -> None:
-    """The link was lost with the undo, and the release came on the next one."""
+def test_an_undo_restores_what_the_lock_had_before() -> None:
     masters = Masters(3)
+    handed = given(masters, "r", "s")
+    before = [_locks(masters, index) for index in range(3)]
+    masters.now += 1.0
+    with pytest.raises(QuorumUnreachable):
+        masters.run(taking(masters, handed, 2.0), mute=(0, 1, 2))
+    assert [_locks(masters, index) for index in range(3)] == before
+
+
+def _locks(masters: Masters, index: int) -> list[tuple[bytes, float]]:
+    """Return the value and the end of each lock on a master."""
+    strings, deployment = masters.memories[index].keyspace.strings, masters.deployment
+    return [strings[deployment.lock(name)] for name in "rs"]
+
+
+def test_an_undo_leaves_what_another_client_has_taken() -> None:
+    masters = Masters(1)
+    handed = given(masters)
+    taken = masters.run(taking(masters, handed))
+    undo = Restore(masters.deployment, ("r",), f"{next(fresh())} {{}}", old=handed.token)
+    masters.memories[0].say(undo, 0)
+    with pytest.raises(TicketUsed):
+        masters.run(taking(masters, handed))
+    assert masters.tokens() == [taken.token]
+
+
+def test_an_undo_restores_only_its_own_token() -> None:
+    masters = Masters(1)
+    handed = given(masters)
+    taken = masters.run(taking(masters, handed))
+    masters.run(rounds.release(masters.deployment, taken))
+    other = masters.taken()
+    masters.memories[0].say(Restore(masters.deployment, ("r",), taken.value, old=handed.token), 0)
+    assert masters.tokens() == [other.token]
+
+
+def test_a_swap_that_arrives_after_its_undo_sets_nothing() -> None:
+    """The undo came on another connection."""
+    masters = Masters(1)
     handed = given(masters)
     protocol = taking(masters, handed)
     swap = next(protocol)
     assert isinstance(swap, Round)
-    masters.hear(swap, down=(0, 1))
-    undo = protocol.send(masters.now)
+    undo = protocol.throw(Interrupted())
     assert isinstance(undo, Round)
-    assert not undo.awaited
+    masters.hear(undo)
+    masters.hear(swap)
+    assert masters.tokens() == [handed.token]
+
+
+def test_the_index_shows_when_what_was_restored_ends() -> None:
+    masters = Masters(1)
+    handed = given(masters)
     with pytest.raises(QuorumUnreachable):
-        masters.carry(protocol, protocol.send(masters.now))
-    assert masters.tokens() == [handed.token, handed.token, ""]
+        masters.run(taking(masters, handed, 2.0), mute=(0,))
+    ends = masters.memories[0].keyspace.sorted_set(masters.deployment.held)[b"r"]
+    assert abs(ends - (masters.now + TTL) * 1000) < 2
 
 
-def test_a_late_undo_of_a_slot_calls_a_waiter_for_it() -> None:
+def test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it() -> None:
     masters = Masters(3)
     slots = [masters.taken(limit=2) for _ in range(2)]
     handed = masters.run(giving(masters, slots[1]))
+    first, second = taking(masters, handed), taking(masters, handed)
+    for protocol, indexes in ((first, (0, 1)), (second, (2,))):
+        step = next(protocol)
+        assert isinstance(step, Round)
+        for index in indexes:
+            masters.hear_at(step, index)
+        for index in {0, 1, 2}.difference(indexes) if protocol is second else ():
+            masters.hear_at(step, index)
     step = next(masters.acquire(limit=2, wait=60.0, waiter="P:wake:a 1"))
     assert isinstance(step, Round)
     masters.hear(step)
-    protocol = taking(masters, handed)
-    swap = next(protocol)
-    assert isinstance(swap, Round)
-    masters.hear(swap, down=(0, 1))
-    protocol.send(masters.now)  # the undo, which is lost
-    with pytest.raises(QuorumUnreachable):
-        masters.carry(protocol, protocol.send(masters.now))
+    with pytest.raises(TicketUsed):
+        masters.carry(second, second.send(masters.now))
     assert masters.called == [(2, f"P:wake:a 1/{handed.slot}")]
 
 
@@ -371,9 +418,71 @@ def test_takers_that_split_the_masters_try_again_some_times() -> None:
         masters.run(taking(masters, handed))
     assert masters.now - began == pytest.approx(0.01 * SPLIT_ROUNDS, abs=1e-3)
     masters.now = handed.until + 0.7
-    with pytest.raises(TicketUsed):
+    # No taker is proved to have had it: the work may not have been done.
+    with pytest.raises(LockLost):
         masters.run(taking(masters, handed))
     masters.taken()
+
+
+def test_a_taker_between_two_others_tries_again() -> None:
+    """Each of the others has one master: a majority was used, but by none of them."""
+    masters = Masters(3)
+    handed = given(masters)
+    others = [taking(masters, handed) for _ in range(2)]
+    steps = [next(other) for other in others]
+    for index, step in enumerate(steps):
+        assert isinstance(step, Round)
+        masters.hear_at(step, index)
+    taker = taking(masters, handed)
+    step = next(taker)
+    assert isinstance(step, Round)
+    masters.hear(step)
+    pause = masters.after_undo(taker)
+    assert isinstance(pause, Pause)
+    for other in others:  # both undo
+        masters.hear(other.throw(Interrupted()))  # type: ignore[arg-type]
+    assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
+
+
+def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    for index in (0, 1):
+        masters.forget(index)
+    with pytest.raises(LockLost):
+        masters.run(taking(masters, handed))
+    assert masters.tokens() == ["", "", ""]
+
+
+def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    holder, late = taking(masters, handed), taking(masters, handed)
+    first, second = next(holder), next(late)
+    assert isinstance(first, Round)
+    assert isinstance(second, Round)
+    masters.hear_at(second, 2)
+    masters.hear(first)
+    for index in (0, 1):
+        masters.hear_at(second, index)
+    lease = _finish(masters, holder)
+    assert lease is not None
+    with pytest.raises(TicketUsed):
+        masters.carry(late, late.send(masters.now))
+    assert masters.tokens() == [lease.token, lease.token, ""]
+    for _ in range(2):  # the second one heals
+        _, lease = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
+    assert masters.tokens() == [lease.token] * 3
+
+
+def test_a_taker_whose_links_were_closed_while_idle_tries_again() -> None:
+    masters = Masters(3)
+    taker = taking(masters, given(masters))
+    step = next(taker)
+    assert isinstance(step, Round)
+    for index in range(3):
+        count_vote(step.tally, index, failed("closed the connection", stale=True))
+    assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
 
 
 def test_the_token_is_compared_whole() -> None:

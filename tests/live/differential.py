@@ -26,6 +26,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Restore,
     Swap,
     as_array,
     script,
@@ -282,7 +283,7 @@ def _random_command(rng: Random, now: int) -> Command:
     common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": resources, "value": value}
     ttl = rng.choice((5.0, 20.0, 30.0))
     fences = tuple(now + rng.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
-    kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release, Swap))
+    kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release, Restore, Swap))
     is_slot = resources[0] in SLOTS and len(resources) == 1
     waiter = rng.choice(("", *WAITERS))
     if kind is Acquire:
@@ -297,10 +298,12 @@ def _random_command(rng: Random, now: int) -> Command:
         return Heal(**common, ttl=ttl, fences=fences)
     if kind is Swap:
         old = rng.choice(TOKENS)
-        undo, exactly = rng.random() < 0.3, rng.random() < 0.5
+        exactly = rng.random() < 0.5
         # Not 0 exactly, for 1 ms: that lock may expire between the readings that are compared.
         ttl = ttl if exactly else rng.choice((0.0, ttl))
-        return Swap(**common, old=old, ttl=ttl, exactly=exactly, undo=undo)
+        return Swap(**common, old=old, ttl=ttl, exactly=exactly)
+    if kind is Restore:
+        return Restore(**common, old=rng.choice(TOKENS))
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
     left = rng.choice((3.0, 15.0, 40.0)) if rng.random() < 0.3 else 0.0
     return Release(

@@ -20,6 +20,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Restore,
     Swap,
 )
 from redlock_django.engine.protocol.deployment import Deployment
@@ -605,7 +606,7 @@ def _commands() -> Iterator[Command]:
             yield Heal(**common, ttl=ttl, fences=fences)
             yield Confirm(**common, fences=fences)
             yield Swap(**common, old="f" * 32, ttl=ttl)
-            yield Swap(**common, old="f" * 32, undo=True)
+            yield Restore(**common, old="f" * 32)
 
 
 def test_templates_spell_commands_as_pack_command_does() -> None:

@@ -25,6 +25,7 @@ SCRIPTS: dict[str, Script] = {
     "heal": scripts.heal,
     "join": scripts.join,
     "release": scripts.release,
+    "restore": scripts.restore,
     "swap": scripts.swap,
     "held": inspection.held,
     "find": inspection.find,

@@ -195,19 +195,42 @@ def swap(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Sc
     if not is_trusted(keyspace, keys, argv, now):
         return [NOT_READY, now]
     value, old, ttl, tomb = argv[1], argv[2], int(argv[3]), int(argv[5])
-    if keyspace.get(keys[2]) is not None or (tomb and keyspace.get(keys[3]) is not None):
-        return [BURIED, now]
+    used, buried = keyspace.get(keys[2]), keyspace.get(keys[3])
+    if used is not None or buried is not None:
+        return [BURIED, now, (used or b"")[:32]]
     if (refused := not_held(keyspace, now, keys[4:], old + b" ", 33)) is not None:
         return refused
+    rest = max(1, *map(keyspace.pttl, keys[4:]))
+    left = max(ttl if argv[4] == b"1" else rest, ttl, 1)
+    ends = b" %d " % (now // 1000 + rest)
+    keyspace.set(keys[2], value[:32] + ends + (keyspace.get(keys[4]) or b""), tomb)
     for key, resource in zip(keys[4:], argv[6:-2], strict=True):
-        left = max(ttl if argv[4] == b"1" else keyspace.pttl(key), ttl, 1)
         keyspace.set(key, value, left)
         keyspace.add_to_index(keys[1], left, resource)
-    if tomb:
-        keyspace.set(keys[2], b"1", tomb)
-    else:
-        keyspace.strings.pop(keys[3], None)
-    return [GRANTED, now]
+    return [GRANTED, now, rest]
+
+
+def restore(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
+    """Undo a swap: give every lock that has the new token the value and the end it had before."""
+    value, tomb = argv[1], int(argv[2])
+    by, _, rest = (keyspace.get(keys[0]) or b"").partition(b" ")
+    ends, _, before = rest.partition(b" ")
+    is_own = by == value[:32]
+    reply: ScriptReply = [GRANTED, now]
+    for index, (key, resource) in enumerate(zip(keys[3:], argv[3:], strict=True), 1):
+        lock = keyspace.get(key)
+        if lock == value and is_own:
+            left = max(int(ends) - now // 1000, 1)
+            keyspace.set(key, before, left)
+            keyspace.add_to_index(keys[1], left, resource)
+        elif lock is not None:
+            reply = refuse(keyspace, now, index, key, lock)
+        else:
+            reply = [ABSENT, now, index]
+    if is_own:
+        keyspace.strings.pop(keys[0], None)
+    keyspace.set(keys[2], b"1", tomb)
+    return reply
 
 
 def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> ScriptReply:

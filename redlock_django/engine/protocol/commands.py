@@ -38,6 +38,7 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "extend": ("trusted", "ownership", "index"),
     "heal": ("trusted", "index", "set_locks"),
     "release": ("queue",),
+    "restore": ("index",),
     "swap": ("trusted", "ownership", "index"),
 }
 
@@ -355,8 +356,7 @@ class Swap(Command):
     """Replace the value of locks that have the token `old`, for at least `ttl` seconds.
 
     With `exactly`, they last so long and no longer. A tombstone of the old token is written, so
-    that no other client replaces it again. An `undo` swaps back: it removes the tombstone of the
-    token that it restores.
+    that no other client replaces it again. A vote that grants has the ms that the locks had left.
     """
 
     name: ClassVar[str] = "swap"
@@ -365,7 +365,6 @@ class Swap(Command):
     old: str = field(repr=False)
     ttl: float = 0.0
     exactly: bool = False
-    undo: bool = False
 
     def keys(self) -> list[str]:
         deployment = self.deployment
@@ -374,13 +373,39 @@ class Swap(Command):
         return [deployment.marker, deployment.held, *tombs, *locks]
 
     def arguments(self) -> list[Argument]:
-        tomb = 0 if self.undo else ms(self.deployment.fence_ttl)
+        tomb = ms(self.deployment.fence_ttl)
         return [self.value, self.old, ms(self.ttl), int(self.exactly), tomb, *self.resources]
 
     def vote(self, reply: Reply) -> Vote:
-        if reply[0] == BURIED:
-            return Vote(Ballot.REFUSED, "its ticket was used", _integer(reply[1]), used=True)
+        status, time = _integer(reply[0]), _integer(reply[1])
+        if status == GRANTED:
+            (left,) = reply[2:]
+            return Vote(Ballot.GRANTED, "granted", time, ttl=_integer(left))
+        if status == BURIED:
+            (taker,) = reply[2:]
+            why = "its ticket was used"
+            return Vote(Ballot.REFUSED, why, time, rival=_bytes(taker), used=True)
         return super(Swap, self).vote(reply)
+
+
+@dataclass(slots=True)
+class Restore(Release):
+    """Undo a swap: give the locks that have this token the value and the end that they had before.
+
+    `old` is the token that was replaced. It is kept for a master that is away, as any release.
+    """
+
+    name: ClassVar[str] = "restore"
+
+    old: str = field(kw_only=True, repr=False)
+
+    def keys(self) -> list[str]:
+        deployment = self.deployment
+        locks = (deployment.lock(resource) for resource in self.resources)
+        return [deployment.tomb(self.old), deployment.held, deployment.tomb(self.token), *locks]
+
+    def arguments(self) -> list[Argument]:
+        return [self.value, ms(self.deployment.max_ttl), *self.resources]
 
 
 def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
@@ -391,6 +416,6 @@ def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Acquire, AcquireSlot, Confirm, Extend, Heal, Release, Swap,
+    Acquire, AcquireSlot, Confirm, Extend, Heal, Release, Restore, Swap,
 )  # fmt: skip
 _TRUSTED = frozenset(command.name for command in COMMANDS if command.trusted)

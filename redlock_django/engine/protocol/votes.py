@@ -19,7 +19,8 @@ class Vote(NamedTuple):
 
     `time` is the master's clock in µs, None if it did not answer. `fences` has one fencing token
     for each resource (granted), or the token of the resource at fault (refused). `ttl` is the
-    remaining time of a refusing lock in ms, -1 if it has no expiry. `rival` identifies the holder
+    remaining time of a refusing lock in ms, -1 if it has no expiry, or that of a lock before its
+    token was replaced. `rival` identifies the holder
     or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
     number of waiters in front of this client in its queue (-1 if the client is not in it).
     `reserved` is True if the lock is free, but it is a waiter's turn. `taken` has a character for

@@ -129,7 +129,8 @@ class Exchange(Owed):
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
-        if vote.ballot is Ballot.GRANTED and vote.time is not None:  # of several resources
+        # Of several resources; the vote of a swap has a TTL as well, which `grant` does not count.
+        if vote.ballot is Ballot.GRANTED and vote.time is not None and vote.ttl is None:
             verdict = self.tally.grant(master, vote.time, vote.fences)
         else:
             verdict = self.tally.cast(master, vote)

@@ -17,7 +17,7 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script
+from redlock_django.engine.protocol.commands import Acquire, Release, Swap, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot, failed
@@ -352,6 +352,8 @@ class Inbox:
         if isinstance(command, Acquire):
             # If its undo had to be sent again by EVAL, it would arrive after the next acquire.
             self._load(master, "release")
+        if isinstance(command, Swap):
+            self._load(master, "restore")
         if command is None:
             asked = join_arguments(
                 self._deployment, master.run_id, owed.mode, 0, self._membership, text=True

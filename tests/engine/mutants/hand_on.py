@@ -33,18 +33,18 @@ MUTANTS: tuple[Mutant, ...] = (
         test_swaps.test_a_ticket_of_a_lock_that_has_ended_is_too_late,
     ),
     Mutant(
-        "a used ticket looks late", "hand-on: a tombstone shows that a ticket was used",
+        "a used ticket looks late", "hand-on: a tombstone shows who has used a ticket",
         scripts.swap, without("keyspace.set(keys[2], ...)"),
         test_swaps.test_a_ticket_is_used_once,
     ),
     Mutant(
         "a late swap sets a released token", "hand-on: no swap to a token that was released",
-        scripts.swap, never("tomb and ..."),
+        scripts.swap, never("buried is not None"),
         test_swaps.test_a_swap_that_arrives_after_the_release_of_its_token_sets_nothing,
     ),
     Mutant(
         "an undo leaves the ticket used", "hand-on: an undo makes the ticket good again",
-        scripts.swap, without("keyspace.strings.pop(...)"),
+        scripts.restore, without("keyspace.strings.pop(...)"),
         test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
     ),
     Mutant(
@@ -58,8 +58,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a taker that failed shortens the ticket", "hand-on: an undo restores the ticket's time",
-        hand_on.resume, argument(_Swapping, left="0.0"),
+        scripts.restore, instead("int(ends) - now // 1000", "keyspace.pttl(key)"),
         test_swaps.test_a_taker_that_fails_does_not_shorten_the_ticket,
+    ),
+    Mutant(
+        "an undo undoes the swap of another client", "hand-on: an undo is of its own swap",
+        scripts.restore, always("by == value[:32]"),
+        test_swaps.test_an_undo_leaves_what_another_client_has_taken,
+    ),
+    Mutant(
+        "an undo takes a lock", "hand-on: an undo restores only its own token",
+        scripts.restore, always("lock == value and ..."),
+        test_swaps.test_an_undo_restores_only_its_own_token,
+    ),
+    Mutant(
+        "a late swap follows its undo", "hand-on: an undo buries its token",
+        scripts.restore, without("keyspace.set(keys[2], ...)"),
+        test_swaps.test_a_swap_that_arrives_after_its_undo_sets_nothing,
+    ),
+    Mutant(
+        "an undo is not in the index", "hand-on: the index shows when it ends", scripts.restore,
+        without("keyspace.add_to_index(...)"),
+        test_swaps.test_the_index_shows_when_what_was_restored_ends,
     ),
     Mutant(
         "a swap is not in the index", "hand-on: the index shows when it ends", scripts.swap,
@@ -73,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a tombstone is no answer", "hand-on: a used ticket is refused by a majority", Swap.vote,
-        never("reply[0] == BURIED"), test_swaps.test_a_ticket_is_used_once,
+        never("status == BURIED"), test_swaps.test_a_ticket_is_used_once,
     ),
     # The giver.
     Mutant(
@@ -140,8 +160,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "two takers give up together", "hand-on: takers that split the masters try again",
-        hand_on.resume, always("not swap.is_split"),
+        hand_on.resume, never("swap.is_split"),
         test_swaps.test_takers_that_split_the_masters_try_again_some_times,
+    ),
+    Mutant(
+        "two takers are one", "hand-on: a ticket is used if one taker has a majority",
+        _Swapping.is_refused, instead("account.rival_won", "account.denied"),
+        test_swaps.test_a_taker_between_two_others_tries_again,
+    ),
+    Mutant(
+        "a lock that ended is tried again", "hand-on: no more rounds for a lock that has ended",
+        _Swapping.is_refused, never("not account.majority(...)"),
+        test_swaps.test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late,
+    ),
+    Mutant(
+        "a taker that lost leaves the ticket's token", "hand-on: nothing is in the holder's way",
+        hand_on.resume, without("yield swap.release()"),
+        test_swaps.test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder,
+    ),
+    Mutant(
+        "links that were closed while idle refuse", "hand-on: stale links are asked again",
+        hand_on.resume, never("swap.tally.account.only_stale"),
+        test_swaps.test_a_taker_whose_links_were_closed_while_idle_tries_again,
     ),
     Mutant(
         "an interrupted taker keeps what it has", "hand-on: an interrupt undoes the swap",
@@ -149,18 +189,8 @@ MUTANTS: tuple[Mutant, ...] = (
         test_swaps.test_an_interrupt_of_a_taker_restores_the_ticket,
     ),
     Mutant(
-        "a lost undo leaves the token", "hand-on: a release follows an undo", _Swapping.undo,
-        without("yield self.release()", nth=1),
-        test_swaps.test_a_swap_that_is_undone_late_is_released,
-    ),
-    Mutant(
-        "a late undo names no slot", "hand-on: a release that frees a slot names it",
+        "a taker of a slot that lost frees no slot", "hand-on: a release of a slot names it",
         _Swapping.release, argument(Release, limit="1"),
-        test_swaps.test_a_late_undo_of_a_slot_calls_a_waiter_for_it,
-    ),
-    Mutant(
-        "an undo is a swap", "hand-on: an undo makes the ticket good again", _Swapping.undo,
-        argument(Swap, undo="False"),
-        test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
+        test_swaps.test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it,
     ),
 )  # fmt: skip

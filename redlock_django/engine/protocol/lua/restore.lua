@@ -1,0 +1,34 @@
+-- Undo a swap: give every lock that has the new token the value and the end that it had before, and forget
+-- that the old token was replaced. The new token is buried, in case the swap itself arrives later.
+-- KEYS: the tomb of the old token, held, the tomb of the new token, then the lock of each resource
+-- ARGV: round, value, tombstone ms, each resource
+-- -> round, status, TIME us, then the index at fault (absent, refused)
+local round, value = tonumber(ARGV[1]), ARGV[2]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local now_ms = math.floor(now / 1000)
+local used = redis.call('GET', KEYS[1])
+local by, ends, before = (used or ''):match('^(%x+) (%d+) (.*)$')
+if by ~= value:sub(1, 32) then
+  before = nil -- another client has replaced the old token, or none
+end
+local reply = { round, GRANTED, now }
+for index = 1, #KEYS - 3 do
+  local key = KEYS[3 + index]
+  local lock = redis.pcall('GET', key)
+  lock = type(lock) ~= 'table' and lock -- a key of another type is not a lock
+  if lock == value and before then
+    local left = math.max(tonumber(ends) - now_ms, 1)
+    redis.call('SET', key, before, 'PX', left)
+    add_to_index(now_ms, left, ARGV[3 + index], 'CH')
+  elseif lock then
+    reply = { round, REFUSED, now, index, redis.call('PTTL', key), 0, lock:sub(1, 32) }
+  else
+    reply = { round, ABSENT, now, index }
+  end
+end
+if before then
+  redis.call('DEL', KEYS[1])
+end
+redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])
+return reply

@@ -1,0 +1,220 @@
+"""Locks that are handed on while a minority of the masters is down, cut off or far away."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Barrier
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.engine.errors import QuorumUnreachable, TicketUsed
+from redlock_django.engine.validity import LeaseState, RedlockLease
+from tests.waiting import until
+from tests.wire.proxy import FaultProxy, behind
+from tests.wire.variants import HOLDER, PATIENT, VARIANTS, Loop, Variant, make_backend, open_variant
+
+if TYPE_CHECKING:
+    from redlock_django.engine.validity import Lease
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+MINORITIES = [(1, 3), (2, 5)]
+names = pytest.mark.parametrize("name", VARIANTS)
+
+
+@dataclass
+class Client:
+    """A process with links of its own, each of them through a proxy."""
+
+    variant: Variant
+    proxies: list[FaultProxy]
+
+    def acquire(self, *resources: str, limit: int = 1) -> RedlockLease:
+        if isinstance(self.variant, Loop):
+            work = self.variant.backend.aacquire(resources, 8.0, 5.0, HOLDER, limit)
+            return self.variant.run(work)
+        return self.variant.backend.acquire(resources, 8.0, 5.0, HOLDER, limit)
+
+    def hand_on(self, lease: RedlockLease) -> Lease:
+        backend, token = self.variant.backend, secrets.token_hex(16)
+        if isinstance(self.variant, Loop):
+            return self.variant.run(backend.ahand_on(lease, token, 9.0, HOLDER))
+        return backend.hand_on(lease, token, 9.0, HOLDER)
+
+    def resume(self, handed: Lease) -> RedlockLease:
+        if isinstance(self.variant, Loop):
+            return self.variant.run(self.variant.backend.aresume(handed, 8.0, HOLDER))
+        return self.variant.backend.resume(handed, 8.0, HOLDER)
+
+    def cut(self, *indexes: int) -> None:
+        """Cut the client off from these masters."""
+        for index in indexes:
+            self.proxies[index].refuse()
+        links = self.variant.links
+        gone = [links.masters[index] for index in indexes]
+
+        def is_noticed() -> bool:
+            links.read(*gone)
+            return all(master.link is None for master in gone)
+
+        until(lambda: self.variant.inside(is_noticed), "the links are lost")
+
+    def lose(self, *indexes: int, how: str) -> None:
+        """Lose all that is sent to these masters: the client does not know of it before it asks."""
+        for index in indexes:
+            if how == "reset":
+                self.proxies[index].forget()
+            else:
+                self.proxies[index].delay_up = 60.0
+
+    def join(self, *indexes: int) -> None:
+        """Reach these masters again, after all that was kept for them was sent."""
+        self.cut(*indexes)
+        for index in indexes:
+            self.proxies[index].delay_up = 0.0
+            self.proxies[index].accept()
+        self.variant.wait_usable(len(self.proxies))
+        self.variant.settle()
+
+
+@contextmanager
+def clients(
+    name: str, masters: Sequence[LocalMaster], many: int, **settings: Any
+) -> Iterator[list[Client]]:
+    """Yield so many clients of these masters, with all their links."""
+    settings = {**PATIENT, **settings}
+    with ExitStack() as stack:
+        made = []
+        for _ in range(many):
+            proxies = stack.enter_context(behind(masters))
+            backend = make_backend([proxy.url for proxy in proxies], members="same", **settings)
+            variant = stack.enter_context(open_variant(name, backend))
+            variant.start()
+            variant.wait_usable(len(masters))
+            variant.settle()
+            made.append(Client(variant, proxies))
+        yield made
+
+
+def taken_by_one(handed: Lease, takers: Sequence[Client]) -> tuple[Client, RedlockLease]:
+    """Make all take it at the same moment; return the one that holds it, and its lease."""
+    start = Barrier(len(takers))
+
+    def take(taker: Client) -> RedlockLease | None:
+        start.wait()
+        try:
+            return taker.resume(handed)
+        except QuorumUnreachable:  # "try again"
+            try:
+                return taker.resume(handed)
+            except TicketUsed:
+                return None
+        except TicketUsed:
+            return None
+
+    with ThreadPoolExecutor(len(takers)) as pool:
+        leases = list(pool.map(take, takers))
+    ((taker, lease),) = [
+        (taker, lease) for taker, lease in zip(takers, leases, strict=True) if lease is not None
+    ]
+    return taker, lease
+
+
+@names
+@pytest.mark.parametrize(("down", "n"), MINORITIES)
+@pytest.mark.parametrize("many", [2, 3])
+def test_of_several_takers_one_holds_with_a_minority_down(
+    name: str, down: int, n: int, many: int, masters: list[LocalMaster]
+) -> None:
+    with clients(name, masters[:n], many) as made:
+        for client in made:
+            client.cut(*range(n - down, n))
+        for _ in range(12):
+            handed = made[0].hand_on(made[0].acquire("order:1"))
+            taker, lease = taken_by_one(handed, made)
+            assert taker.variant.extend(lease)[0] is LeaseState.RENEWED
+            assert taker.variant.release(lease) is True
+
+
+@names
+@pytest.mark.parametrize(("resources", "limit"), [(("order:1", "order:2"), 1), (("export",), 2)])
+def test_of_several_takers_one_holds_several_names_or_a_slot(
+    name: str, resources: tuple[str, ...], limit: int, masters: list[LocalMaster]
+) -> None:
+    with clients(name, masters[:3], 2) as made:
+        for client in made:
+            client.cut(2)
+        for _ in range(8):
+            given = made[0].acquire(*resources, limit=limit)
+            taker, lease = taken_by_one(made[0].hand_on(given), made)
+            assert lease.resources == given.resources
+            assert taker.variant.release(lease) is True
+
+
+@names
+def test_of_takers_that_are_nearer_to_different_masters_one_holds(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with clients(name, masters[:3], 3) as made:
+        for number, client in enumerate(made):
+            for index, proxy in enumerate(client.proxies):
+                proxy.delay_up = 0.001 if index == number else 0.008
+        for _ in range(12):
+            taker, lease = taken_by_one(made[0].hand_on(made[0].acquire("order:1")), made)
+            assert taker.variant.release(lease) is True
+
+
+@names
+@pytest.mark.parametrize("how", ["reset", "hang", "hang, and the third loses its reply"])
+def test_a_taker_that_was_cut_off_takes_the_lock_when_another_master_is_down(
+    name: str, how: str, masters: list[LocalMaster]
+) -> None:
+    """It had replaced the token on the only master that it reached."""
+    with clients(name, masters[:3], 2, master_timeout=1.0) as (giver, taker):
+        handed = giver.hand_on(giver.acquire("order:1"))
+        taker.lose(1, 2, how=how)
+        taker.proxies[0].lose_replies = "reply" in how
+        with pytest.raises(QuorumUnreachable):
+            taker.resume(handed)
+        taker.proxies[0].lose_replies = False
+        taker.join(1, 2)
+        taker.cut(1)
+        lease = taker.resume(handed)
+        assert taker.variant.release(lease) is True
+
+
+@names
+@pytest.mark.parametrize("how", ["reset", "hang", "hang, and the third loses its reply"])
+def test_a_hand_on_that_failed_leaves_the_lock_as_it_was(
+    name: str, how: str, masters: list[LocalMaster]
+) -> None:
+    """The giver had replaced its token on the only master that it reached."""
+    with clients(name, masters[:3], 1, master_timeout=1.0) as (giver,):
+        lease = giver.acquire("order:1")
+        before = _value(masters[0])
+        giver.lose(1, 2, how=how)
+        giver.proxies[0].lose_replies = "reply" in how
+        with pytest.raises(QuorumUnreachable):
+            giver.hand_on(lease)
+        giver.proxies[0].lose_replies = False
+        giver.join(1, 2)
+        value, left = _value(masters[0])
+        assert value == before[0]
+        assert left <= before[1], "the lock ends when it would have ended"
+        giver.cut(1)
+        state, lease = giver.variant.extend(lease)
+        assert state is LeaseState.RENEWED
+        taken = giver.resume(giver.hand_on(lease))
+        assert giver.variant.release(taken) is True
+
+
+def _value(master: LocalMaster) -> tuple[bytes, int]:
+    """Return the value of the lock of order:1, and the ms that it has left."""
+    with master.client() as client:
+        return client.get("redlock:lock:order:1"), client.pttl("redlock:lock:order:1")
