@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overloa
 from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
-from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
+from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.flow.attempt import async_view, sync_view
@@ -130,9 +130,27 @@ def idempotent(
 ) -> Callable[[View], View]: ...
 
 
-@has_arguments(IdempotentArguments)
 def idempotent(
-    view: Any = None, /, *, using: str = "default", **arguments: Unpack[IdempotentArguments]
+    view: Any = None,
+    /,
+    *,
+    using: str = "default",
+    key: Any = None,
+    scope: Any = None,
+    required: Any = None,
+    store_body: Any = None,
+    methods: Any = None,
+    on_in_flight: Any = None,
+    wait: Any = None,
+    retention: Any = None,
+    on_expired: Any = None,
+    on_5xx: Any = None,
+    on_disconnect: Any = None,
+    on_unscoped: Any = None,
+    anonymous_scope: Any = None,
+    tenant: Any = None,
+    replay_check: Any = None,
+    redact: Any = None,
 ) -> Any:
     """Return a decorator: a request with an `Idempotency-Key` takes effect once.
 
@@ -172,6 +190,24 @@ def idempotent(
     """
     if view is not None:
         return idempotent()(view)
+    arguments: IdempotentArguments = {
+        "key": key,
+        "scope": scope,
+        "required": required,
+        "store_body": store_body,
+        "methods": methods,
+        "on_in_flight": on_in_flight,
+        "wait": wait,
+        "retention": retention,
+        "on_expired": on_expired,
+        "on_5xx": on_5xx,
+        "on_disconnect": on_disconnect,
+        "on_unscoped": on_unscoped,
+        "anonymous_scope": anonymous_scope,
+        "tenant": tenant,
+        "replay_check": replay_check,
+        "redact": redact,
+    }
     given = checked("idempotent", _SETTINGS, arguments)
     others = checked("idempotent", _OTHERS, arguments)
     _check_combination(arguments)

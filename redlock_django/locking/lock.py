@@ -14,7 +14,6 @@ from typing import Any, Self
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.conf.arguments import refuse_unknown
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
 from redlock_django.locking import events, registry
@@ -447,8 +446,8 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
 
     `using` is the alias. `ttl` and `wait` are seconds (None: as the alias says). Waiters are served
     in order; a caller that does not wait (0) is refused while the lock is reserved for a waiter,
-    0.1 s for each waiter that is called. `renew` None renews the lock in `with` blocks if the alias
-    says so, and not after an explicit `acquire()`. With `reentrant`, a task or thread that holds
+    0.1 s for each waiter that is called. `renew` None renews the lock in `with` blocks, and not
+    after an explicit `acquire()`. With `reentrant`, a task or thread that holds
     the resources shares the lease of its outer lock, which is released with the last of the locks;
     inside a lock that was lost, acquiring raises LockLost. Sync code that `sync_to_async` runs
     shares only while the call that acquired the outer lock runs. With `until_commit`, a release
@@ -459,8 +458,4 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """
-    try:
-        return Lock(*args, **kwargs)
-    except TypeError:
-        refuse_unknown(lock, kwargs)
-        raise
+    return Lock(*args, **kwargs)

@@ -30,7 +30,7 @@ from redlock_django.backends.values import (
     minimum_hold,
     permits,
 )
-from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments
+from redlock_django.conf.arguments import ArgumentCheck, checked
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock
 from redlock_django.web.name_templates import Template
@@ -80,9 +80,15 @@ def hold(
 ) -> Callable[[Function], Function]: ...
 
 
-@has_arguments(HoldArguments)
 def hold(
-    *templates: str, on_conflict: OnConflict = "raise", **arguments: Unpack[HoldArguments]
+    *templates: str,
+    on_conflict: OnConflict = "raise",
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    min_hold: float | timedelta | None = None,
+    reentrant: bool = False,
+    limit: int | None = None,
 ) -> Any:
     """Return a decorator that runs a function only while it holds the lock of its templates.
 
@@ -104,10 +110,16 @@ def hold(
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
 
-    def min_hold(value: object, _: str) -> float:
-        return minimum_hold(value, arguments.get("ttl"))
-
-    checked("hold", {**_CHECKS, "min_hold": min_hold}, arguments)
+    arguments: HoldArguments = {
+        "using": using,
+        "ttl": ttl,
+        "wait": wait,
+        "min_hold": min_hold,
+        "reentrant": reentrant,
+        "limit": limit,
+    }
+    checks = {**_CHECKS, "min_hold": lambda value, _: minimum_hold(value, ttl)}
+    checked("hold", checks, arguments)
     return _Hold([Template(template) for template in templates], on_conflict, arguments)
 
 
@@ -180,7 +192,7 @@ class _Hold:
         """Skip the function; only for an error of its lock, not one that its body has raised."""
         if not self._skips:
             raise error
-        using = self._arguments.get("using", "default")
+        using = self._arguments["using"]
         logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 from functools import partial
-from types import FrameType
-from typing import Any, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from django.http import HttpRequest
 
@@ -20,12 +19,12 @@ from redlock_django.backends.values import (
     http_methods,
     permits,
 )
-from redlock_django.conf.arguments import ArgumentCheck, checked, has_arguments, taking
+from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import DecoratedView
 from redlock_django.web.name_templates import Computed, Template, template_of
-from redlock_django.web.options import LockOptions, LockResourceArguments
+from redlock_django.web.options import LockOptions, OnLocked
 from redlock_django.web.transactions import (
     not_adjacent_error,
     transaction_marker,
@@ -61,9 +60,16 @@ _CHECKS: Mapping[str, ArgumentCheck] = {
 }
 
 
-@has_arguments(LockResourceArguments)
 def lock_resource(
-    *templates: str | Computed, using: str = "default", **arguments: Unpack[LockResourceArguments]
+    *templates: str | Computed,
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    methods: Collection[str] | None = None,
+    status: int | None = None,
+    on_locked: OnLocked | None = None,
+    on_disconnect: str | None = None,
+    limit: int | None = None,
 ) -> Callable[[View], View]:
     """Return a decorator that runs a view only while it holds the lock that its templates name.
 
@@ -81,13 +87,21 @@ def lock_resource(
 
     Raises InvalidRedlock at import time for invalid arguments or templates.
     """
-    for template in templates:
-        if inspect.isclass(template) or (callable(template) and _is_being_decorated(template)):
-            raise InvalidRedlock(_WITHOUT_TEMPLATE)
+    if any(map(inspect.isclass, templates)):
+        raise InvalidRedlock(_WITHOUT_TEMPLATE)
+    given = {
+        "ttl": ttl,
+        "wait": wait,
+        "methods": methods,
+        "status": status,
+        "on_locked": on_locked,
+        "on_disconnect": on_disconnect,
+        "limit": limit,
+    }
     options = LockOptions(
         templates=_templates(templates),
         using=using,
-        **checked("lock_resource", _CHECKS, arguments),
+        **checked("lock_resource", _CHECKS, given),
     )
     if options.limit is not None:
         options.check_limit()
@@ -117,23 +131,6 @@ def lock_resource(
 
     decorate.needs_view = True  # type: ignore[attr-defined]  # the system checks read it
     return decorate
-
-
-def _is_being_decorated(function: Any) -> bool:
-    """Return whether the caller is at the decorators of a function: those of `@lock_resource`.
-
-    A function that returns names, given in parentheses, is defined in other lines.
-    """
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("redlock_django."):
-        frame = frame.f_back
-    if code is None or frame is None or code.co_name == "<lambda>":
-        return False
-    if not any(code is part for part in frame.f_code.co_consts):
-        return False
-    last = max(line for *_, line in code.co_lines() if line is not None)
-    return bool(code.co_firstlineno <= frame.f_lineno <= last)
 
 
 def _sync_view(decorated: DecoratedView) -> Any:

@@ -13,7 +13,6 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
-from redlock_django.conf.arguments import hint_for_unknown, is_option_of_other_locks
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
@@ -62,14 +61,6 @@ class LockResourceMixin(View):
                 f"{cls.__module__}.{cls.__qualname__}: LockResourceMixin must come before View "
                 "in the base classes, or nothing is locked"
             )
-        for name in vars(cls):
-            option = name.removeprefix("lock_")
-            if option != name and is_option_of_other_locks(option):
-                hint = hint_for_unknown(option, _ARGUMENTS)
-                raise InvalidRedlock(
-                    f"{view_name(cls)}: LockResourceMixin has no attribute {name!r}{hint}, with "
-                    "'lock_' before the name"
-                )
         if cls.lock_key:
             _decorator(cls, cls.lock_key)
             for text in [cls.lock_key] if isinstance(cls.lock_key, str) else cls.lock_key:

@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache, cached_property
-from typing import Any, TypedDict
+from typing import Any
 
 from asgiref.sync import sync_to_async
 from django.db import connections
@@ -26,19 +25,7 @@ from redlock_django.web.view_kinds import Framework, authenticating_framework
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 
 
-class LockResourceArguments(TypedDict, total=False):
-    """The arguments of `lock_resource` that a setting replaces if they are None."""
-
-    ttl: float | timedelta | None
-    wait: float | timedelta | None
-    methods: Collection[str] | None
-    status: int | None
-    on_locked: OnLocked | None
-    on_disconnect: str | None
-    limit: int | None
-
-
-VALUES = tuple(name for name in LockResourceArguments.__annotations__ if name != "on_locked")
+VALUES = ("ttl", "wait", "methods", "status", "on_disconnect", "limit")
 """The arguments that are plain values: rules and attributes of a view class have them, too."""
 
 

@@ -16,13 +16,13 @@ from django.core.signals import setting_changed
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import LocalePrefixPattern
 
-from redlock_django.conf.arguments import hint_for_unknown
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.options import VALUES
+from redlock_django.wire.servers.address import nearest
 
 KEYS = ("view", "path", "urlconf", "key", "using", *VALUES)
 """The keys of a rule."""
@@ -64,7 +64,7 @@ def plan(urlconf: Any = None) -> Locked:
 def _locked(alias: str, rule: Mapping[str, Any], urlconf: Any) -> Iterator[tuple[URLPattern, Any]]:
     for key in rule:
         if key not in KEYS:
-            raise InvalidRedlock(f"unknown key {key!r}{hint_for_unknown(key, KEYS)}{_ONLY_LOCKS}")
+            raise InvalidRedlock(f"unknown key {key!r}{nearest(key, KEYS)}{_ONLY_LOCKS}")
     if ("view" in rule) == ("path" in rule):
         raise InvalidRedlock("select the view by either 'view' or 'path'")
     if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):

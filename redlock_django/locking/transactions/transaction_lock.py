@@ -19,7 +19,6 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.values import LONGEST_WAIT, duration
-from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.transactions.open_transactions import READ_COMMITTED, open_transactions
@@ -41,7 +40,6 @@ _BUSY = frozenset(
 _LIMIT_IS_OVER = ("55P03", 1205)
 
 
-@helps_with_arguments
 def transaction_lock(
     *resources: str | models.Model,
     database: str | None = None,
