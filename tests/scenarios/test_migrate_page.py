@@ -14,7 +14,7 @@ import pytest
 from django.core.cache.backends.base import BaseCache
 from django.utils.module_loading import import_string
 
-from redlock_django import ResourceLocked, lock
+from redlock_django import AlreadyHeld, ResourceLocked, lock
 from tests.scenarios.conftest import IN_POSTGRES
 from tests.test_documents import ROOT
 
@@ -133,3 +133,24 @@ def test_a_plain_key_of_redlock_py_and_a_lock_exclude_each_other(names: dict[str
         assert not enters(lambda: lock(RESOURCE))
     with lock(RESOURCE):
         assert not enters(lambda: names["old_lock"](f"redlock:lock:{RESOURCE}"))
+
+
+def test_what_is_other_than_in_redis_py_is_on_the_page(names: dict[str, Any]) -> None:
+    theirs = names["redis"].lock("theirs", timeout=30)
+    assert theirs.acquire(blocking=False)
+    assert not names["redis"].lock("theirs", timeout=30).acquire(blocking=False)
+    theirs.extend(10)
+    assert names["redis"].pttl("theirs") > 35_000
+    with lock("ours", ttl=5) as held:
+        with pytest.raises(AlreadyHeld) as refused:
+            lock("ours").acquire()
+        assert not isinstance(refused.value, ResourceLocked)
+        with lock("ours", reentrant=True):
+            pass
+        assert held.extend(5) <= 5
+    for row in (
+        "a second `acquire()` of the same name",
+        "`extend(10)` adds",
+        "`acquire(token=...)`",
+    ):
+        assert f"| {row}" in PAGE
