@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from redlock_django.edit_locks.update_view import EditLockViewMixin
     from redlock_django.exceptions import (
         AlreadyHeld,
+        BadName,
         BadResource,
         BadTicket,
         IdempotencyRefused,
+        IncompleteBody,
         InvalidRedlock,
         LimitReached,
         LockLost,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
         QuorumUnreachable,
         RedlockError,
         ResourceLocked,
+        SignatureInvalid,
+        StoreUnavailable,
         TicketUsed,
     )
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
@@ -41,12 +45,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AlreadyHeld",
+    "BadName",
     "BadResource",
     "BadTicket",
     "EditLockMixin",
     "EditLockViewMixin",
     "IdempotencyRefused",
     "IdempotentMixin",
+    "IncompleteBody",
     "InvalidRedlock",
     "LimitReached",
     "Lock",
@@ -57,6 +63,8 @@ __all__ = [
     "QuorumUnreachable",
     "RedlockError",
     "ResourceLocked",
+    "SignatureInvalid",
+    "StoreUnavailable",
     "TicketUsed",
     "hold",
     "idempotent",

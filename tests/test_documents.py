@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import redlock_django
+from redlock_django import exceptions
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
@@ -134,3 +137,19 @@ def test_the_documents_do_not_grow_past_what_a_reader_needs() -> None:
         "history that nobody acts on. The longest: "
         + ", ".join(f"{page} ({words[page]:,})" for page in longest)
     )
+
+
+def test_every_exception_that_a_page_names_is_exported() -> None:
+    text = "\n".join(document.read_text() for document in DOCUMENTS)
+    named = {name for name in exceptions.__all__ if re.search(rf"\b{name}\b", text)}
+    assert named > {"LockLost", "StoreUnavailable"}
+    assert named <= {*redlock_django.__all__}
+
+
+def test_one_except_clause_works_for_every_store() -> None:
+    """docs/how-to/lock.md: a lock in Redis may be moved to a database, and the code stays."""
+    raised = re.search(r"# raises (.+)", (ROOT / "docs/how-to/lock.md").read_text())
+    assert raised is not None
+    caught = tuple(getattr(redlock_django, name) for name in raised[1].split(", "))
+    for error in (exceptions.QuorumUnreachable, exceptions.StoreUnavailable):
+        assert issubclass(error, caught)
