@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.page import MAX_LISTED
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
-from redlock_django.backends.redlock.health import health_of, with_conflict
+from redlock_django.backends.redlock.health import health_of
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.inspection.queries import (
     FindHeld,
@@ -130,20 +130,14 @@ class MasterInspection(Inspection):
         return tally
 
     def health(self) -> list[ServerHealth]:
-        reports = self._survey.health()
-        servers = [
-            health_of(
-                index,
-                reports,
-                deployment=self._deployment,
-                addresses=self._addresses,
-                tolerate=self._tolerate,
-                silent=self._survey.silent,
-                forbidden=frozenset(self._survey.forbidden),
-            )
-            for index in range(len(self.servers))
-        ]
-        return with_conflict(servers)
+        return health_of(
+            self._survey.health(),
+            deployment=self._deployment,
+            addresses=self._addresses,
+            tolerate=self._tolerate,
+            silent=self._survey.silent,
+            forbidden=frozenset(self._survey.forbidden),
+        )
 
 
 def _search(
