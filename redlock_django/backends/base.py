@@ -14,7 +14,7 @@ from redlock_django.wire.notice import ignore as ignore
 
 if TYPE_CHECKING:
     from redlock_django.backends.inspection.contract import Inspection
-    from redlock_django.backends.inspection.results import Freed, HeldLocks, ServerHealth
+    from redlock_django.backends.inspection.results import Freed, HeldLocks
 
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""
@@ -206,11 +206,6 @@ class BaseBackend:
         """
         raise NotImplementedError
 
-    def page(self, **options: Any) -> HeldLocks:
-        """Return a page of the held locks; options as `Inspection.page` takes them."""
-        with self.inspect() as inspection:
-            return inspection.page(**options)
-
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""
         with self.inspect() as inspection:
@@ -220,11 +215,6 @@ class BaseBackend:
         """Free a lock that another client holds: the one with this fingerprint, None for any."""
         with self.inspect() as inspection:
             return inspection.free(resource, fingerprint)
-
-    def health(self) -> list[ServerHealth]:
-        """Return the health of every server."""
-        with self.inspect() as inspection:
-            return inspection.health()
 
     def declare_new(self) -> bool | None:
         """Trust servers that seem new, at once; return False if they were trusted already.

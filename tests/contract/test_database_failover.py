@@ -19,6 +19,7 @@ from redlock_django.backends.database.dialects import LOCKS, SECOND, SERVERS
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.testing.processes import ProcessGroup
+from tests import inspecting
 from tests.contract.stores import DATABASE
 from tests.ports import free_port
 from tests.postgres import PgBouncer, local_postgres, postgres_owner, postgres_programs
@@ -176,7 +177,7 @@ def test_a_client_of_a_standby_is_granted_nothing_before_and_after_its_promotion
     backend.connect()
     with pytest.raises(StoreUnavailable, match="is a standby"):
         lock("order:1", using="standby").acquire()
-    (server,) = backend.health()
+    (server,) = inspecting.health(backend)
     assert not server.counted
     assert "is a standby" in server.reason
     pair.lose_the_link()

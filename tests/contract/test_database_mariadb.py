@@ -14,6 +14,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.transaction_lock import limited_wait
+from tests import inspecting
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
 from tests.waiting import until
 
@@ -173,7 +174,7 @@ def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
             locks.close()  # a crash ends all connections
             with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
                 backend_of().acquire(("order:1",), 30, 0, HOLDER)
-            (server,) = backend_of().health()
+            (server,) = inspecting.health(backend_of())
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert (refused.value.retry_after or 0) > 80_000
@@ -194,7 +195,7 @@ def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: Databa
                 with pytest.raises(StoreUnavailable, match="is a standby"):
                     backend_of().acquire(("order:1", "order:2"), 30, 0, HOLDER)
                 locks.close()
-            (server,) = backend_of().health()
+            (server,) = inspecting.health(backend_of())
             backend_of().connect()
             cursor.execute(f"UPDATE {SERVERS} SET identity = '7:primary:3306'")  # by replication
         finally:

@@ -18,6 +18,7 @@ from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.backends.database.slots import Slots, SlotStatements
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
+from tests import inspecting
 from tests.contract.processes import run_in_processes
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started, Store
 from tests.waiting import until
@@ -229,7 +230,7 @@ def test_an_attempt_that_is_repeated_holds_one_slot(
     monkeypatch.setattr(SlotStatements, "_guess", guess)
     lease = acquired(backend, limit=2)
     assert taken == [NAME, f"{NAME}[1]"]
-    assert [held.resource for held in backend.page().locks] == [f"{NAME}[1]"]
+    assert [held.resource for held in inspecting.page(backend).locks] == [f"{NAME}[1]"]
     assert backend.release(lease) is True
 
 
@@ -258,7 +259,7 @@ def test_a_waiter_that_fails_to_leave_the_queue_holds_what_its_lease_says(
         backend.release(lease)
     lease = waiter.lease()
     assert failed
-    assert [one.resource for one in backend.page().locks] == list(lease.resources)
+    assert [one.resource for one in inspecting.page(backend).locks] == list(lease.resources)
     assert backend.release(lease) is True
 
 
@@ -272,7 +273,7 @@ def test_an_attempt_that_is_given_up_holds_no_slot(
     monkeypatch.setattr(SlotStatements, "_guess", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired(backend, limit=3)
-    until(lambda: not backend.page().locks, what="no slot is held")
+    until(lambda: not inspecting.page(backend).locks, what="no slot is held")
 
 
 @pytest.mark.parametrize(

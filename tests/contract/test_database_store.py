@@ -31,6 +31,7 @@ from redlock_django.locking.services import locks
 from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
 from redlock_django.web.answers import problem_of
+from tests import inspecting
 from tests.app.checking import found
 from tests.contract.interrupting import after_each_interrupt
 from tests.contract.processes import run_in_processes
@@ -459,7 +460,9 @@ def test_several_locks_are_taken_together_under_contention(postgres_store: Store
 @pytest.mark.parametrize("limit", [1, 3])
 def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str, limit: int) -> None:
     for place in after_each_interrupt(what, limit, least=10):
-        until(lambda: not backend_of().page().total, what=f"nothing is held after {place}")
+        until(
+            lambda: not inspecting.page(backend_of()).total, what=f"nothing is held after {place}"
+        )
 
 
 def test_a_waiter_that_died_is_passed_over(sqlite: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +511,7 @@ def test_a_database_that_is_down_is_reported(
     with pytest.raises(StoreUnavailable, match="refused") as refused:
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
     assert "secret-password" not in str(refused.value)
-    (server,) = backend_of().health()
+    (server,) = inspecting.health(backend_of())
     assert server.counted is False
     assert server.faults[0][0] == "unreachable"
     assert "E043" in found(deploy=True, tag="redlock_masters", databases=["default"])
@@ -533,7 +536,7 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
     assert 50 < told.value.retry_after < 61
     assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
     assert backend_of().release(lease) is True
-    (server,) = backend_of().health()
+    (server,) = inspecting.health(backend_of())
     assert server.counted is False
     assert server.faults[0][0] == "untrusted"
     locks.close()
@@ -741,7 +744,7 @@ def test_a_clock_that_is_set_back_keeps_no_released_lock(
     held = backend.acquire(("held:1",), 30, 0, HOLDER)
     backend.release(first)
     store.pass_time(-3600)
-    assert [one.resource for one in backend.page().locks] == ["held:1"]
+    assert [one.resource for one in inspecting.page(backend).locks] == ["held:1"]
     single = backend.acquire(names[:1], 30, 0, HOLDER)
     backend.release(single)
     store.pass_time(-3600)
@@ -884,4 +887,4 @@ def test_commands_and_admin_show_and_free_locks(
 
 def test_the_test_kit_replaces_a_database(sqlite: Store) -> None:
     with memory_masters() as backend, lock("order:1"):
-        assert [held.resource for held in backend.page().locks] == ["order:1"]
+        assert [held.resource for held in inspecting.page(backend).locks] == ["order:1"]

@@ -7,17 +7,18 @@ import pytest
 from redlock_django.backends.inspection.results import QuorumHealth, ReleaseOutcome
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.validity import LeaseState
+from tests import inspecting
 from tests.contract.stores import Store, SyncCaller
 from tests.waiting import until
 
 
 def listed(store: Store, **asked: object) -> list[str]:
     """Return the resources of a page."""
-    return [holding.resource for holding in store.backend.page(**asked).locks]
+    return [holding.resource for holding in inspecting.page(store.backend, **asked).locks]
 
 
 def test_nothing_is_held_at_first(store: Store) -> None:
-    page = store.backend.page()
+    page = inspecting.page(store.backend)
     assert (page.using, page.locks, page.total, page.stopped_at) == ("default", (), 0, None)
     assert page.complete
     assert not page.silent
@@ -26,7 +27,7 @@ def test_nothing_is_held_at_first(store: Store) -> None:
 def test_a_held_lock_is_listed_with_its_holder(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1", ttl=30)
     until(lambda: listed(store) == ["order:1"], what="the lock is listed")
-    (holding,) = store.backend.page().locks
+    (holding,) = inspecting.page(store.backend).locks
     assert holding.resource == "order:1"
     assert holding.fingerprint == lease.fingerprint
     assert holding.holder["path"] == "/orders/1/pay/"
@@ -62,7 +63,7 @@ def test_pages_follow_each_other(store: Store, caller: SyncCaller) -> None:
     until(lambda: len(listed(store)) == 5, what="all are listed")
     pages = [listed(store, order="resource", offset=start, limit=2) for start in (0, 2, 4)]
     assert pages == [["order:0", "order:1"], ["order:2", "order:3"], ["order:4"]]
-    assert store.backend.page(limit=2).total == 5
+    assert inspecting.page(store.backend, limit=2).total == 5
 
 
 def test_a_search_finds_a_part_of_the_name(store: Store, caller: SyncCaller) -> None:
@@ -82,7 +83,7 @@ def test_a_state_filters(store: Store, caller: SyncCaller) -> None:
 
 def test_an_unknown_order_is_an_error(store: Store) -> None:
     with pytest.raises(ValueError, match="order must be one of"):
-        store.backend.page(order="age")
+        inspecting.page(store.backend, order="age")
 
 
 def test_resources_are_looked_up_by_name(store: Store, caller: SyncCaller) -> None:
@@ -127,7 +128,7 @@ def test_a_free_resource_cannot_be_released_by_force(store: Store) -> None:
 
 def test_every_server_is_healthy_and_counted(store: Store, caller: SyncCaller) -> None:
     caller.release(caller.acquire("order:1"))
-    health = store.backend.health()
+    health = inspecting.health(store.backend)
     assert health
     assert len({server.name for server in health}) == len(health)
     assert all(server.counted and not server.faults for server in health)

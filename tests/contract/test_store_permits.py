@@ -14,6 +14,7 @@ from redlock_django.backends.inspection.results import ReleaseOutcome
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.operate.inspection import who_holds
+from tests import inspecting
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
 from tests.contract.test_leases import TTL, wait_for_waiters
 from tests.waiting import until
@@ -157,7 +158,7 @@ def test_each_held_slot_is_listed(store: Store, caller: SyncCaller) -> None:
     caller.release(held[1])
     waiting = caller.start(NAME, wait=20)  # for slot 0 only: it has no limit
     wait_for_waiters(store, 1)
-    assert {lock.resource for lock in store.backend.page().locks} == {NAME, f"{NAME}[2]"}
+    assert {lock.resource for lock in inspecting.page(store.backend).locks} == {NAME, f"{NAME}[2]"}
     caller.release(held[0])
     assert waiting.lease().slot == 0
 
@@ -168,7 +169,7 @@ def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -
         caller.acquire(NAME, holder=holder, limit=3)
     waiting = caller.start(NAME, wait=60, limit=3)
     wait_for_waiters(store, 1)
-    page = store.backend.page(search=NAME, order="resource")
+    page = inspecting.page(store.backend, search=NAME, order="resource")
     assert [(one.name, one.slot, one.limit, one.waiters) for one in page.locks] == [
         (NAME, 0, 3, 1),
         (NAME, 1, 3, 0),

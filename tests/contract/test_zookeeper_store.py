@@ -48,6 +48,7 @@ from redlock_django.fenced import FencedModel, FencedQuerySet
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.wire.clock import clock
+from tests import inspecting
 from tests.app.checking import found
 from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.live.test_locking_interrupts import Lines
@@ -418,10 +419,10 @@ def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Setting
     }
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet .*within 0.3"):
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    page = backend_of().page()
+    page = inspecting.page(backend_of())
     assert not page.complete
     assert list(page.silent) == [f"127.0.0.1:{port}"]
-    (health,) = backend_of().health()
+    (health,) = inspecting.health(backend_of())
     assert not health.counted
     assert health.reason == "Connection refused"
     locks.close()
@@ -584,7 +585,7 @@ def test_a_queue_that_is_not_used_is_removed(store: Store, client: KazooClient) 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "ü ☃", "%2F", "a" * 200])
 def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
     lease = backend_of().acquire((name,), 30, 0, HOLDER)
-    assert [holding.resource for holding in backend_of().page().locks] == [name]
+    assert [holding.resource for holding in inspecting.page(backend_of()).locks] == [name]
     assert backend_of().release(lease) is True
 
 
@@ -911,7 +912,7 @@ def test_waiters_for_slots_are_counted_and_their_queue_is_no_lock(store: Store) 
     first, second = hold_slots(2, 2)
     waiter = caller.start("order:1", wait=20, limit=2)
     until(partial(_waits, 1), what="it waits")
-    page = backend_of().page()
+    page = inspecting.page(backend_of())
     assert {one.resource for one in page.locks} == {*first.resources, *second.resources}
     assert sum(one.waiters for one in page.locks) == 1
     assert page.total == 2
@@ -1057,7 +1058,7 @@ def test_wrong_credentials_are_refused_and_never_shown(
     backend = backend_of()
     with pytest.raises(StoreUnavailable, match="NoAuth: the servers do not allow it") as refused:
         backend.acquire(("order:1",), 30, 0, HOLDER)
-    page = backend.page()
+    page = inspecting.page(backend)
     assert page.silent
     error = refused.value
     assert error.__traceback__ is not None
@@ -1183,7 +1184,7 @@ def test_one_of_three_servers_fails(
             server.resume() if fault == "pause" else server.start()
             server.wait()
     assert fences == sorted(set(fences))
-    assert sum(one.counted for one in backend_of().health()) == 3
+    assert sum(one.counted for one in inspecting.health(backend_of())) == 3
     locks.close()
 
 
@@ -1210,7 +1211,7 @@ def test_the_majority_of_the_servers_fails(
             held.ensure_held()
         with pytest.raises(StoreUnavailable):
             lock("order:2").acquire()
-        healthy = [one.counted for one in backend_of().health()]
+        healthy = [one.counted for one in inspecting.health(backend_of())]
         assert sum(healthy) < 2
     finally:
         for server in ensemble[:2]:

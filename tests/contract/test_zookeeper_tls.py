@@ -18,6 +18,7 @@ from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.client import THREADS
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
+from tests import inspecting
 from tests.contract.stores import HOLDER, ZOOKEEPER
 from tests.waiting import until
 
@@ -132,5 +133,6 @@ def test_the_health_names_the_reason_too(
     section = {"BACKEND": ZOOKEEPER, "HOSTS": [host], "OPTIONS": {"use_ssl": True}}
     settings.REDLOCK = {"default": {**section, "ZOOKEEPER_TIMEOUT": 0.3}}
     backend, why = store(), "TLS verification failed (self-signed certificate): OPTIONS"
-    until(lambda: backend.health()[0].reason.startswith(why))  # later than in time, on a busy host
+    # Later than in time, on a busy host.
+    until(lambda: inspecting.health(backend)[0].reason.startswith(why))
     locks.close()

@@ -16,6 +16,7 @@ from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
+from tests import inspecting
 from tests.contract.stores import HOLDER, ZOOKEEPER
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
@@ -138,12 +139,12 @@ def test_redlock_init_declares_new_servers(
 
 
 def test_the_status_of_servers_that_no_process_has_used(section: dict[str, Any]) -> None:
-    (health,) = store().health()
+    (health,) = inspecting.health(store())
     assert not health.counted
     assert health.health is not None
     assert health.health.ready_in == 60
     store().declare_new()
-    (health,) = store().health()
+    (health,) = inspecting.health(store())
     assert health.counted
 
 

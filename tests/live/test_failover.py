@@ -13,6 +13,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.servers import handshake
 from redlock_django.wire.servers.info import read_info
+from tests import inspecting
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import PATIENT, VARIANTS, Variant, make_backend, open_variant, trust
@@ -194,12 +195,12 @@ def test_a_primary_that_is_demoted_grants_nothing_on_live_links(name: str, pair:
 def test_a_former_primary_that_needs_a_replica_grants_nothing(name: str, pair: Pair) -> None:
     """Split brain: the former primary is cut off, and with it some clients."""
     with trusting(name, pair) as cut_off, pair.primary.client() as primary:
-        (health,) = cut_off.backend.health()
+        (health,) = inspecting.health(cut_off.backend)
         assert [code for code, _ in health.faults] == ["alone"]
         assert health.counted
         primary.config_set("min-replicas-to-write", 1)
         try:
-            (health,) = cut_off.backend.health()
+            (health,) = inspecting.health(cut_off.backend)
             assert health.faults == ()
             assert cut_off.release(cut_off.acquire("order:1"))
             pair.part()
@@ -266,7 +267,7 @@ def test_a_proxy_that_hides_the_role_is_named(
     backend = make_backend([masters[0].url], **LONG)
     with open_variant(name, backend) as variant:
         assert refuses(variant, "reports no role in INFO, without which no failover is noticed")
-    assert "run_id" in {code for one in backend.health() for code, _ in one.faults}
+    assert "run_id" in {code for one in inspecting.health(backend) for code, _ in one.faults}
 
 
 @either
@@ -275,7 +276,7 @@ def test_a_proxy_that_hides_info_is_named(name: str) -> None:
         backend = make_backend([primary.url], **LONG)
         with open_variant(name, backend) as variant:
             assert refuses(variant, "refuses INFO, without which no restart and no failover")
-        (health,) = backend.health()
+        (health,) = inspecting.health(backend)
         assert "use no proxy that hides it" in health.reason
 
 

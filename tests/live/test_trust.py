@@ -17,6 +17,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.links import outbox
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers.info import read_info
+from tests import inspecting
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
@@ -468,7 +469,7 @@ def test_a_server_without_a_run_id_is_named(
     said = [record for record in caplog.records if "run_id" in record.getMessage()]
     assert len(said) == 3, "once for each master"
     assert not any(record.exc_info for record in said)
-    assert {code for one in backend.health() for code, _ in one.faults} == {"run_id"}
+    assert {code for one in inspecting.health(backend) for code, _ in one.faults} == {"run_id"}
 
 
 @either
