@@ -50,13 +50,8 @@ class SignatureInvalid(RedlockError):
 class IdempotencyRefused(RedlockError):
     """The request is answered without running its view, because of its idempotency key.
 
-    `retry_after` is in seconds, or None where a retry is of no use. `problem_base` is the start of
-    the problem's `type`, before its code, and `status` the HTTP status of the answer, if the error
-    has its own.
+    `retry_after` is in seconds, or None where a retry is of no use.
     """
-
-    problem_base: str
-    status: int
 
     def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
         super().__init__(message or type(self).__doc__ or "")

@@ -84,7 +84,7 @@ class AliasSettings:
     on_unavailable: str
     release: str
     rules: tuple[Mapping[str, Any], ...]
-    idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
+    idempotency: Mapping[str, Any] = field(repr=False)
 
     @property
     def max_ttl(self) -> float:

@@ -124,21 +124,15 @@ def _errors_of_lock(lock: LockOptions, method: str) -> _Errors:
 
 def _errors_of_idempotency(options: IdempotentOptions, current: IdempotencySettings) -> _Errors:
     """Yield the refusals without those that the arguments and the settings exclude."""
-    ignores_unscoped = current.on_unscoped == "ignore" and not current.required
     possible: dict[type[errors.RedlockError], bool] = {
         errors.KeyMissing: current.required,
-        errors.KeyUnscoped: not (isinstance(options.scope, str) or ignores_unscoped),
-        errors.KeyExpired: current.on_expired == "reject",
-        errors.RequestTooLarge: bool(
-            current.max_request_bytes or settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        ),
-        errors.TooManyWaiters: current.on_in_flight in ("auto", "wait"),
+        errors.KeyUnscoped: not isinstance(options.scope, str),
+        errors.RequestTooLarge: bool(settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+        errors.TooManyWaiters: current.wait > 0,
     }
-    is_early = current.on_in_flight == "too-early"
     for error in REFUSALS:
         if possible.get(error, True):
-            is_in_flight = error is errors.KeyInFlight
-            yield error, HTTPStatus.TOO_EARLY if is_early and is_in_flight else None
+            yield error, None
     yield errors.IncompleteBody, None
 
 
@@ -158,7 +152,7 @@ def _add_key(
         known = components.get(name, parameter)
         if (known.get("in"), known.get("name", "").lower()) == ("header", key.header.lower()):
             return
-    pattern = _ecmascript(key.key_pattern) or f"^{BARE_KEY}$"
+    pattern = f"^{BARE_KEY}$"
     parameters.append(
         {
             "in": "header",
@@ -169,13 +163,6 @@ def _add_key(
             "schema": {**_STRING, "minLength": 1, "maxLength": LONGEST, "pattern": pattern},
         }
     )
-
-
-def _ecmascript(pattern: re.Pattern[str] | None) -> str | None:
-    """Return the pattern of a whole string in ECMAScript, None if it cannot be written there."""
-    if pattern is None or pattern.flags != re.UNICODE or _PYTHON_ONLY.search(pattern.pattern):
-        return None
-    return f"^(?:{pattern.pattern})$"
 
 
 def _problem_schema(status: int, problems: Iterable[Problem]) -> dict[str, Any]:

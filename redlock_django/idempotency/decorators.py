@@ -40,15 +40,9 @@ class IdempotentArguments(TypedDict, total=False):
     key: str | Callable[..., Any] | None
     scope: str | Callable[..., Any] | None
     required: bool | None
-    store_body: bool | None
     methods: Collection[str] | None
-    on_in_flight: str | None
     wait: float | timedelta | None
     retention: float | timedelta | None
-    on_expired: str | None
-    on_5xx: str | None
-    on_disconnect: str | None
-    on_unscoped: str | None
     anonymous_scope: Callable[..., Any] | None
     tenant: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
@@ -74,12 +68,9 @@ def _scope(value: Any, name: str) -> str | Callable[..., Any]:
 
 
 _SETTINGS: Mapping[str, ArgumentCheck] = {
-    **{name: KEYS[name.upper()][1] for name in (
-        "required", "store_body", "methods", "on_in_flight", "wait", "retention",
-        "on_expired", "on_5xx", "on_disconnect", "on_unscoped",
-    )},
+    **{name: KEYS[name.upper()][1] for name in ("required", "methods", "wait", "retention")},
     "tenant": taking("request, **kwargs"),
-}  # fmt: skip
+}
 """The arguments that take precedence over the setting with the same name."""
 
 _OTHERS: Mapping[str, ArgumentCheck] = {
@@ -90,33 +81,19 @@ _OTHERS: Mapping[str, ArgumentCheck] = {
     "scope": _scope,
 }
 
-_NOT_WITH_SCOPE = ("anonymous_scope", "on_unscoped")
-"""The arguments about the user, who does not count where the key has a scope."""
-
 
 def _check_combination(arguments: Mapping[str, Any]) -> None:
     """Raise InvalidRedlock for an argument that would have no effect."""
-    used = [name for name, value in arguments.items() if value not in (None, False)]
-    if "scope" in used and "key" not in used:
+    given = {name for name, value in arguments.items() if value is not None}
+    if "scope" in given and "key" not in given:
         raise InvalidRedlock(
             "idempotent(): scope is for keys that a provider sends. Say where they are: "
             "key=event_id, a function of the request, or key='header:webhook-id'"
         )
-    for name in _NOT_WITH_SCOPE if "scope" in used else ():
-        if name in used:
-            raise InvalidRedlock(
-                f"idempotent(): {name} has no effect with scope, which is the owner of all keys, "
-                "whatever the user. Leave out one of them"
-            )
-    if "wait" in used and arguments.get("on_in_flight") in ("conflict", "too-early"):
+    if {"scope", "anonymous_scope"} <= given:
         raise InvalidRedlock(
-            f"idempotent(): wait has no effect with on_in_flight={arguments['on_in_flight']!r}, "
-            "which answers at once. Set on_in_flight to 'wait', or leave out wait"
-        )
-    if "redact" in used and arguments.get("store_body") is False:
-        raise InvalidRedlock(
-            "idempotent(): redact has no effect with store_body=False, which stores no body. Leave "
-            "out one of them"
+            "idempotent(): anonymous_scope has no effect with scope, which is the owner of all "
+            "keys, whatever the user. Leave out one of them"
         )
 
 
@@ -138,15 +115,9 @@ def idempotent(
     key: Any = None,
     scope: Any = None,
     required: Any = None,
-    store_body: Any = None,
     methods: Any = None,
-    on_in_flight: Any = None,
     wait: Any = None,
     retention: Any = None,
-    on_expired: Any = None,
-    on_5xx: Any = None,
-    on_disconnect: Any = None,
-    on_unscoped: Any = None,
     anonymous_scope: Any = None,
     tenant: Any = None,
     replay_check: Any = None,
@@ -160,15 +131,11 @@ def idempotent(
     argument that is None, the setting applies:
 
     - `required` refuses requests without a key.
-    - `store_body` False stores no bodies: a replay has the status and the headers.
-    - `on_in_flight` is what a retry gets while the first request runs: "conflict" (409),
-      "too-early" (425), "wait" (the same response, after at most `wait` seconds), or "auto", which
-      waits for a key from a form.
-    - `retention`, seconds or a timedelta, is how long the response is replayed. After that,
-      `on_expired` "reject" refuses the key and "run" runs the view again.
-    - `on_5xx` is "forget" or "record".
-    - `on_disconnect` is "finish" (an async view runs to its end) or "cancel".
-    - `on_unscoped` "reject" refuses a key that belongs to nobody; "ignore" ignores it.
+    - `methods` are the HTTP methods whose requests may have a key.
+    - `wait` is for how many seconds a retry waits for the response of the first request, which
+      still runs. Without it, a retry is answered 409; a key from a form waits for `WAIT`.
+    - `retention`, seconds or a timedelta, is how long the response is replayed. After that, the
+      key is refused.
 
     For a webhook, `key` is where its sender puts the id of an event: "header:webhook-id", "get:"
     with the name of a parameter of the query, or a callable `(request, **kwargs)`, which returns
@@ -194,15 +161,9 @@ def idempotent(
         "key": key,
         "scope": scope,
         "required": required,
-        "store_body": store_body,
         "methods": methods,
-        "on_in_flight": on_in_flight,
         "wait": wait,
         "retention": retention,
-        "on_expired": on_expired,
-        "on_5xx": on_5xx,
-        "on_disconnect": on_disconnect,
-        "on_unscoped": on_unscoped,
         "anonymous_scope": anonymous_scope,
         "tenant": tenant,
         "replay_check": replay_check,

@@ -17,7 +17,7 @@ from django.http.request import RawPostDataException
 from django.utils.datastructures import MultiValueDict
 
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.web.request_values import check_body_is_complete, declared_length
+from redlock_django.web.request_values import check_body_is_complete
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """Media types whose bodies are compared part by part, because boundaries differ in each retry."""
@@ -29,15 +29,13 @@ def request_fingerprint(
     request: HttpRequest,
     *,
     key_field: str,
-    largest: int | None = None,
     path_only: bool = False,
 ) -> bytes:
     """Return the SHA-256 hash of a request; with `path_only`, of its method and path.
 
-    The form field `key_field` is left out. `largest` is the maximum size of a body in bytes. Raises
-    RequestTooLarge, IncompleteBody, and InvalidRedlock if the body was read before.
+    The form field `key_field` is left out. Raises RequestTooLarge, IncompleteBody, and
+    InvalidRedlock if the body was read before.
     """
-    _check_length(request, largest)
     digest = hashlib.sha256()
     for part in _method_and_path(request) if path_only else _parts(request, key_field):
         # Each part is preceded by its length, so that two divisions of the same bytes differ.
@@ -71,18 +69,6 @@ def _parameters(request: HttpRequest) -> str:
     return json.dumps(parameters, sort_keys=True) if parameters else ""
 
 
-def _check_length(request: HttpRequest, largest: int | None) -> None:
-    if largest is not None and _length(request) > largest:
-        raise RequestTooLarge
-
-
-def _length(request: HttpRequest) -> int:
-    if declared := declared_length(request):
-        return declared
-    # A chunked body has no length. Django does not parse a multipart form from one.
-    return 0 if request.content_type == FORMS[1] else len(read_whole_body(request))
-
-
 def read_whole_body(request: HttpRequest) -> bytes:
     """Return the body; raise RequestTooLarge, or InvalidRedlock if it was read before."""
     try:
@@ -96,13 +82,12 @@ def read_whole_body(request: HttpRequest) -> bytes:
         ) from None
 
 
-def read_for_view(request: HttpRequest, largest: int | None) -> None:
+def read_for_view(request: HttpRequest) -> None:
     """Read the body or the posted form, so that the view can read it again.
 
-    `largest` is the maximum size of a body in bytes. Raises RequestTooLarge, BadRequest for a form
-    that cannot be read, and InvalidRedlock if the body was read before.
+    Raises RequestTooLarge, BadRequest for a form that cannot be read, and InvalidRedlock if the
+    body was read before.
     """
-    _check_length(request, largest)
     if has_posted_form(request):
         posted_form(request)
     else:

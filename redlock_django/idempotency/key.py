@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -109,19 +109,14 @@ class RequestHashes(NamedTuple):
     fingerprint: str
 
 
-def request_hashes(
-    scope: str, key: str, fingerprint: bytes, secrets: Iterable[str | bytes] | None = None
-) -> tuple[RequestHashes, ...]:
-    """Return the hashes under each of the secrets; a record is written under the first.
-
-    The default is SECRET_KEY and then SECRET_KEY_FALLBACKS.
-    """
+def request_hashes(scope: str, key: str, fingerprint: bytes) -> tuple[RequestHashes, ...]:
+    """Return the hashes under SECRET_KEY, by which a record is written, and its fallbacks."""
     name = _name(scope, key)
     return tuple(
         RequestHashes(
             _hmac("key", name, secret).hex(), _hmac("fingerprint", fingerprint, secret).hex()
         )
-        for secret in secrets or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+        for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     )
 
 

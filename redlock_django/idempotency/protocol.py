@@ -75,17 +75,13 @@ _WITHOUT_LOCK: dict[KeyLock, Decision] = {
 }
 
 
-def decide(record: RecordStatus | None, lock: KeyLock, *, rerun_expired: bool = False) -> Decision:
-    """Return what to do with a request; a refusal is the class of the error to raise.
-
-    `rerun_expired` is whether a key whose retention is over counts as unused.
-    """
-    is_over = record is not None and record.expired and record.state in FINISHED
-    if record is None or (is_over and rerun_expired):
+def decide(record: RecordStatus | None, lock: KeyLock) -> Decision:
+    """Return what to do with a request; a refusal is the class of the error to raise."""
+    if record is None:
         return {**_WITHOUT_LOCK, KeyLock.HELD: Action.RUN, KeyLock.BUSY_OTHERWISE: KeyReused}[lock]
     if not record.same:
         return KeyReused
-    if is_over:
+    if record.expired and record.state in FINISHED:
         return KeyExpired
     match record.state:
         case RecordState.COMPLETED:
@@ -111,15 +107,13 @@ class ViewOutcome(Enum):
     UNCERTAIN = "uncertain"
 
 
-def view_outcome(
-    status: int | None, *, undone: bool, storable: bool, keep_5xx: bool
-) -> ViewOutcome:
+def view_outcome(status: int | None, *, undone: bool, storable: bool) -> ViewOutcome:
     """Return what to record of a view that answered with `status`, or failed (None).
 
     `undone` is whether its effects are rolled back, because they are in a transaction of the
     package. Nothing else makes a key unused again: whatever its status, an answer does not prove
     that the view did nothing.
     """
-    if status is None or (status >= 500 and not keep_5xx):
+    if status is None or status >= 500:
         return ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN
     return ViewOutcome.COMPLETED if storable else ViewOutcome.TOMBSTONE

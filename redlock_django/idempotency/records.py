@@ -29,6 +29,9 @@ DATABASE_ERRORS = (OperationalError, InterfaceError)
 
 _NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b""}
 _EMPTIED = {"state": RecordState.TOMBSTONE, **_NO_RESPONSE}
+TOMBSTONE_RETENTION = timedelta(days=30)
+"""How long a key is known after its response is not replayed any more."""
+
 _FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
 
@@ -110,16 +113,13 @@ class RecordStore:
         status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
 
-    def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
+    def begin(self, claim: Claim) -> None:
         """Record that the view runs; raise AlreadyRecorded if the key has a record.
 
         A record that another transaction is about to commit counts after a limited wait.
-        `instead_of` is an expired record that this one replaces.
         """
         wait = max(claim.wait or 0, _BRIEF)
         with _database_errors(self.alias), self._limited_wait(wait):
-            if instead_of is not None:
-                self._rows_of(instead_of.key_hash).filter(attempt=instead_of.attempt).delete()
             try:
                 self.rows().create(
                     key_hash=claim.key_hash,
@@ -205,14 +205,14 @@ class RecordStore:
             if pks:
                 self.rows().filter(pk__in=pks).update(**_EMPTIED)
 
-    def purgeable(self, *, tombstone_retention: timedelta) -> PurgeableRecords:
+    def purgeable(self) -> PurgeableRecords:
         """Return the records to delete, and the completed records to empty.
 
-        A record is deleted `tombstone_retention` after its retention is over; until then it is
+        A record is deleted `TOMBSTONE_RETENTION` after its retention is over; until then it is
         only emptied. A request without an outcome counts as completed at its beginning.
         """
         now = timezone.now()
-        rows, gone = self.rows(), now - tombstone_retention
+        rows, gone = self.rows(), now - TOMBSTONE_RETENTION
         return PurgeableRecords(
             expired=rows.filter(expires_at__lte=gone),
             unresolved=rows.filter(
@@ -225,15 +225,13 @@ class RecordStore:
             ),
         )
 
-    def purge(
-        self, *, tombstone_retention: timedelta, batch: int = 1000
-    ) -> Iterator[tuple[str, int]]:
+    def purge(self, batch: int = 1000) -> Iterator[tuple[str, int]]:
         """Delete and empty the records that `purgeable` returns.
 
         Yields "deleted" or "emptied" and the number of rows that a statement changed, at most
         `batch`. Each statement is a transaction of its own, unless there is an open one.
         """
-        found = self.purgeable(tombstone_retention=tombstone_retention)
+        found = self.purgeable()
         for rows, column in ((found.expired, "expires_at"), (found.unresolved, "created_at")):
             for pks in _batches(rows, column, batch):
                 yield "deleted", self.rows().filter(pk__in=pks).delete()[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,7 +15,6 @@ from django.utils.module_loading import import_string
 from redlock_django.backends.values import (
     LONGEST_RETENTION,
     LONGEST_WAIT,
-    choice,
     duration,
     flag,
     http_methods,
@@ -25,14 +22,12 @@ from redlock_django.backends.values import (
     whole,
 )
 from redlock_django.conf.arguments import ArgumentCheck
-from redlock_django.conf.settings import ON_DISCONNECT
-from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
 from redlock_django.idempotency.key import KeySource
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.response import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.services import locks
-from redlock_django.web.answers import PROBLEM_BASE
 from redlock_django.web.request_values import header_of
 from redlock_django.wire.servers.address import nearest
 
@@ -40,31 +35,10 @@ DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may need a key; the others are idempotent without one."""
 
-IN_FLIGHT = ("auto", "conflict", "too-early", "wait")
-"""The answers to a request while the first one with its key runs: 409, 425 or the first one's."""
-
 
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
     """Return the check of a value, made from one of a key in a section."""
     return lambda value, name: check({name: value}, name, *more)
-
-
-def _pattern(value: Any, name: str) -> re.Pattern[str]:
-    try:
-        return re.compile(value)
-    except (re.error, TypeError) as error:
-        raise ValueError(f"{name} is not a regular expression: {error}") from None
-
-
-def _secrets(value: object, name: str) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not value or not all(map(_is_secret, value)):
-        # Without the value, which is secret.
-        raise ValueError(f"{name} must be a list of strings that are not empty")
-    return tuple(value)
-
-
-def _is_secret(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _headers(value: object, name: str) -> frozenset[str]:
@@ -94,25 +68,14 @@ _retention = partial(duration, most=LONGEST_RETENTION)
 KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "DATABASE": ("default", _string),
     "RETENTION": (DAY, partial(_retention, least=1)),
-    "TOMBSTONE_RETENTION": (30 * DAY, partial(_retention, least=0)),
     "HEADER": ("Idempotency-Key", _string),
     "FIELD": ("idempotency_key", _string),
     "METHODS": (("POST", "PATCH"), partial(http_methods, allowed=METHODS)),
     "REQUIRED": (False, _flag),
-    "ON_IN_FLIGHT": ("auto", partial(choice, allowed=IN_FLIGHT)),
     "WAIT": (10, partial(duration, least=0, most=LONGEST_WAIT)),
-    "STORE_BODY": (True, _flag),
     "MAX_RESPONSE_BYTES": (1024 * 1024, _in_section(whole, "bytes")),
-    "MAX_REQUEST_BYTES": (None, _in_section(whole, "bytes")),
-    "KEY_PATTERN": (None, _pattern),
-    "SECRETS": (None, _secrets),
     "KEEP_HEADERS": ((), _headers),
-    "ON_EXPIRED": ("reject", partial(choice, allowed=("reject", "run"))),
-    "ON_5XX": ("forget", partial(choice, allowed=("forget", "record"))),
-    "ON_DISCONNECT": ("finish", partial(choice, allowed=ON_DISCONNECT)),
-    "ON_UNSCOPED": ("reject", partial(choice, allowed=("reject", "ignore"))),
     "TENANT": (None, _tenant),
-    "PROBLEM_BASE": (PROBLEM_BASE, _string),
 }
 """Every key of `IDEMPOTENCY`, with its default and its check. None is allowed if it is the default.
 
@@ -128,25 +91,14 @@ class IdempotencySettings:
 
     database: str
     retention: float
-    tombstone_retention: float
     header: str
     field: str
     methods: frozenset[str]
     required: bool
-    on_in_flight: str
     wait: float
-    store_body: bool
     max_response_bytes: int
-    max_request_bytes: int | None
-    key_pattern: re.Pattern[str] | None
-    secrets: tuple[str, ...] | None = dataclasses.field(repr=False)
     keep_headers: frozenset[str]
-    on_expired: str
-    on_5xx: str
-    on_disconnect: str
-    on_unscoped: str
     tenant: Callable[..., Any] | None
-    problem_base: str
 
     # The key of a request is in one of these places, and `flow.claim` reads it.
 
@@ -178,7 +130,7 @@ def settings_of(alias: str) -> IdempotencySettings:
 
     Raises InvalidRedlock with a message that names the alias, the key and the fix.
     """
-    alias_settings = locks[alias].settings  # no local variable of this frame has SECRETS
+    alias_settings = locks[alias].settings
     cached = _read.get(alias)
     if cached is None or cached[0] is not alias_settings.idempotency:
         try:
@@ -188,7 +140,6 @@ def settings_of(alias: str) -> IdempotencySettings:
             )
         except ValueError as error:
             problem = f"REDLOCK[{alias!r}]: IDEMPOTENCY: {error}"
-            cached = None
             raise InvalidRedlock(problem) from None
     return cached[1]
 
@@ -245,6 +196,14 @@ class IdempotentOptions:
             return False
         return self.key.name.lower() == self.settings().header.lower()
 
+    def wait(self, *, from_form: bool) -> float | None:
+        """Return for how long a request waits while the first one with its key runs, or None.
+
+        A key of a form waits, because its user sees one page only: the answer to the last click.
+        """
+        waits = from_form or "wait" in self.given
+        return (self.settings().wait or None) if waits else None
+
     def may_have_key(self, request: HttpRequest) -> bool:
         """Return whether a request may have a key; `flow.claim` reads it."""
         settings = self.settings()
@@ -256,15 +215,11 @@ class IdempotentOptions:
         """Read the body of a request that may have a key, so that it can be read again.
 
         For a framework whose parsers read the stream of the request before the view runs. Raises
-        RequestTooLarge for a body over MAX_REQUEST_BYTES or DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest
-        for a form that cannot be read, and InvalidRedlock if the body was read before.
+        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
+        cannot be read, and InvalidRedlock if the body was read before.
         """
         if self.may_have_key(request):
-            try:
-                read_for_view(request, self.settings().max_request_bytes)
-            except RequestTooLarge as error:
-                error.problem_base = self.settings().problem_base
-                raise
+            read_for_view(request)
 
 
 def store_of(settings: IdempotencySettings) -> RecordStore:

@@ -32,7 +32,7 @@ from redlock_django.exceptions import (
 )
 
 PROBLEM_BASE = "urn:redlock-django:"
-"""The start of a problem's `type`; an error may have a `problem_base` of its own."""
+"""The start of a problem's `type`."""
 
 
 def gettext_noop(message: str) -> str:
@@ -94,7 +94,7 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     if error.remedy and settings.DEBUG:
         detail = f"{detail} DEBUG: {error.remedy}"
     return {
-        "type": getattr(error, "problem_base", PROBLEM_BASE) + problem.code,
+        "type": PROBLEM_BASE + problem.code,
         "title": gettext(problem.title),
         "status": status if status is not None and is_locked else own_status,
         "detail": detail,

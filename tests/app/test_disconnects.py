@@ -169,12 +169,11 @@ async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
     assert is_free("order:7")
 
 
-@pytest.mark.parametrize("outer", ["finish", "cancel"])
 async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
-    urls: Urls, is_free: IsFree, outer: str
+    urls: Urls, is_free: IsFree
 ) -> None:
     visit = Visit()
-    urls(path("", idempotent(on_disconnect=outer)(lock_resource("order:7")(visit.view))))
+    urls(path("", idempotent(lock_resource("order:7")(visit.view))))
     gone = await visit.leave()
     assert not is_free("order:7")
     visit.opened.set()

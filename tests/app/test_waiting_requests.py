@@ -289,7 +289,7 @@ def test_waiting_retries_leave_the_connections_of_the_pool_to_others(
     async def awork(request: HttpRequest, pk: int) -> HttpResponse:
         return await sync_to_async(work)(request, pk)
 
-    once = idempotent(on_in_flight="wait", wait=40, anonymous_scope=lambda request, **_: "all")
+    once = idempotent(wait=40, anonymous_scope=lambda request, **_: "all")
     urls(path("<int:pk>/", once(awork if is_async else work)))
     first = Request()
     assert runs.wait(60)

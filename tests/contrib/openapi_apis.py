@@ -45,7 +45,7 @@ def run() -> None:
 
 locked = lock_resource("order:<int:pk>")
 required = idempotent(required=True, anonymous_scope=everyone)
-early = idempotent(on_in_flight="too-early", anonymous_scope=everyone)
+optional = idempotent(anonymous_scope=everyone)
 limited = lock_resource("export", limit=2, status=429, methods=["POST"])
 for_events = idempotent(
     key=lambda request, **_: json.loads(request.body).get("id"), scope="provider"
@@ -80,10 +80,10 @@ with with_auto_schema:
                 return StreamingHttpResponse([b"{}"], status=201)
             return Response({"paid": pk}, status=201)
 
-        @extend_schema(operation_id="early", request=None, responses={200: Paid})
+        @extend_schema(operation_id="optional", request=None, responses={200: Paid})
         @action(detail=True, methods=["post"])
-        @early
-        def early(self, request: Request, pk: int) -> Response:
+        @optional
+        def optional(self, request: Request, pk: int) -> Response:
             run()
             return Response({"paid": pk})
 
@@ -150,7 +150,7 @@ def ninja_api(name: str, *, is_async: bool) -> ninja.NinjaAPI:
 
     add("show", methods=("GET",), response=PaidSchema)
     add("pay", required, locked, response={201: PaidSchema, 413: TooLargeSchema})
-    add("early", early, response=PaidSchema)
+    add("optional", optional, response=PaidSchema)
     add("export", decorate_view(limited), methods=("POST", "PUT"), response=PaidSchema)
     add("event", for_events, response=PaidSchema)
     return api

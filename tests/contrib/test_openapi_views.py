@@ -7,7 +7,6 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
-import ninja
 import pytest
 from django.http import HttpRequest, JsonResponse
 from django.test import Client
@@ -17,7 +16,6 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest_django import Settings
 from rest_framework.decorators import api_view, schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,12 +24,10 @@ from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource, resource
 from redlock_django.contrib.drf import LockAPIMixin
-from redlock_django.contrib.ninja import complete_schema
 from redlock_django.contrib.openapi import complete
 from redlock_django.idempotency.key import BARE_KEY, parse_key
 from redlock_django.testing import held_elsewhere
-from tests.app.conftest import MEMORY
-from tests.contrib.openapi_apis import ninja_schema, rest_framework_schema, with_auto_schema
+from tests.contrib.openapi_apis import rest_framework_schema, with_auto_schema
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redlock_memory")]
 ORDER = "order:<int:pk>"
@@ -239,22 +235,3 @@ def make_order(request: HttpRequest) -> JsonResponse:
 @given(st.from_regex(re.compile(BARE_KEY), fullmatch=True).filter(lambda key: len(key) <= 255))
 def test_each_key_that_the_pattern_allows_is_valid(key: str) -> None:
     assert parse_key(key) == key
-
-
-@pytest.mark.parametrize(
-    "pattern", [r"(?i)[a-z]+", r"(?P<id>\d+)", r"\A\d+\Z", r"[a-f]++", "(?#id)x"]
-)
-def test_a_pattern_that_only_python_reads_is_not_in_the_schema(
-    settings: Settings, pattern: str
-) -> None:
-    idempotency = {"KEY_PATTERN": pattern}
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": idempotency}}
-    api = complete_schema(ninja.NinjaAPI(urls_namespace="pattern"))
-
-    @api.post("/pay/")
-    @idempotent
-    def pay(request: HttpRequest) -> JsonResponse:
-        return JsonResponse({})
-
-    [key] = ninja_schema(api, path_prefix="")["paths"]["/pay/"]["post"]["parameters"]
-    assert key["schema"]["pattern"] == f"^{BARE_KEY}$"

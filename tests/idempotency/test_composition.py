@@ -509,9 +509,6 @@ def test_only_a_view_can_be_decorated(wrong: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on_in_flight": "reject"}, "on_in_flight must be one of"),
-        ({"on_expired": "x"}, "on_expired must be one of"),
-        ({"on_5xx": "x"}, "on_5xx must be one of"),
         ({"wait": -1}, "wait must be at least 0"),
         ({"wait": 1e10}, r"wait must be at most 604800 s \(7 days\)"),
         ({"retention": 1e12}, "retention must be at most"),

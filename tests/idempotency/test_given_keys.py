@@ -230,12 +230,6 @@ def test_the_header_of_the_settings_may_be_the_key(site: Site) -> None:
     assert not any("Idempotency-Status" in answer for answer in answers)
 
 
-def test_the_pattern_of_keys_does_not_limit_a_provider(site: Site) -> None:
-    site.configure(KEY_PATTERN="[0-9a-f-]{36}", REQUIRED=True)
-    site.serve(once()(receive))
-    assert [send({"id": f"evt_{n}"}).status_code for n in range(3)] == [200] * 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -251,9 +245,6 @@ def test_the_pattern_of_keys_does_not_limit_a_provider(site: Site) -> None:
             {"key": event_id, "scope": "s", "anonymous_scope": lambda request, **_: "all"},
             "anonymous_scope has no effect with scope",
         ),
-        ({"wait": 5, "on_in_flight": "conflict"}, "'conflict', which answers at once"),
-        ({"wait": 5, "on_in_flight": "too-early"}, "on_in_flight to 'wait', or leave out wait"),
-        ({"redact": lambda request, body: b"", "store_body": False}, "redact has no effect with"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(arguments: dict[str, Any], message: str) -> None:

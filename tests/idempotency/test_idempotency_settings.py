@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from traceback import walk_tb
 from typing import Any
 
 import pytest
 from django.core.checks import run_checks
 from django.http import HttpRequest, HttpResponse
 
-from redlock_django import idempotent, locks
+from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import DEFAULTS, IdempotencySettings, settings_of
 from tests.app.conftest import MEMORY
@@ -36,18 +35,6 @@ def test_every_key_is_an_option(configure: Configure) -> None:
     assert options.methods == {"POST", "PATCH"}
 
 
-def test_no_secret_is_shown(configure: Configure) -> None:
-    given = configure(SECRETS=["canary-7d1"])
-    shown = repr(given) + repr(locks["default"].settings)
-    with pytest.raises(InvalidRedlock) as caught:
-        configure(SECRETS=["canary-7d1"], RETENTION="x")
-    frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
-    ours = [frame for frame in frames if "redlock_django/" in frame.f_code.co_filename]
-    shown += "".join(repr(frame.f_locals) for frame in ours if "tests" not in str(frame.f_code))
-    assert ours
-    assert "canary" not in shown + str(caught.value)
-
-
 def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
     assert configure(RETENTION=timedelta(hours=1)).retention == 3600
     assert configure(RETENTION=5).retention == 5
@@ -62,31 +49,19 @@ def test_settings_are_read_again_when_they_change(configure: Configure) -> None:
         ({"RETENTION": "1d"}, "RETENTION must be a number of seconds"),
         ({"RETENTION": 0}, "RETENTION must be at least 1"),
         ({"RETENTION": 1e12}, r"RETENTION must be at most 3153600000 s \(36500 days\)"),
-        ({"TOMBSTONE_RETENTION": 1e12}, "TOMBSTONE_RETENTION must be at most"),
         ({"WAIT": 1e10}, r"WAIT must be at most 604800 s \(7 days\)"),
-        ({"TOMBSTONE_RETENTION": -1}, "TOMBSTONE_RETENTION must be at least 0"),
         ({"HEADER": ""}, "HEADER must be a string"),
         ({"FIELD": None}, "FIELD must be a string"),
         ({"METHODS": "POST"}, "METHODS must be a list"),
         ({"METHODS": ["GET"]}, "METHODS may contain"),
-        ({"SECRETS": "x"}, "SECRETS must be a list of strings"),
-        ({"SECRETS": []}, "SECRETS must be a list of strings"),
-        ({"SECRETS": ["x", ""]}, "SECRETS must be a list of strings"),
         ({"REQUIRED": "yes"}, "REQUIRED must be True or False"),
-        ({"ON_IN_FLIGHT": "refuse"}, "ON_IN_FLIGHT must be one of"),
         ({"MAX_WAITERS": 4}, "MAX_WAITERS is a key of the alias"),
         ({"WAIT": -1}, "WAIT must be at least 0"),
         ({"MAX_RESPONSE_BYTES": "1M"}, "MAX_RESPONSE_BYTES must be a number of bytes"),
-        ({"MAX_REQUEST_BYTES": True}, "MAX_REQUEST_BYTES must be a number of bytes"),
-        ({"KEY_PATTERN": "("}, "KEY_PATTERN is not a regular expression"),
-        ({"KEY_PATTERN": 7}, "KEY_PATTERN is not a regular expression"),
         ({"KEEP_HEADERS": "X"}, "KEEP_HEADERS must be a list"),
         ({"KEEP_HEADERS": ["Set-Cookie"]}, "KEEP_HEADERS must not contain 'set-cookie'"),
-        ({"ON_EXPIRED": "x"}, "ON_EXPIRED must be one of"),
-        ({"ON_5XX": "x"}, "ON_5XX must be one of"),
         ({"TENANT": "no.such.thing"}, "TENANT 'no.such.thing' cannot be imported"),
         ({"TENANT": 7}, "TENANT must be a callable"),
-        ({"PROBLEM_BASE": ""}, "PROBLEM_BASE must be a string"),
     ],
 )
 def test_a_mistake_names_the_alias_and_the_key(
@@ -153,10 +128,3 @@ def test_a_field_of_a_form_is_a_key(site: Site) -> None:
     # A header takes precedence over it.
     both = site.client.post("/", {"idempotency_key": "a"}, headers={"Idempotency-Key": "new"})
     assert both["Idempotent-Replayed"] == "false"
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_problem_may_point_to_the_sites_own_pages(site: Site) -> None:
-    base = "https://docs.example.com/problems/"
-    site.serve(idempotent(required=True)(make_order), configured={"PROBLEM_BASE": base})
-    assert site.post(None).json()["type"] == f"{base}idempotency-key-missing"

@@ -30,43 +30,38 @@ EVERY = [
     None,
     *(RecordStatus(*known) for known in product(RecordState, (True, False), (True, False))),
 ]
-CASES = list(product(EVERY, KeyLock, (True, False)))
-FINISHED = {RecordState.COMPLETED, RecordState.TOMBSTONE}
-
-
-def is_new(known: RecordStatus | None, rerun: bool) -> bool:
-    return known is None or (known.expired and rerun and known.state in FINISHED)
+CASES = list(product(EVERY, KeyLock))
 
 
 def test_a_view_runs_only_under_its_lock_and_only_where_nothing_is_known() -> None:
-    for known, lock, rerun in CASES:
-        runs = decide(known, lock, rerun_expired=rerun) is Action.RUN
-        assert runs == (lock is KeyLock.HELD and is_new(known, rerun))
+    for known, lock in CASES:
+        runs = decide(known, lock) is Action.RUN
+        assert runs == (lock is KeyLock.HELD and known is None)
 
 
 def test_only_the_same_request_is_given_a_response_that_is_there() -> None:
-    for known, lock, rerun in CASES:
-        replays = decide(known, lock, rerun_expired=rerun) is Action.REPLAY
+    for known, lock in CASES:
+        replays = decide(known, lock) is Action.REPLAY
         assert replays == (known == RecordStatus(RecordState.COMPLETED))
 
 
 def test_a_lock_that_was_tried_is_not_asked_for_again() -> None:
-    for known, lock, rerun in CASES:
-        asks = decide(known, lock, rerun_expired=rerun) is Action.LOCK
+    for known, lock in CASES:
+        asks = decide(known, lock) is Action.LOCK
         running = known is not None and known.same and known.state is RecordState.RUNNING
-        unknown = is_new(known, rerun) or running
+        unknown = known is None or running
         assert asks == (lock is KeyLock.NOT_TRIED and unknown)
 
 
 def test_another_request_with_the_key_is_refused_first() -> None:
-    for known, lock, rerun in CASES:
-        if known is not None and not known.same and not is_new(known, rerun):
-            assert decide(known, lock, rerun_expired=rerun) is KeyReused
+    for known, lock in CASES:
+        if known is not None and not known.same:
+            assert decide(known, lock) is KeyReused
 
 
 def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
-    for known, lock, rerun in CASES:
-        doubts = decide(known, lock, rerun_expired=rerun) is Action.MARK_UNCERTAIN
+    for known, lock in CASES:
+        doubts = decide(known, lock) is Action.MARK_UNCERTAIN
         running = known is not None and known.same and known.state is RecordState.RUNNING
         assert doubts == (running and lock is KeyLock.HELD)
 
@@ -93,29 +88,29 @@ def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: type[Excep
 
 VIEWS: list[Any] = list(
     product(
-        [None, 200, 201, 302, 400, 403, 404, 408, 423, 425, 429, 500, 503], *[(True, False)] * 3
+        [None, 200, 201, 302, 400, 403, 404, 408, 423, 425, 429, 500, 503], *[(True, False)] * 2
     )
 )
 
 
 def test_a_view_that_is_not_undone_never_runs_again() -> None:
-    for status, undone, storable, keep_5xx in VIEWS:
-        outcome = view_outcome(status, undone=undone, storable=storable, keep_5xx=keep_5xx)
+    for status, undone, storable in VIEWS:
+        outcome = view_outcome(status, undone=undone, storable=storable)
         if outcome is ViewOutcome.NO_EFFECT:
             assert undone
             assert status is None or status >= 500
         if outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE):
             assert status is not None
             assert (outcome is ViewOutcome.COMPLETED) == storable
-            assert status < 500 or keep_5xx
+            assert status < 500
         if outcome is ViewOutcome.UNCERTAIN:
             assert not undone
 
 
 def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
-    for status, undone, storable, keep_5xx in VIEWS:
+    for status, undone, storable in VIEWS:
         if status is not None and status < 500:
-            outcome = view_outcome(status, undone=undone, storable=storable, keep_5xx=keep_5xx)
+            outcome = view_outcome(status, undone=undone, storable=storable)
             assert outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE)
 
 

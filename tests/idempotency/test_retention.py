@@ -47,29 +47,6 @@ def test_after_its_retention_a_key_is_refused_and_not_run_again(site: Site, late
     assert orders() == 1
 
 
-def test_an_expired_key_runs_again_if_the_site_allows_it(site: Site, later: Later) -> None:
-    site.serve(idempotent(on_expired="run", retention=60)(make_order))
-    site.post()
-    later(timedelta(seconds=61))
-    again = site.post(data={"total": 2})
-    assert (again.status_code, again["Idempotent-Replayed"]) == (201, "false")
-    assert site.post(data={"total": 2})["Idempotent-Replayed"] == "true"
-    assert orders() == 2
-
-
-def test_a_rollback_leaves_the_expired_record(site: Site, later: Later) -> None:
-    site.serve(idempotent(make_order))
-    site.post()
-    later(timedelta(days=2))
-
-    def fail(request: Any, **_: Any) -> None:
-        raise RuntimeError
-
-    site.serve(idempotent(on_expired="run")(fail))
-    assert site.post().status_code == 500
-    assert record().state == "completed"
-
-
 def test_an_uncertain_record_does_not_expire(
     site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +54,7 @@ def test_an_uncertain_record_does_not_expire(
         raise KeyboardInterrupt
 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    site.serve(idempotent(on_expired="run")(killed))
+    site.serve(idempotent(killed))
     with pytest.raises(KeyboardInterrupt):
         site.post()
     site.post()
@@ -86,10 +63,7 @@ def test_an_uncertain_record_does_not_expire(
 
 
 def purge(batch: int = 1000) -> list[int]:
-    options = settings_of("default")
-    store = store_of(options)
-    kept = timedelta(seconds=options.tombstone_retention)
-    return [rows for _, rows in store.purge(tombstone_retention=kept, batch=batch)]
+    return [rows for _, rows in store_of(settings_of("default")).purge(batch)]
 
 
 def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> None:
@@ -112,7 +86,7 @@ def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> No
 
 def test_purging_reads_by_index(site: Site) -> None:
     store = store_of(settings_of("default"))
-    found = store.purgeable(tombstone_retention=timedelta(days=30))
+    found = store.purgeable()
     assert "redlock_state_expires" in found.to_empty.order_by("expires_at").explain()
     assert "redlock_state_expires" in found.unresolved.order_by("created_at").explain()
     assert "expires_at" in found.expired.order_by("expires_at").explain()

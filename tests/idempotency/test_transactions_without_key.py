@@ -108,13 +108,6 @@ def test_the_outcome_does_not_depend_on_the_key(
 
 
 @keys
-def test_a_5xx_that_is_recorded_is_committed(site: Site, has_key: bool) -> None:
-    site.serve(idempotent(on_5xx="record")(returning(500)))
-    assert site.post("key" if has_key else None).status_code == 500
-    assert orders() == 1
-
-
-@keys
 @pytest.mark.parametrize(
     "view",
     [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.conf.global_settings import DATA_UPLOAD_MAX_MEMORY_SIZE
 
 from tests.live.payments.paying import JSON, Answer, Client, Shop, new_key, new_order
 from tests.live.test_idempotency_once import SHOPS, opposites, over
@@ -131,11 +132,11 @@ def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
         yield b"x" * (size // 2)
         yield b"x" * (size - size // 2)
 
-    refused = client.pay("small", order, key, chunks(1001))
+    refused = client.pay("body", order, key, chunks(DATA_UPLOAD_MAX_MEMORY_SIZE + 1))
     assert (refused.status, refused.code) == (413, "idempotency-body-too-large")
     assert shop.books.payments(order) == 0
-    taken = client.pay("small", order, key, chunks(1000))
-    assert (taken.status, taken.json) == (201, {"bytes": 1000})
+    taken = client.pay("body", order, key, chunks(DATA_UPLOAD_MAX_MEMORY_SIZE))
+    assert (taken.status, taken.json) == (201, {"bytes": DATA_UPLOAD_MAX_MEMORY_SIZE})
 
 
 @pytest.mark.parametrize("shop", ["wsgi-atomic-postgres"], indirect=True)

@@ -124,7 +124,7 @@ def test_wrong_values_are_refused(argument: str, problem: str) -> None:
 def test_days_are_refused_with_records(only: list[str]) -> None:
     ran = run(PURGE, "--days=1", *only)
     assert (ran.status, ran.out) == (2, "")
-    assert "--days does not fit records: RETENTION and TOMBSTONE_RETENTION" in ran.said
+    assert "--days does not fit records: RETENTION in IDEMPOTENCY says" in ran.said
     assert IdempotencyRecord.objects.count() == 4
 
 

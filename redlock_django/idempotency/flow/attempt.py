@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cached_property, partial
-from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -146,8 +145,7 @@ class IdempotentAttempt:
         """Return the response of an async view, or the one that is recorded."""
         runner = Runner(self._call, self._options)
         response = runner.arun(self.steps())
-        finishes = self._settings.on_disconnect == "finish"
-        if finishes and self._options.may_have_key(self._request):
+        if self._options.may_have_key(self._request):
             return await finish_without_client(response, runner.has_begun)
         return await response
 
@@ -189,7 +187,7 @@ class IdempotentAttempt:
             return None
         if marker is not None and marker.excludes(settings.database):
             return None
-        return ViewTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
+        return ViewTransaction(settings.database)
 
     def _run_once(self, claim: Claim) -> Steps:
         """Run the view, or replay or refuse the request, as `decide` decides."""
@@ -207,7 +205,7 @@ class IdempotentAttempt:
                 record = yield from self._find(claim)
             action = self._decide(record, state)
         if action is Action.RUN:
-            response = yield from self._run_first(self._recorder(claim, instead_of=record))
+            response = yield from self._run_first(self._recorder(claim))
             if response is not None:
                 return response
             record = yield from self._find(claim)
@@ -219,7 +217,7 @@ class IdempotentAttempt:
 
     def _decide(self, record: Record | None, lock: KeyLock) -> Decision:
         status = None if record is None else record.status
-        return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
+        return decide(status, lock)
 
     def _lock(self, claim: Claim, wait: float) -> Steps:
         # A name with a fingerprint is locked while the same request runs, a name without one while
@@ -253,12 +251,12 @@ class IdempotentAttempt:
                 yield InThread(return_pooled_connections)
             return (yield from self._lock(claim, self._settings.wait))
 
-    def _recorder(self, claim: Claim, instead_of: Record | None) -> AnyRecorder:
+    def _recorder(self, claim: Claim) -> AnyRecorder:
         policy = ResponsePolicy(self._call, self._options, self._settings)
         if not self._is_async:
-            return TransactionRecorder(self._store, claim, policy.outcome_of, instead_of)
+            return TransactionRecorder(self._store, claim, policy.outcome_of)
         check_lock_of_handler(self._call)
-        return SeparateRecorder(self._store, claim, policy.outcome_of, instead_of)
+        return SeparateRecorder(self._store, claim, policy.outcome_of)
 
     def _run_first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""
@@ -325,9 +323,7 @@ class IdempotentAttempt:
         return response
 
     def _refused(self, error: IdempotencyRefused) -> IdempotencyRefused:
-        """Count a refusal, and return its error to raise, with its status."""
-        if isinstance(error, KeyInFlight) and self._settings.on_in_flight == "too-early":
-            error.status = HTTPStatus.TOO_EARLY
+        """Count a refusal, and return its error to raise."""
         if name := _COUNTERS.get(type(error)):
             counters.count(self._options.using, name)
         return error

@@ -39,8 +39,7 @@ logger = logging.getLogger("redlock_django")
 
 _UNSCOPED = (
     "idempotency: %s refused an anonymous request with a key. Pass anonymous_scope= to "
-    "@idempotent, scope= for a webhook, or on_unscoped='ignore' to run such requests as if they "
-    "had no key"
+    "@idempotent, or scope= for a webhook"
 )
 
 
@@ -64,7 +63,7 @@ class ClaimReader:
     def claim(self) -> Steps:
         """Yield steps, and return the claim of the request: its user, key and fingerprint.
 
-        Return None if it has no key, or no scope, and the view does not require one.
+        Return None if it has no key, and the view does not require one.
         """
         settings, request = self._settings, self._request
         key = yield from self._sent_key()
@@ -80,20 +79,17 @@ class ClaimReader:
         user = user_of(caller) if self._options.scope is None else None
         scope = yield from self._scope(user)
         if scope is None:
-            if settings.required or settings.on_unscoped == "reject":
-                logger.warning(_UNSCOPED, view_name(self._call.view))
-                raise KeyUnscoped
-            return None
+            logger.warning(_UNSCOPED, view_name(self._call.view))
+            raise KeyUnscoped
         self.seed = seed_of(scope, key)
         fingerprint = yield InThread(self._fingerprint)
-        waiting = ("wait", "auto") if self.from_form else ("wait",)
         return Claim(
-            hashes=request_hashes(scope, key, fingerprint, settings.secrets),
+            hashes=request_hashes(scope, key, fingerprint),
             user="" if user is None else user.pk,
             method=request.method or "",
             path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
             retention=timedelta(seconds=settings.retention),
-            wait=settings.wait if settings.on_in_flight in waiting else None,
+            wait=self._options.wait(from_form=self.from_form),
         )
 
     def _sent_key(self) -> Steps:
@@ -112,15 +108,11 @@ class ClaimReader:
             self.from_form = sent is not None
         if sent is None:
             return None
-        key, pattern = parse_key(sent), self._settings.key_pattern
-        if pattern is not None and not pattern.fullmatch(key):
-            raise KeyInvalid
-        return key
+        return parse_key(sent)
 
     def _given_key(self, place: KeySource | Callable[..., Any]) -> Steps:
         """Yield steps, and return the key that `key=` names, or None."""
-        largest = self._settings.max_request_bytes
-        yield InThread(partial(read_for_view, self._request, largest))
+        yield InThread(partial(read_for_view, self._request))
         check_body_is_complete(self._request)
         if isinstance(place, KeySource):
             value = yield InThread(partial(self._value_at, place))
@@ -171,6 +163,5 @@ class ClaimReader:
         return request_fingerprint(
             self._request,
             key_field=self._settings.field,
-            largest=self._settings.max_request_bytes,
             path_only=not self._options.compares_body,
         )

@@ -15,7 +15,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
-from redlock_django.idempotency.records import Record, RecordStore
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.response import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.web.request_values import request_user
@@ -41,17 +41,15 @@ class ViewTransaction:
 
     begun = False
 
-    def __init__(self, database: str, *, keep_5xx: bool) -> None:
+    def __init__(self, database: str) -> None:
         self.database: str | None = database
-        self._keep_5xx = keep_5xx
         self._aliases: Sequence[str] = ()
 
     def begin(self, aliases: Sequence[str]) -> None:
         self._aliases = aliases
 
     def finish(self, response: HttpResponseBase) -> None:
-        status, keep_5xx = response.status_code, self._keep_5xx
-        outcome = view_outcome(status, undone=True, storable=True, keep_5xx=keep_5xx)
+        outcome = view_outcome(response.status_code, undone=True, storable=True)
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
 
@@ -61,14 +59,11 @@ class TransactionRecorder:
 
     begun = started = False
 
-    def __init__(
-        self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
-    ) -> None:
+    def __init__(self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf) -> None:
         self.database: str | None = store.alias
         self.claim = claim
         self._store = store
         self._outcome_of = outcome_of
-        self._instead_of = instead_of
         self._aliases: Sequence[str] = ()
 
     def begin(self, aliases: Sequence[str]) -> None:
@@ -77,7 +72,7 @@ class TransactionRecorder:
         If the lock failed, another request with the key waits here for this COMMIT.
         """
         self._aliases = aliases
-        self._store.begin(self.claim, instead_of=self._instead_of)
+        self._store.begin(self.claim)
         self.started = True
 
     def finish(self, response: HttpResponseBase) -> None:
@@ -105,25 +100,18 @@ class SeparateRecorder:
 
     database: str | None = None
 
-    def __init__(
-        self,
-        store: RecordStore,
-        claim: Claim,
-        outcome_of: OutcomeOf,
-        instead_of: Record | None,
-    ) -> None:
+    def __init__(self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf) -> None:
         self.begun = False  # set before the record is written
         self.started = False
         self.claim = claim
         self._store = store
         self._outcome_of = outcome_of
-        self._instead_of = instead_of
         self._completed_by_view = False
         self._undone_by_view: Any = None
         self._is_recorded = False
 
     def begin(self, aliases: Sequence[str]) -> None:
-        self._store.begin(self.claim, instead_of=self._instead_of)
+        self._store.begin(self.claim)
         self.started = True
 
     def finish(self, response: HttpResponseBase) -> None:
@@ -228,7 +216,6 @@ class ResponsePolicy:
             None if response is None else response.status_code,
             undone=undone,
             storable=stored is not None,
-            keep_5xx=self._settings.on_5xx == "record",
         )
         return outcome, stored
 
@@ -261,7 +248,7 @@ class ResponsePolicy:
         forbidden = "no-store" in response.get("Cache-Control", "").lower()
         # `redact` would find nothing in a compressed body, which would be stored whole.
         unreadable = redact is not None and stored.is_encoded
-        if not settings.store_body or forbidden or unreadable:
+        if forbidden or unreadable:
             return stored.without_body()
         if redact is None:
             return stored

@@ -101,7 +101,6 @@ class Runner:
             with ExitStack() as stack:
                 return drive(steps, partial(self._perform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
-            self._set_problem_base(error)
             reply = getattr(self._call.owner, "answer_lock_error", answer)
             return reply(self._call.request, error)
         finally:
@@ -114,7 +113,6 @@ class Runner:
             async with AsyncExitStack() as stack:
                 return await adrive(steps, partial(self._aperform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
-            self._set_problem_base(error)
             return await aanswer(self._call.request, error)
         finally:
             self._state.end_recording()
@@ -170,7 +168,3 @@ class Runner:
         if self._deferred_lock is not None:
             raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
-
-    def _set_problem_base(self, error: IdempotencyRefused | IncompleteBody) -> None:
-        if isinstance(error, IdempotencyRefused):
-            error.problem_base = self._options.settings().problem_base

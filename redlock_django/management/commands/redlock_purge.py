@@ -73,15 +73,14 @@ def _records(using: str, age: timedelta) -> Purge:
     settings = settings_of(using)
     _require_database(settings.database)
     store = RecordStore(settings.database, retention=timedelta(seconds=settings.retention))
-    kept = timedelta(seconds=settings.tombstone_retention)
 
     def count() -> Changes:
-        found = store.purgeable(tombstone_retention=kept)
+        found = store.purgeable()
         yield "deleted", found.expired.count() + found.unresolved.count()
         yield "emptied", found.to_empty.count()
 
     def run(batch: int) -> Changes:
-        return store.purge(tombstone_retention=kept, batch=batch)
+        return store.purge(batch)
 
     return Purge(settings.database, count, run)
 
@@ -113,7 +112,7 @@ class Command(OperatorCommand):
     help = (
         "Delete what is past its time. Records: the responses of idempotency records that are "
         "older than RETENTION, which keeps their keys, and records that are older than "
-        "TOMBSTONE_RETENTION too, also those of requests whose outcome nobody has resolved. "
+        "30 days more, also those of requests whose outcome nobody has resolved. "
         "Locks: the rows of locks in a database that ended --days ago, unless their fences are "
         "still needed. Each batch is a separate transaction, so the command can be interrupted at "
         "any time and run again. "
@@ -201,8 +200,8 @@ def _find(using: str, only: list[str] | None, days: int | None) -> dict[str, Pur
             continue
         if days and kind.days is None:
             raise UsageError(
-                f"--days does not fit {name}: RETENTION and TOMBSTONE_RETENTION in IDEMPOTENCY say "
-                "how long they are kept. Use --days with --only locks."
+                f"--days does not fit {name}: RETENTION in IDEMPOTENCY says how long responses are "
+                "kept, and their keys are kept for 30 days more. Use --days with --only locks."
             )
         try:
             found[name] = kind.find(using, timedelta(days=days or kind.days or 0))

@@ -23,7 +23,7 @@ from redlock_django.contrib.drf import LockAPIMixin
 Decorate = Callable[[Any], Any]
 
 locked = lock_resource("counter:<int:pk>")
-deduplicated = idempotent(anonymous_scope=lambda request, **_: "all", on_in_flight="wait", wait=20)
+deduplicated = idempotent(anonymous_scope=lambda request, **_: "all", wait=20)
 
 DECORATES: dict[str, Decorate] = {
     "lock-above": lambda view: locked(deduplicated(view)),

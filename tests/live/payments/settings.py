@@ -54,11 +54,6 @@ REDLOCK: dict[str, dict[str, Any]] = {
     # For processes that die while they hold a lock.
     "short": {**_MASTERS, **_BRIEF, "KEY_PREFIX": "short"},
     "forgotten": {**_MASTERS, **_BRIEF, "KEY_PREFIX": "forgotten", "MAX_HOLD": 1.5},
-    "small": {
-        **_MASTERS,
-        "KEY_PREFIX": "small",
-        "IDEMPOTENCY": {"MAX_REQUEST_BYTES": 1000, "KEY_PATTERN": "[0-9a-f-]+"},
-    },
 }
 # Everything that is logged during requests.
 LOGGING = {

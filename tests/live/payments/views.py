@@ -179,10 +179,10 @@ KINDS: dict[str, Any] = {
     "dispatch": Dispatch.as_view(),
     "mixin": Mixin.as_view(),
     "api": Api.as_view(),
-    "wait": idempotent(on_in_flight="wait", wait=60)(charge),
+    "wait": idempotent(wait=60)(charge),
     "short": idempotent(using="short")(charge),
     "forgotten": idempotent(using="forgotten")(charge),
-    "small": idempotent(using="small")(body),
+    "body": idempotent(body),
     "locked": idempotent(locked(charge)),
     "lock-first": locked(idempotent(charge)),
     "locked-short": idempotent(using="short")(
