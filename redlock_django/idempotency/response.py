@@ -11,49 +11,31 @@ from typing import Any, Self
 
 from django.http import HttpResponse
 
-KEPT_HEADERS = frozenset(
+_NOT_KEPT = frozenset(
     {
-        "access-control-allow-credentials",
-        "access-control-allow-origin",
-        "access-control-expose-headers",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-security-policy",
-        "content-security-policy-report-only",
-        "content-type",
-        "cross-origin-embedder-policy",
-        "cross-origin-opener-policy",
-        "cross-origin-resource-policy",
-        "etag",
-        "last-modified",
-        "link",
-        "location",
-        "permissions-policy",
-        "referrer-policy",
-        "vary",
-        "x-content-type-options",
-        "x-frame-options",
-    }
-)
-"""The response headers that are stored, in lower case; settings may add to them."""
-
-NEVER_KEPT = frozenset(
-    {
-        "authorization",
+        # Of one connection: hop-by-hop headers of RFC 9110, section 7.6.1, and what servers add.
         "connection",
-        "content-length",
+        "content-length",  # the server writes that of the replay
         "date",
         "keep-alive",
         "proxy-authenticate",
         "proxy-authorization",
+        "proxy-connection",
         "server",
-        "set-cookie",
+        "te",
+        "trailer",
         "transfer-encoding",
-        "www-authenticate",
+        "upgrade",
+        # Of one client. The messages of Django in such a header are recorded as messages.
+        "set-cookie",
     }
 )
-"""Headers that belong to one response or are secret; settings cannot add these."""
+"""The response headers that are not replayed, in lower case, with those that Connection names."""
+
+_OF_BYTES = frozenset(
+    {"content-digest", "content-encoding", "content-md5", "digest", "repr-digest"}
+)
+"""Headers that are true only of a body with the same bytes."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +47,8 @@ class StoredResponse:
     body: bytes
 
     @classmethod
-    def of(cls, response: Any, *, headers: Collection[str], largest: int) -> Self | None:
-        """Return the stored form of a finished response, with those of its headers.
+    def of(cls, response: Any, *, largest: int) -> Self | None:
+        """Return the stored form of a finished response.
 
         A body that is compressed with gzip is stored uncompressed, because a retry may come from a
         client that does not accept it. What cannot be unpacked is stored as it is. Return None for
@@ -74,14 +56,14 @@ class StoredResponse:
         """
         if response.streaming:
             return None
-        body, names = bytes(response.content), {*headers}
+        body, left_out = bytes(response.content), _NOT_KEPT | _named(response.get("Connection", ""))
         if body and response.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
             unpacked = _unpacked(body, largest + 1)
             if unpacked is not None:
-                body, names = unpacked, names - {"content-encoding"}
+                body, left_out = unpacked, left_out | _OF_BYTES
         if len(body) > largest:
             return None
-        kept = tuple((name, v) for name, v in response.items() if name.lower() in names)
+        kept = tuple((name, v) for name, v in response.items() if name.lower() not in left_out)
         return cls(response.status_code, kept, body)
 
     @property
@@ -90,11 +72,19 @@ class StoredResponse:
         encodings = [v for name, v in self.headers if name.lower() == "content-encoding"]
         return any(encoding.strip().lower() != "identity" for encoding in encodings)
 
+    def with_body(self, body: bytes) -> Self:
+        """Return the response with another body, without the headers about the bytes of its own."""
+        if body == self.body:
+            return self
+        return replace(self, headers=self._headers_without(_OF_BYTES), body=body)
+
     def without_body(self) -> Self:
         """Return the response without its body, whose replay says so in a header."""
-        about_body = ("content-encoding", "content-type", "etag")
-        kept = tuple((name, v) for name, v in self.headers if name.lower() not in about_body)
+        kept = self._headers_without(_OF_BYTES | {"content-type", "etag"})
         return replace(self, headers=(*kept, ("Idempotency-Body", "omitted")), body=b"")
+
+    def _headers_without(self, names: Collection[str]) -> tuple[tuple[str, str], ...]:
+        return tuple((name, v) for name, v in self.headers if name.lower() not in names)
 
     def replay(self) -> HttpResponse:
         """Return the same response, with `Idempotent-Replayed: true`."""
@@ -106,6 +96,11 @@ class StoredResponse:
         response["Idempotent-Replayed"] = "true"
         response["Cache-Control"] = "no-store"
         return response
+
+
+def _named(connection: str) -> set[str]:
+    """Return the names of headers in the value of a Connection header, in lower case."""
+    return {name.strip().lower() for name in connection.split(",")}
 
 
 def _unpacked(body: bytes, most: int) -> bytes | None:

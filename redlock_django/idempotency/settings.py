@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -26,7 +26,6 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
 from redlock_django.idempotency.key import KeySource
 from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.response import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.services import locks
 from redlock_django.web.request_values import header_of
 from redlock_django.wire.servers.address import nearest
@@ -39,15 +38,6 @@ METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
     """Return the check of a value, made from one of a key in a section."""
     return lambda value, name: check({name: value}, name, *more)
-
-
-def _headers(value: object, name: str) -> frozenset[str]:
-    if isinstance(value, str) or not isinstance(value, Collection):
-        raise ValueError(f"{name} must be a list of header names")
-    added = frozenset(str(header).lower() for header in value)
-    if never := sorted(added & NEVER_KEPT):
-        raise ValueError(f"{name} must not contain {never[0]!r}, which must not be replayed")
-    return KEPT_HEADERS | added
 
 
 def _tenant(value: object, name: str) -> Callable[..., Any]:
@@ -74,7 +64,6 @@ KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "REQUIRED": (False, _flag),
     "WAIT": (10, partial(duration, least=0, most=LONGEST_WAIT)),
     "MAX_RESPONSE_BYTES": (1024 * 1024, _in_section(whole, "bytes")),
-    "KEEP_HEADERS": ((), _headers),
     "TENANT": (None, _tenant),
 }
 """Every key of `IDEMPOTENCY`, with its default and its check. None is allowed if it is the default.
@@ -97,7 +86,6 @@ class IdempotencySettings:
     required: bool
     wait: float
     max_response_bytes: int
-    keep_headers: frozenset[str]
     tenant: Callable[..., Any] | None
 
     # The key of a request is in one of these places, and `flow.claim` reads it.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, transaction
@@ -239,10 +238,8 @@ class ResponsePolicy:
         return True
 
     def _stored(self, response: Any) -> StoredResponse | None:
-        settings, redact = self._settings, self._options.redact
-        stored = StoredResponse.of(
-            response, headers=settings.keep_headers, largest=settings.max_response_bytes
-        )
+        redact = self._options.redact
+        stored = StoredResponse.of(response, largest=self._settings.max_response_bytes)
         if stored is None:
             return None
         forbidden = "no-store" in response.get("Cache-Control", "").lower()
@@ -256,7 +253,7 @@ class ResponsePolicy:
         if not isinstance(body, bytes):
             kind = type(body).__name__
             raise InvalidRedlock(f"idempotent(): redact must return bytes, got {kind}")
-        return replace(stored, body=body)
+        return stored.with_body(body)
 
 
 class Caller(NamedTuple):
