@@ -85,6 +85,7 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     with (site / "site1" / "settings.py").open("a") as file:
         file.write(code(README, "In `site1/settings.py`"))
     (site / "site1" / "urls.py").write_text(patient(code(README, "In `site1/urls.py`")))
+    assert "identified no issues (0 silenced)" in manage(site, "manage.py", "check")
     lines = commands(README, "Send two requests at the same time").replace(
         "noreload", f"noreload {port}"
     )
@@ -98,6 +99,10 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     # Django 6.1 has an error of its own for the mail backend of `startproject`.
     deploy = paste("python manage.py check --deploy --tag redlock", site)
     assert re.sub(r"\s+", " ", deploy).count("exclude the processes of this machine only") == 1
+
+
+def test_the_checks_of_the_demo_find_nothing() -> None:
+    assert "identified no issues (0 silenced)" in manage(ROOT, "manage.py", "check")
 
 
 @pytest.mark.nightly  # by day, the quick start is pasted, and the demo has five masters
