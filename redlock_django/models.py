@@ -173,6 +173,7 @@ class IdempotencyRecord(models.Model):
     status = models.PositiveSmallIntegerField("status", null=True)
     headers = models.JSONField("headers", default=list)
     body = models.BinaryField("body", default=b"")
+    messages: models.TextField[str, str] = models.TextField("messages", default="")
 
     objects: ClassVar[models.Manager[IdempotencyRecord]] = IdempotencyRecordQuerySet.as_manager()
 

@@ -67,7 +67,7 @@ LAYERS = [
     middleware
     idempotency.fingerprint idempotency.protocol
     idempotency idempotency.registration idempotency.key
-    idempotency.response
+    idempotency.messages idempotency.response
     idempotency.records
     idempotency.settings
     idempotency.placement

@@ -27,7 +27,7 @@ logger = logging.getLogger("redlock_django")
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 """The errors that Django raises if a database is down, or busy for too long."""
 
-_NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b""}
+_NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b"", "messages": ""}
 _EMPTIED = {"state": RecordState.TOMBSTONE, **_NO_RESPONSE}
 TOMBSTONE_RETENTION = timedelta(days=30)
 """How long a key is known after its response is not replayed any more."""
@@ -242,13 +242,14 @@ class RecordStore:
 def _columns_of(response: StoredResponse | None) -> dict[str, Any]:
     if response is None:
         return _NO_RESPONSE
-    return {"headers": [list(pair) for pair in response.headers], "body": response.body}
+    headers = [list(pair) for pair in response.headers]
+    return {"headers": headers, "body": response.body, "messages": response.messages}
 
 
 def response_of(row: IdempotencyRecord) -> StoredResponse:
     """Return the response in a completed record."""
     headers = tuple((name, value) for name, value in row.headers)
-    return StoredResponse(row.status or 200, headers, bytes(row.body))
+    return StoredResponse(row.status or 200, headers, bytes(row.body), row.messages)
 
 
 class PurgeableRecords(NamedTuple):

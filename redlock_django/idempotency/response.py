@@ -45,9 +45,11 @@ class StoredResponse:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    messages: str = ""
+    """What the view has added to Django's messages: see `idempotency.messages`."""
 
     @classmethod
-    def of(cls, response: Any, *, largest: int) -> Self | None:
+    def of(cls, response: Any, *, largest: int, messages: str = "") -> Self | None:
         """Return the stored form of a finished response.
 
         A body that is compressed with gzip is stored uncompressed, because a retry may come from a
@@ -64,7 +66,7 @@ class StoredResponse:
         if len(body) > largest:
             return None
         kept = tuple((name, v) for name, v in response.items() if name.lower() not in left_out)
-        return cls(response.status_code, kept, body)
+        return cls(response.status_code, kept, body, messages)
 
     @property
     def is_encoded(self) -> bool:

@@ -51,6 +51,7 @@ class Migration(migrations.Migration):
                 ("status", models.PositiveSmallIntegerField(null=True, verbose_name="status")),
                 ("headers", models.JSONField(default=list, verbose_name="headers")),
                 ("body", models.BinaryField(default=b"", verbose_name="body")),
+                ("messages", models.TextField(default="", verbose_name="messages")),
             ],
             options={
                 "default_permissions": ("view",),

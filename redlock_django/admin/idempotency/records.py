@@ -131,7 +131,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         """Return the records of the alias's database, without loading the responses."""
         from redlock_django.idempotency.settings import settings_of
 
-        rows = super().get_queryset(request).defer("headers", "body")
+        rows = super().get_queryset(request).defer("headers", "body", "messages")
         try:
             return rows.using(settings_of(self.using).database)
         except InvalidRedlock:

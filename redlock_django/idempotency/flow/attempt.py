@@ -48,6 +48,7 @@ from redlock_django.idempotency.flow.runner import (
     Steps,
 )
 from redlock_django.idempotency.key import Claim, lock_name
+from redlock_django.idempotency.messages import add_again
 from redlock_django.idempotency.placement import check_lock_of_handler, check_permissions
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
 from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, RecordStore
@@ -311,6 +312,8 @@ class IdempotentAttempt:
         if replay_check is not None and not (yield CallHook(replay_check)):
             raise PermissionDenied
         response = stored.replay()
+        if stored.messages:
+            yield InThread(partial(add_again, self._request, stored.messages))
         counters.count(self._options.using, "replayed")
         send(
             request_replayed,

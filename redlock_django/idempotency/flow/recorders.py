@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +12,7 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.key import Claim
+from redlock_django.idempotency.messages import added_messages, dumps, is_in_cookie
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.response import StoredResponse
@@ -202,6 +202,8 @@ class ResponsePolicy:
         self._options = options
         self._settings = settings
         self._before = Caller.of(call)
+        self._request: HttpRequest = getattr(call.request, "_request", call.request)
+        self._added_before = added_messages(self._request)
 
     def outcome_of(
         self, response: Any, *, undone: bool
@@ -239,7 +241,8 @@ class ResponsePolicy:
 
     def _stored(self, response: Any) -> StoredResponse | None:
         redact = self._options.redact
-        stored = StoredResponse.of(response, largest=self._settings.max_response_bytes)
+        largest = self._settings.max_response_bytes
+        stored = StoredResponse.of(response, largest=largest, messages=self._messages())
         if stored is None:
             return None
         forbidden = "no-store" in response.get("Cache-Control", "").lower()
@@ -254,6 +257,11 @@ class ResponsePolicy:
             kind = type(body).__name__
             raise InvalidRedlock(f"idempotent(): redact must return bytes, got {kind}")
         return stored.with_body(body)
+
+    def _messages(self) -> str:
+        """Return what the view has added to Django's messages, and not shown itself."""
+        before = {id(message) for message in self._added_before}
+        return dumps(one for one in added_messages(self._request) if id(one) not in before)
 
 
 class Caller(NamedTuple):
@@ -277,17 +285,10 @@ class Caller(NamedTuple):
 def _session_cookie(request: HttpRequest) -> object:
     session: Any = getattr(request, "session", None)
     key = getattr(session, "session_key", None)
-    if key is not None and not _is_in_cookie(session):
+    if key is not None and not is_in_cookie(session):
         return key, False
     # The response will have a cookie of a new session, or one with the new data.
     return key, getattr(session, "modified", False) and not session.is_empty()
-
-
-def _is_in_cookie(session: object) -> bool:
-    """Return whether the data of a session is in its cookie, and not on the server."""
-    # A session of this class has imported it.
-    module: Any = sys.modules.get("django.contrib.sessions.backends.signed_cookies")
-    return module is not None and isinstance(session, module.SessionStore)
 
 
 def _user(request: HttpRequest) -> object:
