@@ -44,17 +44,23 @@ def hand_on(
         raise lost_before(lease)
     handed = replace(lease, token=token, holder=holder, ttl=ttl, started=now)
     swap = _Swapping(client, lease, handed)
-    now = yield from swap.run()
+    try:
+        now = yield swap.round
+        if swap.won and now < lease.until:
+            if left := swap.left(lease, bury=bury):
+                yield left
+            until = max(lease.until, valid_until(ttl, handed.started))
+            return replace(handed, until=until, reached=swap.tally.reached, tally=swap.tally)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from swap.undo()
+        raise
     if now >= lease.until or swap.denied:
         yield swap.release()
         raise lost_before(lease)
-    if not swap.won:
-        yield from swap.undo()
-        raise unreachable(client.deployment, lease.names, swap.tally)
-    if left := swap.left(lease, bury=bury):
-        yield left
-    until = max(lease.until, valid_until(ttl, handed.started))
-    return replace(handed, until=until, reached=swap.tally.reached, tally=swap.tally)
+    yield from swap.undo()
+    raise unreachable(client.deployment, lease.names, swap.tally)
 
 
 def resume(
@@ -76,9 +82,15 @@ def resume(
         )  # fmt: skip
         # As long as the taker says: the lock of a taker that dies is free when its TTL is over.
         swap = _Swapping(client, handed, taken, exactly=True)
-        now = yield from swap.run()
-        if swap.won and now < taken.until:
-            return replace(taken, reached=swap.tally.reached, tally=swap.tally)
+        try:
+            now = yield swap.round
+            if swap.won and now < taken.until:
+                return replace(taken, reached=swap.tally.reached, tally=swap.tally)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield from swap.undo()
+            raise
         if swap.is_refused:
             yield swap.release()  # the token of the ticket would only be in the way of the holder
             break
@@ -104,17 +116,7 @@ class _Swapping:
         self._old = old
         self._swap = Swap(deployment, new.resources, new.value, old.token, new.ttl, exactly=exactly)
         self.tally = Tally(deployment.masters, deployment.skew, rivals=exactly)
-
-    def run(self) -> Protocol[float]:
-        """Ask all masters; return the clock."""
-        try:
-            now = yield Round((self._swap,) * self.tally.masters, self.tally)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            yield from self.undo()
-            raise
-        return now
+        self.round = Round((self._swap,) * deployment.masters, self.tally)
 
     @property
     def won(self) -> bool:

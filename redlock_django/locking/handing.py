@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from redlock_django.engine.validity import Lease, with_drift
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from redlock_django.locking import events
 from redlock_django.locking.parameters import LockParameters
 from redlock_django.locking.services import locks
 from redlock_django.locking.tickets import Passage
@@ -31,8 +32,9 @@ class LeaseSource(Protocol):
 
 
 class Handing:
-    """The hand-over of one lease, which is held, by a lock: `arguments` are those of `hand_on`.
+    """The hand-over of one lease, which is held, by a lock: what `hand_on` is called with.
 
+    `handed` is the lease that it returned.
     Raises AlreadyHeld if other locks share the lease: their code would go on without it. That of a
     decorator does not count, since it does no more than release it. Raises InvalidRedlock where
     a lock cannot be handed on, and ValueError for a bad `ttl`.
@@ -65,20 +67,39 @@ class Handing:
         seconds = settings.store.max_ttl if ttl is None else settings.check_ttl(ttl)
         left = held_lease.lease.held_for(self.backend.clock)
         self._passage = Passage()
-        self._given = held_lease.lease
-        holder = parameters.giver_json(left)
-        seconds = max(seconds, with_drift(left))
-        self.arguments = (held_lease.lease, self._passage.token, seconds, holder)
+        self.lease = held_lease.lease
+        self.token = self._passage.token
+        self.ttl = max(seconds, with_drift(left))
+        self.holder = parameters.giver_json(left)
+        self.handed: Lease | None = None
 
     def __repr__(self) -> str:
-        return f"<Handing of {', '.join(self._given.names)!r}>"
+        return f"<Handing of {', '.join(self.lease.names)!r}>"
 
-    def ticket(self, handed: Lease) -> str:
+    def ticket(self) -> str:
         """End the hold, since the lease was handed on; return the ticket."""
-        held_lease = self.held_lease
+        held_lease, handed = self.held_lease, self.handed
+        assert handed is not None
         held_lease.mark_handed_on(handed)
-        if held_lease.lease is not self._given:
+        if held_lease.lease is not self.lease:
             # It was extended meanwhile, and perhaps set again where it had been forgotten.
             self.backend.post_release(held_lease.lease)
-        givers = (*self._given.givers, self._given.fingerprint)
+        givers = (*self.lease.givers, self.lease.fingerprint)
         return self._passage.ticket(self._service, replace(handed, givers=givers))
+
+    def discard(self) -> None:
+        """Release the lease if it was handed on: its ticket was lost by an interrupt.
+
+        Otherwise the store has not handed it on, or has undone that: the lock is what it was.
+        """
+        if self.handed is None:
+            return
+        held_lease = self.held_lease
+        is_reported = held_lease.handed is not None
+        # First: from here on, nothing renews the lease, whatever happens.
+        held_lease.mark_released(self.backend.clock())
+        held_lease.handed = None
+        self.backend.post_release(self.handed)
+        self.backend.post_release(held_lease.lease)
+        if not is_reported:
+            events.released(held_lease, None)

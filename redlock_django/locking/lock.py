@@ -316,7 +316,6 @@ class Lock:
         """The fingerprints of the holders that have handed the lock on, the first one first."""
         return self._require_lease().lease.givers
 
-    @async_unsafe(USE_ASYNC)
     def transfer(self, ttl: float | timedelta | None = None) -> str:
         """Hand the lock on; return a ticket, with which `resume_lock()` takes it, once.
 
@@ -325,19 +324,33 @@ class Lock:
         Raises StoreUnavailable (it is still held), LockLost, NotHeld, AlreadyHeld if another lock()
         shares it, InvalidRedlock where it cannot be handed on, ValueError for a bad `ttl`.
         """
-        handing = Handing(self, self._handable(), self._parameters, ttl)
-        with handing.held_lease.handing_on():
-            handed = handing.backend.hand_on(*handing.arguments)
-            registry.unregister(handing.held_lease)
-            return handing.ticket(handed)
+        if running_loop() is not None:
+            refuse_in_loop()
+        giving = Handing(self, self._handable(), self._parameters, ttl)
+        try:
+            with giving.held_lease.handing_on():
+                giving.handed = giving.backend.hand_on(
+                    giving.lease, giving.token, giving.ttl, giving.holder
+                )
+                registry.unregister(giving.held_lease)
+                return giving.ticket()
+        except BaseException:
+            giving.discard()
+            raise
 
     async def atransfer(self, ttl: float | timedelta | None = None) -> str:
         """Hand the lock on as `transfer` does, on the running loop."""
-        handing = Handing(self, self._handable(), self._parameters, ttl)
-        with handing.held_lease.handing_on():
-            handed = await handing.backend.ahand_on(*handing.arguments)
-            registry.unregister(handing.held_lease)
-            return handing.ticket(handed)
+        giving = Handing(self, self._handable(), self._parameters, ttl)
+        try:
+            with giving.held_lease.handing_on():
+                giving.handed = await giving.backend.ahand_on(
+                    giving.lease, giving.token, giving.ttl, giving.holder
+                )
+                registry.unregister(giving.held_lease)
+                return giving.ticket()
+        except BaseException:
+            giving.discard()
+            raise
 
     def _handable(self) -> HeldLease:
         if self._unlocked:

@@ -9,6 +9,7 @@ import logging
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,7 +39,8 @@ from redlock_django import (
     signals,
 )
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.engine.validity import LeaseState
+from redlock_django.engine.protocol.commands import Heal
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.operate.inspection import who_holds
 
 if TYPE_CHECKING:
@@ -153,6 +155,33 @@ def test_an_extension_under_way_does_not_end_the_lock_that_is_handed_on() -> Non
     ticket = held.transfer()
     held_lease.apply_extension(LeaseState.RENEWED, before)
     assert refused()
+    with resume_lock(ticket):
+        pass
+
+
+def test_an_extension_that_ends_during_a_transfer_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It sets the lock on a master that had forgotten it, with the token of the giver."""
+    held = lock(NAME).acquire()
+    held_lease = held._held_lease
+    assert held_lease is not None
+    key, keyspace = backend().deployment.lock(NAME), backend().masters[2].keyspace
+    keyspace.strings.pop(key)
+    held_lease.extend(10)  # learns that the master has forgotten it
+    before, hand_on = held_lease.lease, MemoryBackend.hand_on
+    assert isinstance(before, RedlockLease)
+
+    def slow(self: MemoryBackend, *arguments: Any) -> Any:
+        handed = hand_on(self, *arguments)
+        heal = Heal(self.deployment, (NAME,), before.value, 10.0, before.fences)
+        self.masters[2].say(heal, 0, *self._markers[2])
+        held_lease.apply_extension(LeaseState.RENEWED, replace(before, reached=frozenset({2})))
+        return handed
+
+    monkeypatch.setattr(MemoryBackend, "hand_on", slow)
+    ticket = held.transfer()
+    assert keyspace.get(key) is None
     with resume_lock(ticket):
         pass
 

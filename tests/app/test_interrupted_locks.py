@@ -5,7 +5,9 @@ from __future__ import annotations
 import _thread
 import signal
 import weakref
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from redlock_django import lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
+from tests.live.test_locking_interrupts import Lines, Place
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -40,7 +43,12 @@ kept: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def _memory(settings: Settings) -> Iterator[None]:
-    settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+    settings.REDLOCK = {
+        "default": {
+            "BACKEND": "redlock_django.backends.memory.MemoryBackend",
+            "MASTERS": [f"redis://10.0.0.{number}:6379/0" for number in (1, 2, 3)],
+        }
+    }
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -65,3 +73,59 @@ def test_an_interrupt_as_the_store_returns_the_lease_leaves_no_lock(
         lock(NAME, limit=limit).acquire()
     assert kept, "the store was not asked"
     assert not backend.look([NAME]).locks
+
+
+def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hand_on = MemoryBackend.hand_on
+
+    def tripped(self: MemoryBackend, *arguments: Any) -> Any:
+        handed = hand_on(self, *arguments)
+        wire = Tripwire()  # noqa: F841
+        return handed
+
+    monkeypatch.setattr(MemoryBackend, "hand_on", tripped)
+    with pytest.raises(KeyboardInterrupt), lock(NAME) as held:
+        held.transfer(ttl=60)
+    assert kept, "the store was not asked"
+    assert not locks["default"].backend.look([NAME]).locks
+    assert not held.locked
+
+
+def test_a_transfer_interrupted_at_every_line_ends_within_the_ttl_of_the_lock() -> None:
+    # In a thread of its own: see `test_interrupted_at_every_line`.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_interrupt_at_every_line).result()
+
+
+def _interrupt_at_every_line() -> None:
+    lines, visits = Lines(), Counter[Place]()
+    _transfer(lines, None)
+    visits |= lines.seen
+    struck = 0
+    for place, times in visits.items():
+        for nth in {1, times}:
+            try:
+                struck += _transfer(lines, (place, nth))
+            except AssertionError as error:
+                raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
+    assert struck > 100
+
+
+def _transfer(lines: Lines, wanted: tuple[Place, int] | None) -> bool:
+    """Interrupt the transfer of a lock with a TTL of 10 s; return whether that struck."""
+    held = lock(NAME, ttl=10).acquire()
+    try:
+        lines.run(lambda: held.transfer(ttl=60), wanted)
+    except KeyboardInterrupt:
+        found = locks["default"].backend.look([NAME]).locks
+        assert all((one.ttl or 0) <= 10 for one in found)
+        assert held.locked is any(one.has_quorum for one in found), "it knows whether it holds"
+        assert held.release() is bool(found)
+    else:
+        assert held.handed_on
+        assert not lines.struck
+        locks["default"].backend.free(NAME)
+    assert not locks["default"].backend.look([NAME]).locks
+    return lines.struck

@@ -106,12 +106,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a giver without a quorum has lost its lock", "hand-on: an undone hand-on leaves the lock",
-        hand_on.hand_on, without("yield from swap.undo()"),
+        hand_on.hand_on, without("yield from swap.undo()", nth=2),
         test_swaps.test_without_a_quorum_the_giver_keeps_its_lease,
     ),
     Mutant(
+        "an interrupted giver keeps nothing", "hand-on: an interrupt undoes the swap",
+        hand_on.hand_on, without("yield from swap.undo()", nth=1),
+        test_swaps.test_an_interrupt_of_the_giver_leaves_it_its_lease,
+    ),
+    Mutant(
         "handed on by a minority", "hand-on: a majority must have the new token",
-        hand_on.hand_on, never("not swap.won"),
+        hand_on.hand_on, always("swap.won and ..."),
         test_swaps.test_without_a_quorum_the_giver_keeps_its_lease,
     ),
     Mutant(
@@ -121,7 +126,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "handed on after its end", "hand-on: only before the end of the giver's lease",
-        hand_on.hand_on, never("now >= lease.until", nth=2),
+        hand_on.hand_on, always("now < lease.until"),
         test_swaps.test_an_answer_after_the_end_of_the_lease_hands_nothing_on,
     ),
     Mutant(
@@ -155,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a taker that failed keeps what it has", "hand-on: a minority is undone",
-        hand_on.resume, without("yield from swap.undo()"),
+        hand_on.resume, without("yield from swap.undo()", nth=2),
         test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
     ),
     Mutant(
@@ -185,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an interrupted taker keeps what it has", "hand-on: an interrupt undoes the swap",
-        _Swapping.run, without("yield from self.undo()"),
+        hand_on.resume, without("yield from swap.undo()", nth=1),
         test_swaps.test_an_interrupt_of_a_taker_restores_the_ticket,
     ),
     Mutant(
