@@ -6,10 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from pytest_django import Settings
 from redis import Redis
 
 from redlock_django.management.commands import redlock_masters
@@ -89,3 +91,48 @@ def test_wrong_arguments(arguments: tuple[str, ...], message: str) -> None:
     refused = error(*arguments)
     assert message in str(refused)
     assert refused.returncode == 2
+
+
+def put(settings: Settings, *masters: str) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": list(masters)}}
+
+
+@pytest.mark.live
+def test_the_masters_that_the_settings_name_are_started(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [free_port() for _ in range(3)]
+    put(settings, *(f"redis://localhost:{port}/0" for port in ports))
+    started: list[int] = []
+
+    def watch(command: Any, masters: list[LocalMaster]) -> None:
+        started.extend(master.port for master in masters if master.alive)
+
+    monkeypatch.setattr(redlock_masters.Command, "_watch", watch)
+    out = StringIO()
+    call_command("redlock_masters", stdout=out)
+    assert started == ports
+    assert "REDLOCK = " not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://10.0.0.1:6379/0",
+        "rediss://127.0.0.1:6379/0",
+        "redis://:s3cret@127.0.0.1:6379/0",
+        "unix:///run/redis.sock",
+    ],
+)
+def test_a_master_that_cannot_be_started_here_is_named(settings: Settings, url: str) -> None:
+    put(settings, url)
+    refused = error()
+    assert "REDLOCK['default']: MASTERS names" in str(refused)
+    assert "Pass --ports" in str(refused)
+    assert "s3cret" not in str(refused)
+    assert refused.returncode == 2
+
+
+def test_settings_that_are_wrong_are_refused(settings: Settings) -> None:
+    put(settings, "redis:/x")
+    assert error().returncode == 2

