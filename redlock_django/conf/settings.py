@@ -46,9 +46,6 @@ STORES = tuple(
 OF_SERVERS = ("PROFILE", "SENTINELS", "SENTINEL_OPTIONS")
 """Keys for Redis alone that are likely to stay in a section when its BACKEND is changed."""
 
-ON_DISCONNECT = ("finish", "cancel")
-"""The values of `on_disconnect`: an async view whose client has left is finished, or cancelled."""
-
 LONGEST_RELEASE = 64  # characters
 
 DEFAULTS: Mapping[str, Any] = {

@@ -6,7 +6,6 @@ framework. What the site has described itself is kept.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from http import HTTPStatus
@@ -27,8 +26,6 @@ _Errors = Iterator[tuple[type[errors.RedlockError], int | None]]
 """Errors of which a view answers some request, and the HTTP status if it is a setting."""
 _COMPONENTS = "#/components/schemas/RedlockProblem"
 """The beginning of the references to the components of this module; a status follows."""
-_PYTHON_ONLY = re.compile(r"\(\?[^:=!<]|\(\?<[^=!]|\\[AZaUN]|[*+?}]\+")
-"""Syntax that Python's regular expressions have, and those of ECMAScript and OpenAPI do not."""
 _BOOLEAN, _STRING = {"type": "boolean"}, {"type": "string"}
 _REPLAYED = {
     "description": "For a request with a key: whether this is the recorded response to an earlier "
@@ -59,7 +56,7 @@ def complete(schema: dict[str, Any], functions: Mapping[str, Mapping[str, Iterab
     if by_status:
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
         for status, problems in sorted(by_status.items()):
-            name = f"{_COMPONENTS.rpartition('/')[2]}{int(status)}"
+            name = f"{_COMPONENTS.rpartition('/')[2]}{status}"
             schemas.setdefault(name, _problem_schema(status, problems))
 
 
@@ -89,10 +86,10 @@ def _complete(
     keys = {str(status): status for status in responses}
     for status, answered in sorted(problems.items()):
         described = "; ".join(f"`{one.code}`: {gettext(one.title)}" for one in answered)
-        key = keys.get(str(int(status)), kind(int(status)))
+        key = keys.get(str(status), kind(status))
         response = responses.setdefault(key, {"description": described})
         if "$ref" not in response:
-            reference = {"schema": {"$ref": f"{_COMPONENTS}{int(status)}"}}
+            reference = {"schema": {"$ref": f"{_COMPONENTS}{status}"}}
             response.setdefault("content", {}).setdefault("application/problem+json", reference)
             if any(problem.retryable for problem in answered):
                 _add_header(response, "Retry-After", _RETRY_AFTER)
@@ -178,7 +175,7 @@ def _problem_schema(status: int, problems: Iterable[Problem]) -> dict[str, Any]:
     }
     return {
         "type": "object",
-        "description": f"A request that was answered {int(status)} ({HTTPStatus(status).phrase}) "
+        "description": f"A request that was answered {status} ({HTTPStatus(status).phrase}) "
         "because of a lock or an idempotency key (RFC 9457).",
         "properties": {**required, **dict.fromkeys(members, _BOOLEAN)},
         "required": [*required],

@@ -20,7 +20,7 @@ from redlock_django.backends.values import (
     permits,
 )
 from redlock_django.conf.arguments import ArgumentCheck, checked, taking
-from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
+from redlock_django.conf.settings import STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import DecoratedView
 from redlock_django.web.name_templates import Computed, Template, template_of
@@ -55,7 +55,7 @@ _CHECKS: Mapping[str, ArgumentCheck] = {
     "methods": _methods,
     "status": partial(choice, allowed=STATUSES),
     "on_locked": taking("request, error"),
-    "on_disconnect": partial(choice, allowed=ON_DISCONNECT),
+    "on_disconnect": partial(choice, allowed=("finish", "cancel")),
     "limit": permits,
 }
 
