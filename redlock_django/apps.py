@@ -6,13 +6,8 @@ What the core needs of it before its first use is registered here, as functions 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.apps import AppConfig
 from django.conf import settings
-
-if TYPE_CHECKING:
-    from redlock_django.conf.settings import AliasSettings
 
 
 class RedlockConfig(AppConfig):
@@ -26,25 +21,21 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks and extensions, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.locking.hooks import call_at_first_use, register_extension
+        from redlock_django.locking.hooks import register_extension
         from redlock_django.web.request_state import register_attribute
 
         register_checks()
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
-        call_at_first_use(_report_unused_locks)
         if getattr(settings, "REDLOCK", None):
             from redlock_django.conf.settings import import_stores
 
             # Not at the first lock, which may be one of an event loop: all its tasks would wait.
             import_stores()
+        if settings.DEBUG:
+            from redlock_django.locking.unused_locks import report_unused_locks
 
-
-def _report_unused_locks(alias: AliasSettings) -> None:
-    if settings.DEBUG:
-        from redlock_django.locking.unused_locks import report_unused_locks
-
-        report_unused_locks()
+            report_unused_locks()
 
 
 def _load_idempotency() -> None:

@@ -218,7 +218,7 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     registry._held_leases.clear()
     registry._acquired_here.set(())
     check_installed.cache_clear()
-    if "__del__" in vars(Lock):  # set by the first lock of a process with DEBUG
+    if "__del__" in vars(Lock):  # as `report_unused_locks` sets it
         del Lock.__del__  # type: ignore[attr-defined]
 
 

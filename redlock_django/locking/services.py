@@ -16,7 +16,6 @@ from redlock_django.backends.base import BaseBackend
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.locking import events, thread_state
 from redlock_django.locking.counters import counters
-from redlock_django.locking.hooks import first_used
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ def _make(options: AliasSettings) -> LockService:
     notice = partial(events.server, alias, backend_class.servers_are_masters)
     backend = backend_class(alias, options.store, notice)
     counters.set_masters(alias, options.store.names)
-    first_used(options)
     return LockService(options, backend)
 
 

@@ -1,6 +1,6 @@
 """A hint for developers: a lock that was made and never acquired has locked nothing.
 
-Only a process in which DEBUG was on at its first lock has the method that finds them.
+Only a process whose settings have DEBUG has the method that finds them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.apps import apps
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -234,7 +235,7 @@ def test_the_check_names_the_function_of_an_api_view(urls: Urls) -> None:
 def hints(settings: Settings, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """Return the hints about unused locks of a developer's process."""
     settings.DEBUG = True
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}  # a new alias, whose first use is next
+    apps.get_app_config("redlock_django").ready()  # as a process with DEBUG starts
 
     def logged() -> list[str]:
         return [r.getMessage() for r in caplog.records if "never acquired" in r.getMessage()]
