@@ -177,8 +177,10 @@ class BaseBackend:
     def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
         """Take a lease that was handed on, with a new token and the fences that it has.
 
-        `handed` has the resources, the token, the fences, the limit, and as `until` the moment up
-        to which it is held for the client that takes it. Only one client can take it. Raises
+        `handed` has the resources, the token, the fences, the limit, and what the store has noted
+        as its `ends`. Its other times are seconds since it was handed on: `until`, up to which it
+        is held for the client that takes it, and `earliest_end`. They are compared with what the
+        servers know, never with the clock of this process. Only one client can take it. Raises
         TicketUsed, LockLost if its time is over, StoreUnavailable.
         """
         raise NotImplementedError

@@ -16,7 +16,7 @@ from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import unreachable
 from redlock_django.engine.steps import Pause, Protocol, Round
-from redlock_django.engine.validity import Lease, RedlockLease, valid_until
+from redlock_django.engine.validity import Lease, RedlockLease, end_of_min_hold, valid_until
 
 IN_TRANSIT = '{"handed_on":1}'
 """The holder of a lock whose taker has undone its swap, in a store that does not keep the giver."""
@@ -85,7 +85,10 @@ def resume(
         try:
             now = yield swap.round
             if swap.won and now < taken.until:
-                return replace(taken, reached=swap.tally.reached, tally=swap.tally)
+                end = end_of_min_hold(handed, swap.left_before, now)
+                return replace(
+                    taken, reached=swap.tally.reached, tally=swap.tally, earliest_end=end
+                )
         except GeneratorExit:
             raise
         except BaseException:
@@ -161,6 +164,11 @@ class _Swapping:
         """Return the round that releases what was replaced."""
         new, limit = self._swap, self._old.limit
         return self._send(Release(new.deployment, new.resources, new.value, limit=limit))
+
+    @property
+    def left_before(self) -> float:
+        """The seconds that the lock had left where its token was replaced."""
+        return max(vote.ttl or 0 for vote in self.tally.account.counted()) / 1000
 
     def left(self, lease: RedlockLease, *, bury: bool) -> Round | None:
         """Return the round that releases what is left of a lease whose token was replaced.

@@ -33,6 +33,17 @@ def valid_until(ttl: float, started: float) -> float:
     return started + ttl - drift(ttl)
 
 
+def end_of_min_hold(handed: Lease, left: float, now: float) -> float:
+    """Return when the minimum hold of a lease ends that a client takes `now`; 0.0 if it has none.
+
+    The servers had it for `left` seconds more: by that and the time that it was handed on for, the
+    taker knows when that was, whatever its own clock shows.
+    """
+    if not handed.earliest_end:
+        return 0.0
+    return now + handed.earliest_end - max(0.0, handed.until - left)
+
+
 def fingerprint_of(token: bytes) -> str:
     """Return the fingerprint of a token, which may be shown: 8 hex digits of its hash."""
     return sha256(token).hexdigest()[:8]
@@ -77,6 +88,8 @@ class Lease:
     """How many clients may hold the name at once, each one slot of it."""
     givers: tuple[str, ...] = field(default=(), kw_only=True)
     """The fingerprints of the leases that were handed on before this one, the first one first."""
+    ends: float = field(default=0.0, kw_only=True)
+    """The end of a lease that was handed on, by the servers' clock; 0.0 if they share none."""
 
     @property
     def slot(self) -> int:

@@ -76,7 +76,7 @@ class HeldLease:
         parameters: LockParameters,
         in_block: bool,
     ) -> None:
-        if parameters.min_hold:
+        if parameters.min_hold and not lease.earliest_end:
             lease = replace(lease, earliest_end=lease.started + parameters.min_hold)
         renew = in_block if parameters.renew is None else parameters.renew
         self.backend = service.backend

@@ -182,7 +182,7 @@ class LockParameters:
         self.is_leader = True
 
     def keep_for(self, min_hold: float) -> None:
-        """Keep what is left of the minimum hold of a giver, for which the TTL must suffice."""
+        """Keep the minimum hold of a giver, of which so much was left, and the TTL must suffice."""
         self.min_hold, self._resolved_for = min_hold, None
 
     def set_wait(self, seconds: float) -> None:

@@ -44,7 +44,7 @@ class ResumedLock(Lock):
             holder=holder,
             limit=lease.limit,
         )
-        self._parameters.keep_for(ticket.min_hold)
+        self._parameters.keep_for(lease.earliest_end)
         self._source = _Resumption(ticket)
 
 

@@ -21,18 +21,16 @@ from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import BadTicket
 from redlock_django.locking.names import TICKET
 from redlock_django.locking.services import LockService, locks
-from redlock_django.wire.clock import wall_ns
 
 _SALT = "redlock_django.ticket"
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The contents of a ticket: the alias, the lease to take, the rest of its minimum hold."""
+    """The contents of a ticket: the alias, and the lease to take (see `BaseBackend.resume`)."""
 
     using: str
     lease: Lease
-    min_hold: float
 
 
 class Passage:
@@ -44,8 +42,7 @@ class Passage:
 
     def ticket(self, service: LockService, handed: Lease) -> str:
         """Return the ticket of a lease that was handed on with this token."""
-        backend, now = service.backend, _now()
-        left = handed.until - backend.clock()
+        backend = service.backend
         about = {
             "using": backend.alias,
             "store": _hash(backend.settings.identity),
@@ -54,8 +51,9 @@ class Passage:
             "fences": handed.fences,
             "limit": handed.limit,
             "givers": handed.givers,
-            "until": round(now + left, 3),
-            "min_hold": round(now + kept, 3) if (kept := handed.held_for(backend.clock)) else 0.0,
+            "left": round(handed.until - backend.clock(), 3),
+            "min_hold": round(handed.held_for(backend.clock), 3),
+            "ends": handed.ends,
         }
         return TICKET + _signer(settings.SECRET_KEY).sign_object(about)
 
@@ -100,12 +98,12 @@ def _checked(about: dict[str, Any], token: str) -> Ticket | BadTicket:
             "here than in the process that handed the lock on. Give both the same",
             resource=names,
         )
-    now = _now()
     lease = Lease(
-        tuple(about["resources"]), token, "", 0.0, 0.0, backend.clock() + about["until"] - now,
-        tuple(about["fences"]), limit=about["limit"], givers=tuple(about["givers"]),
+        tuple(about["resources"]), token, "", 0.0, 0.0, about["left"], tuple(about["fences"]),
+        earliest_end=about["min_hold"], limit=about["limit"], givers=tuple(about["givers"]),
+        ends=about["ends"],
     )  # fmt: skip
-    return Ticket(using, lease, max(0.0, about["min_hold"] - now))
+    return Ticket(using, lease)
 
 
 def _keys() -> list[Any]:
@@ -124,7 +122,3 @@ def _token(number: str, key: str) -> str:
 def _hash(identity: str) -> str:
     # The name of a server is nobody's business who reads a queue.
     return sha256(identity.encode()).hexdigest()[:16]
-
-
-def _now() -> float:
-    return wall_ns() / 1e9

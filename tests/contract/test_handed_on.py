@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from redlock_django import lock, resume_lock
 from redlock_django.engine.errors import LockLost, ResourceLocked, TicketUsed
 from redlock_django.engine.validity import LeaseState
+from redlock_django.locking import tickets
+from redlock_django.wire.clock import wall_ns
 from tests.contract.stores import HOLDER, Started, Store, SyncCaller
 from tests.waiting import until
 
@@ -30,8 +33,12 @@ def _hands_on(store: Store) -> None:
 def give(caller: SyncCaller, lease: Lease, ttl: float = 30) -> Lease:
     """Hand a lease on; return what a ticket has of it."""
     handed = caller.hand_on(lease, secrets.token_hex(16), ttl, IN_TRANSIT)
+    now = caller.backend.clock()
     assert handed.until - lease.started <= 2 * ttl
-    return replace(handed, holder="", ttl=0.0, started=0.0, home=None)
+    return replace(
+        handed, holder="", ttl=0.0, started=0.0, until=handed.until - now, home=None,
+        earliest_end=handed.held_for(caller.backend.clock),
+    )  # fmt: skip
 
 
 def test_the_taker_holds_with_the_fence_of_the_giver(caller: SyncCaller) -> None:
@@ -74,13 +81,42 @@ def test_the_second_taker_finds_that_the_ticket_was_used(caller: SyncCaller) -> 
 def test_a_ticket_is_too_late_when_its_time_is_over(store: Store, caller: SyncCaller) -> None:
     handed = give(caller, caller.acquire(NAME, ttl=TTL), TTL)
     store.pass_time(TTL + 1)
-    late = replace(handed, until=caller.backend.clock() - 1)
+    late = replace(handed, ends=handed.ends - TTL - 1)  # the clocks of the servers do not move
     with pytest.raises(LockLost, match=f"{NAME}: this ticket is too late"):
         caller.resume(late)
     other = caller.acquire(NAME, wait=30)
     with pytest.raises(LockLost):
         caller.resume(late)
     assert caller.release(other) is True
+
+
+def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> None:
+    caller.hand_on(caller.acquire(NAME, ttl=20), secrets.token_hex(16), 1, IN_TRANSIT)
+    store.pass_time(15)
+    with pytest.raises(ResourceLocked):
+        caller.acquire(NAME)
+
+
+@pytest.mark.parametrize("off", [-70, 3, 70])
+def test_the_wall_clock_of_a_taker_does_not_matter(
+    store: Store, monkeypatch: pytest.MonkeyPatch, off: int
+) -> None:
+    ticket = lock(NAME, ttl=30, min_hold=8).acquire().transfer(ttl=20)
+    late = lock("late").acquire().transfer(ttl=11)
+    monkeypatch.setattr(tickets, "wall_ns", lambda: wall_ns() + off * 10**9, raising=False)
+    store.pass_time(4)
+    lock("other").acquire().release()  # from which a client of ZooKeeper learns the time
+    resume_lock(ticket, ttl=2).acquire().release()
+    with pytest.raises(ResourceLocked):
+        lock(NAME).acquire()
+    store.pass_time(5)
+    other = lock(NAME, wait=20).acquire()
+    with pytest.raises(TicketUsed):
+        resume_lock(ticket).acquire()
+    assert other.release()
+    store.pass_time(4)
+    with pytest.raises(LockLost):
+        resume_lock(late).acquire()
 
 
 def test_the_lock_of_a_taker_that_dies_ends_with_its_own_ttl(

@@ -359,6 +359,15 @@ def test_a_taker_whose_answers_come_after_its_ttl_holds_nothing() -> None:
     assert masters.tokens() == [""] * 3, "it has ended with the TTL of the taker"
 
 
+def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    ticket = replace(handed, started=0.0, until=handed.until - masters.now, earliest_end=5.0)
+    masters.now += 2.0
+    taken = masters.run(hand_on.resume(client(masters), ticket, 10.0, "{}", now=masters.now))
+    assert 3.0 <= taken.earliest_end - masters.now < 3.4
+
+
 def test_an_interrupt_of_a_taker_restores_the_ticket() -> None:
     masters = Masters(3)
     handed = given(masters)

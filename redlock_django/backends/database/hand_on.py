@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
 from redlock_django.backends.database.jobs import Job
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
-from redlock_django.engine.validity import Lease, valid_until
+from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -30,9 +31,11 @@ class DatabaseSwap:
         self._started = access.clock()
         self._new = DatabaseLease(
             old.resources, token, holder, ttl, self._started, valid_until(ttl, self._started),
-            old.fences, home=access.connections, limit=old.limit, earliest_end=old.earliest_end,
-            givers=old.givers,
+            old.fences, home=access.connections, limit=old.limit,
+            earliest_end=0.0 if takes else old.earliest_end, givers=old.givers,
         )  # fmt: skip
+        # When the lock ends that was handed on, and what a lock that is taken had left.
+        self._ends, self._left_before = 0.0, math.inf
         self.job: Job[int] = Job(self._swap)
 
     def _swap(self, cursor: CursorWrapper) -> int:
@@ -40,7 +43,12 @@ class DatabaseSwap:
         old, new = hash_of(self._old.token), self._new.token_hash
         resources, ttl = self._old.resources, self._new.ttl
         holder = self._new.holder
+        # An earlier run may have replaced it: then its own answer stays.
+        if self._takes and (found := sql.ends(cursor, resources, old)):
+            _, self._left_before = found
         swapped = sql.swap(cursor, resources, old, new, holder, ttl, exactly=self._takes)
+        if not self._takes and (found := sql.ends(cursor, resources, new)):
+            self._ends, _ = found
         if swapped < len(resources):
             sql.release(cursor, resources, new)  # the others have ended
         return swapped
@@ -50,7 +58,7 @@ class DatabaseSwap:
         old = self._old
         if self.job.result() < len(old.resources) or self._access.clock() >= old.until:
             raise lost_before(old)
-        return replace(self._new, until=max(old.until, self._new.until))
+        return replace(self._new, until=max(old.until, self._new.until), ends=self._ends)
 
     def taken(self) -> DatabaseLease | None:
         """Return the lease that was taken, None if it was not there.
@@ -59,16 +67,15 @@ class DatabaseSwap:
         """
         if self.job.result() < len(self._old.resources):
             return None
-        if self._access.clock() >= self._new.until:
+        now = self._access.clock()
+        if now >= self._new.until:
             raise self._access.connections.too_slow()
-        return self._new
+        return replace(self._new, earliest_end=end_of_min_hold(self._old, self._left_before, now))
 
     def is_used(self, cursor: CursorWrapper) -> bool:
-        """Return whether the old token seems to have been replaced before."""
+        """Return whether the old token was replaced before."""
         old = self._old
-        if self._access.clock() < old.until:
-            return True  # it has not ended
-        return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences)
+        return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences, old.ends)
 
     def undo(self) -> None:
         """Restore the old token, also if the job is still running."""
@@ -79,5 +86,6 @@ class DatabaseSwap:
         old, new = self._old, self._new
         about, left = old.holder or IN_TRANSIT, 0.0
         if self._takes:
-            left = max(0.0, old.until - self._access.clock())
+            passed = self._access.clock() - self._started
+            left = max(0.0, min(old.until, self._left_before) - passed)
         sql.swap(cursor, old.resources, new.token_hash, hash_of(old.token), about, left)

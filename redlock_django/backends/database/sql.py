@@ -241,15 +241,35 @@ def swap(
     return int(cursor.rowcount)
 
 
+def ends(cursor: CursorWrapper, resources: Sequence[str], token: str) -> tuple[float, float] | None:
+    """Return when the locks of this token end, and in how many seconds; None if it has none."""
+    statement = """
+SELECT MIN(expires_at), MIN(expires_at) - {now} FROM {locks}
+WHERE resource IN ({resources}) AND token_hash = %s"""
+    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), [*resources, token])
+    ((moment, left),) = cursor.fetchall()
+    return None if moment is None else (int(moment) / SECOND, int(left) / SECOND)
+
+
 def is_used(
-    cursor: CursorWrapper, resources: Sequence[str], token: str, fences: Sequence[int]
+    cursor: CursorWrapper,
+    resources: Sequence[str],
+    token: str,
+    fences: Sequence[int],
+    ends: float,
 ) -> bool:
-    """Return whether this token was replaced while no other client has had the lock since."""
-    statement = "SELECT resource, token_hash, fence FROM {locks} WHERE resource IN ({resources})"
+    """Return whether this token was replaced, where it is not valid any more.
+
+    If another client has had the lock since, it was replaced if its time, up to the moment `ends`,
+    is not over.
+    """
+    statement = """
+SELECT resource, token_hash, fence, {now} FROM {locks} WHERE resource IN ({resources})"""
     cursor.execute(dialect_of(cursor).sql(statement, len(resources)), list(resources))
-    own = dict(zip(resources, fences, strict=True))
-    rows = [(text(name), text(stored), int(fence)) for name, stored, fence in cursor.fetchall()]
-    return any(stored != token and fence == own[name] for name, stored, fence in rows)
+    own, rows = dict(zip(resources, fences, strict=True)), cursor.fetchall()
+    return token not in {text(stored) for _, stored, *_ in rows} and any(
+        int(fence) == own[text(name)] or int(now) < ends * SECOND for name, _, fence, now in rows
+    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from redlock_django.backends.zookeeper.paths import Tree, data_of, path_in_place
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before, refused_ticket
-from redlock_django.engine.validity import Lease, valid_until
+from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until
 
 
 class ZooKeeperSwap:
@@ -43,10 +43,11 @@ class ZooKeeperSwap:
         self._started = started = clock()
         self._new = ZooKeeperLease(
             lease.resources, token, holder, ttl, started, valid_until(ttl, started), lease.fences,
-            home=session, limit=lease.limit, earliest_end=lease.earliest_end, givers=lease.givers,
+            home=session, limit=lease.limit, givers=lease.givers,
             nodes=(), generation=self._requests.generation,
         )  # fmt: skip
         self._giver: ZooKeeperLease | None = None
+        self._is_over = False  # a node of the ticket is there, and its time is over
         self._old_nodes: Sequence[str] = ()
         self._old_data: Sequence[bytes] = ()
 
@@ -57,6 +58,8 @@ class ZooKeeperSwap:
         self._giver = old
         if self._started >= old.until or old.generation != self._session.generation:
             raise lost_before(old)
+        new.earliest_end = old.earliest_end
+        new.ttl = max(new.ttl, old.until - self._started)  # a hand-on never shortens a lock
         new.nodes = tuple(path_in_place(node, new.token, is_min_hold=True) for node in old.nodes)
         self._old_nodes = old.nodes
         self._old_data = [data_of(old.ttl, old.value)] * len(old.nodes)
@@ -64,6 +67,7 @@ class ZooKeeperSwap:
         if not (yield from self._replace(ephemeral=False)) or self._clock() >= old.until:
             raise lost_before(old)
         new.until = max(old.until, new.until)
+        new.ends = self._session.servers_time() + new.ttl
         return new
 
     def resume(self, tree: Tree, forgotten: float) -> ZooKeeperProtocol[ZooKeeperLease]:
@@ -81,11 +85,13 @@ class ZooKeeperSwap:
             new.nodes = tuple(path_in_place(path, new.token) for path in self._old_nodes)
             session.hold(new.token, self._started + new.ttl, new.nodes)
             if (yield from self._replace(ephemeral=True)):
-                if self._clock() >= new.until:
+                now = self._clock()
+                if now >= new.until:
                     raise session.unavailable("the answers came too late")
+                new.earliest_end = end_of_min_hold(old, max(left for _, left, _ in found), now)
                 return new
         # Before its time is over, a lock that is not there was taken.
-        raise refused_ticket(old, is_used=self._clock() < old.until)
+        raise refused_ticket(old, is_used=not self._is_over and session.servers_time() < old.ends)
 
     def undo(self) -> None:
         """Restore the old nodes, if they were replaced."""
@@ -131,6 +137,7 @@ class ZooKeeperSwap:
             if not isinstance(node, NoNodeError):
                 self._session.use(path.rpartition("/")[0])
                 left = seconds_left(node, self._session.servers_time())
+                self._is_over = self._is_over or left <= 0
                 if left > 0:
                     found.append((path, left, f"{self._old.token} {IN_TRANSIT}"))
         return found

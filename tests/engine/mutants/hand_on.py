@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from redlock_django.backends.memory import scripts
-from redlock_django.engine import hand_on
+from redlock_django.engine import hand_on, validity
 from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.protocol.commands import Release, Swap
 from tests.engine import test_swaps
@@ -148,6 +148,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_swaps.test_a_waiter_that_hands_its_slot_on_passes_its_turn_on,
     ),
     # The taker.
+    Mutant(
+        "a minimum hold begins again", "hand-on: the rest of a minimum hold goes with the lock",
+        validity.end_of_min_hold, instead("max(0.0, handed.until - left)", "0.0"),
+        test_swaps.test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show,
+    ),
     Mutant(
         "a minority takes the lock", "hand-on: a majority must have the taker's token",
         hand_on.resume, always("swap.won and ..."),
