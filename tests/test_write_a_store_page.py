@@ -19,6 +19,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
+from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -90,7 +91,7 @@ def test_all_resources_are_taken_or_none(store: Any) -> None:
 
 
 def test_a_lost_lock_is_reported(store: Any) -> None:
-    with lock("order:1") as held:
+    with ends_lost(), lock("order:1") as held:
         assert store.free("order:1", held.fingerprint).outcome.value == "released"
         with pytest.raises(LockLost):
             held.extend()
@@ -100,7 +101,7 @@ def test_a_lost_lock_is_reported(store: Any) -> None:
 def test_the_commands_show_and_release_its_locks(
     store: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with lock("order:1") as held:
+    with ends_lost(), lock("order:1") as held:
         call_command("list_locks")
         assert held.fingerprint in capsys.readouterr().out
         call_command("release_lock", "order:1", "--noinput", "--holder", held.fingerprint)

@@ -152,6 +152,14 @@ class HeldLease:
             why = "it is unknown whether the lock is held: the servers do not answer"
         raise LockLost(f"{names}: {why}", resource=names)
 
+    def refuse_lost(self, resources: Iterable[str]) -> None:
+        """Raise LockLost if the lease was lost before the block ended that has just released it."""
+        self.seconds_left()  # of a lock that a transaction keeps: reports the loss if it expired
+        if self.loss_reason and not self.inherited:
+            names = ", ".join(resources)
+            why = f"the lock was lost before its block ended: {self.loss_reason}"
+            raise LockLost(f"{names}: {why}", resource=names)
+
     @property
     def is_uncertain(self) -> bool:
         """True while it is unknown whether the servers still hold the lease."""

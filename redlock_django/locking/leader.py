@@ -154,8 +154,8 @@ class Leadership:
             except StoreUnavailable as error:
                 time.sleep(self._pause(error))
 
-    def __exit__(self, *exception: object) -> None:
-        self._lock.__exit__(*exception)
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._lock.__exit__(kind, *exception)
 
     async def __aenter__(self) -> Term:
         if may_be_open():

@@ -49,6 +49,8 @@ class Lock:
     _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
     is_of_call = False
     """True if a decorator holds it around a call, which may hand its lock on."""
+    keeps_response = False
+    """True for a lock of a view, whose finished response stays although the lock was lost."""
     is_repeated = False
     """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
     kept_by: KeptLocks | None = None
@@ -428,8 +430,11 @@ class Lock:
     def __enter__(self) -> Self:
         return self._acquire(in_block=True)
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        held_lease = self._held_lease
         self.release()
+        if kind is None and held_lease is not None and not self.keeps_response:
+            held_lease.refuse_lost(self.resources)
 
     def enter_in(self, stack: ExitStack) -> Self:
         """Acquire the lock as a `with` block does; `stack` releases it."""
@@ -445,12 +450,15 @@ class Lock:
         return self._aacquire(in_block=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        held_lease = self._held_lease
         is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-        if is_cancelled and self._held_lease is not None:
+        if is_cancelled and held_lease is not None:
             # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
             await call_after_threads(self.arelease)
         else:
             await self.arelease()
+        if kind is None and held_lease is not None and not self.keeps_response:
+            held_lease.refuse_lost(self.resources)
 
 
 @parameters_of(Lock)

@@ -117,7 +117,7 @@ class LockOptions:
             holder={"path": request.path},
             limit=self.limit,
         )
-        lock.is_of_call = True
+        lock.is_of_call = lock.keeps_response = True
         return lock
 
     def check(self) -> None:

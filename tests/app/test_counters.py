@@ -31,6 +31,7 @@ from redlock_django.locking.counters import (
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import force_release
+from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -169,7 +170,7 @@ def test_waits_and_their_seconds_are_counted(
 def test_a_lost_lock_and_its_late_release_are_counted(
     advance_clock: Callable[[float], None],
 ) -> None:
-    with lock(R, ttl=5) as held:
+    with ends_lost(), lock(R, ttl=5) as held:
         advance_clock(6)
         with pytest.raises(LockLost):
             held.ensure_held()

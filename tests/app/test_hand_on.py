@@ -42,6 +42,7 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.protocol.commands import Heal
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.operate.inspection import who_holds
+from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -203,7 +204,7 @@ def test_the_giver_gets_the_lock_back_if_too_few_masters_answer() -> None:
 
 
 def test_a_lost_lock_is_not_handed_on() -> None:
-    with lock(NAME) as held:
+    with ends_lost(), lock(NAME) as held:
         MemoryBackend.advance(11)
         with pytest.raises(LockLost):
             held.transfer()

@@ -30,6 +30,7 @@ from redlock_django.locking.leader import current_terms
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.testing import lose_lock
 from tests.app.conftest import stop_clocks
+from tests.losses import ends_lost
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def test_a_term_outlasts_max_hold(settings: Settings) -> None:
 
 def test_a_lost_term_is_reported_and_the_next_one_can_begin() -> None:
     campaign = leader("scheduler")
-    with campaign as term:
+    with ends_lost(), campaign as term:
         lose_lock("scheduler")
         assert not term.leads
         with pytest.raises(LockLost, match="scheduler"):

@@ -20,6 +20,7 @@ from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
 from tests.app.test_lock import in_thread
+from tests.losses import ends_lost
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 R = "order:7"
@@ -79,7 +80,7 @@ def lose(request: pytest.FixtureRequest, lose_locks: Lose) -> Lose:
 def test_a_lock_inside_a_lost_lock_is_refused_in_sync_code(
     lose: Lose, nest: Nest, atomic: bool
 ) -> None:
-    with lock(R), transaction.atomic() if atomic else nullcontext():
+    with ends_lost(), lock(R), transaction.atomic() if atomic else nullcontext():
         lose()
         for _ in range(2):
             with pytest.raises(LockLost, match=f"^{R}: the lock was lost: its lease") as caught:
@@ -93,14 +94,15 @@ def test_a_lock_inside_a_lost_lock_is_refused_in_sync_code(
 async def test_a_lock_inside_a_lost_lock_is_refused_in_async_code(
     lose: Lose, nest: Callable[[], Any]
 ) -> None:
-    async with lock(R):
-        lose()
-        with pytest.raises(LockLost, match=R):
-            await nest()
+    with ends_lost():
+        async with lock(R):
+            lose()
+            with pytest.raises(LockLost, match=R):
+                await nest()
 
 
 def test_after_the_release_of_the_outer_lock(lose_locks: Lose) -> None:
-    with lock(R):
+    with ends_lost(), lock(R):
         lose_locks()
     by_lock()
     assert Order.objects.count() == 1

@@ -30,6 +30,7 @@ from redlock_django.locking.renewal import RenewalService, Schedule, renewal_ser
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
+from tests.losses import ends_lost
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
 
 
 def test_a_block_does_not_renew_if_renew_is_off(world: World) -> None:
-    with lock(R, renew=False):
+    with ends_lost(), lock(R, renew=False):
         world.idle()
         world.advance(6)
         world.idle()
@@ -259,7 +260,7 @@ def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
 def test_a_longer_outage_is_noticed_by_the_local_clock(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with lock(R) as held:
+    with ends_lost(), lock(R) as held:
         world.backend.down = DOWN
         world.advance(8.9)
         world.idle()
@@ -331,7 +332,7 @@ def test_a_minority_that_is_down_does_not_matter(world: World) -> None:
 
 
 def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World) -> None:
-    with lock(R) as held:
+    with ends_lost(), lock(R) as held:
         for master in world.backend.masters[:3]:
             del master.keyspace.strings[world.backend.deployment.lock(R)]
         world.advance(3)
@@ -568,7 +569,7 @@ def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(
 
 def test_max_hold_ends_the_renewal(make: Callable[..., World]) -> None:
     world = make(MAX_HOLD=20)
-    with lock(R) as held:
+    with ends_lost(), lock(R) as held:
         world.idle()
         for _ in range(19):
             world.advance(1)
@@ -786,20 +787,21 @@ async def test_a_lock_of_a_loop_is_renewed_by_its_timer(world: World) -> None:
 
 async def test_an_outage_on_the_loop(world: World) -> None:
     follow(world)
-    async with lock(R) as held:
-        world.backend.down = DOWN
-        for number in range(1, 4):
-            world.advance(2.5 if number > 1 else 3.1)
-            await turn(lambda number=number: len(world.extensions) >= number)  # type: ignore[misc]
-        held.ensure_held()
-        world.backend.down = UP
-        world.advance(0.6)
-        await turn(lambda: held.remaining() > 8.8)
-        world.backend.down = DOWN
-        world.advance(10)
-        await turn(lambda: world.lost == ["its lease expired"])  # without a call to the lock
-        with pytest.raises(LockLost):
+    with ends_lost():
+        async with lock(R) as held:
+            world.backend.down = DOWN
+            for number in range(1, 4):
+                world.advance(2.5 if number > 1 else 3.1)
+                await turn(lambda number=number: len(world.extensions) >= number)  # type: ignore[misc]
             held.ensure_held()
+            world.backend.down = UP
+            world.advance(0.6)
+            await turn(lambda: held.remaining() > 8.8)
+            world.backend.down = DOWN
+            world.advance(10)
+            await turn(lambda: world.lost == ["its lease expired"])  # without a call to the lock
+            with pytest.raises(LockLost):
+                held.ensure_held()
 
 
 async def test_all_locks_of_a_loop_share_one_timer(world: World) -> None:

@@ -21,6 +21,7 @@ from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks
+from tests.losses import ends_lost
 
 STORES: dict[str, dict[str, Any]] = {
     "memory": {},
@@ -47,7 +48,7 @@ def free(*names: str) -> None:
 
 
 def test_only_verify_notices_a_forced_release_at_once() -> None:
-    with lock(*NAMES) as held:
+    with ends_lost(), lock(*NAMES) as held:
         held.verify()
         free(NAMES[0])
         held.ensure_held()
@@ -58,13 +59,14 @@ def test_only_verify_notices_a_forced_release_at_once() -> None:
 
 
 async def test_averify_asks_the_store_in_a_task() -> None:
-    async with lock(*NAMES) as held:
-        await held.averify()
-        with pytest.raises(SynchronousOnlyOperation, match="averify"):
-            held.verify()
-        free(*NAMES)
-        with pytest.raises(LockLost):
+    with ends_lost():
+        async with lock(*NAMES) as held:
             await held.averify()
+            with pytest.raises(SynchronousOnlyOperation, match="averify"):
+                held.verify()
+            free(*NAMES)
+            with pytest.raises(LockLost):
+                await held.averify()
 
 
 async def test_a_lock_that_is_released_while_it_is_verified_is_not_held(
@@ -85,7 +87,7 @@ async def test_a_lock_that_is_released_while_it_is_verified_is_not_held(
 
 
 def test_a_lock_that_another_client_has_acquired_since_is_lost() -> None:
-    with lock("r1") as held:
+    with ends_lost(), lock("r1") as held:
         free("r1")
         with held_elsewhere("r1"), pytest.raises(LockLost):
             held.verify()
@@ -93,7 +95,7 @@ def test_a_lock_that_another_client_has_acquired_since_is_lost() -> None:
 
 def test_verify_neither_prolongs_nor_shortens_the_lock(no_renewals: None) -> None:
     stop_clocks()
-    with lock("r1", ttl=10, renew=False) as held:
+    with ends_lost(), lock("r1", ttl=10, renew=False) as held:
         MemoryBackend.advance(5.0)
         before = held.remaining()
         held.verify()

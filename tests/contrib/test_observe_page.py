@@ -22,6 +22,7 @@ from redlock_django.locking import events
 from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
+from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from django.core.mail import EmailMessage
@@ -60,7 +61,7 @@ def run(heading: str) -> dict[str, Any]:
 
 def test_the_signals_of_the_page_are_received(capsys: pytest.CaptureFixture[str]) -> None:
     names = run("Signals")
-    with lock("order:1", holder={"path": "/pay/"}):
+    with ends_lost(), lock("order:1", holder={"path": "/pay/"}):
         lose_lock("order:1")
     assert re.match(r"lost \('order:1',\) of /pay/ after \d+\.", capsys.readouterr().out)
     assert names
@@ -90,7 +91,7 @@ def test_the_log_of_the_page_has_facts(
 ) -> None:
     settings.ADMINS = ["ops@example.org"] if django.VERSION >= (6,) else [("", "ops@example.org")]
     dictConfig(run("The log")["LOGGING"])
-    with lock("order:1") as held:
+    with ends_lost(), lock("order:1") as held:
         fingerprint = held.fingerprint
         lose_lock("order:1")
     logging.getLogger("redlock_django").error("no facts")

@@ -18,6 +18,7 @@ from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking import events
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere, lose_lock, memory_masters
+from tests.losses import ends_lost
 from tests.waiting import hold_until_wanted
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def test_no_quorum_is_an_error(traced: Traced, masters: MemoryBackend) -> None:
 
 
 def test_a_lost_lock_ends_its_hold_once(traced: Traced) -> None:
-    with traced.tracer.start_as_current_span("request"), lock("order:1"):
+    with traced.tracer.start_as_current_span("request"), ends_lost(), lock("order:1"):
         lose_lock("order:1")
     hold = traced.named("redlock hold")
     assert about(hold)["outcome"] == "lost"

@@ -507,3 +507,16 @@ async def test_completing_by_hand_without_a_record_is_an_error(
         assert (await post(client, str(key))).status_code == 200
     assert ["atomic" in str(error) for error in errors] == [True, False]
     assert "async views" in str(errors[1])
+
+
+async def test_a_finished_response_stays_if_the_lock_of_its_key_was_lost(
+    site: Site, client: AsyncClient
+) -> None:
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = await amake_order(request)
+        masters_forget()
+        return response
+
+    site.serve(idempotent(view))
+    assert [(await post(client)).status_code, (await post(client)).status_code] == [201, 201]
+    assert await Order.objects.acount() == 1

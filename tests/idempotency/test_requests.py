@@ -35,7 +35,7 @@ from redlock_django.idempotency.flow.current import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
 from testproject.shop.models import Order
-from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+from tests.idempotency.conftest import KEY, Site, make_order, masters_forget, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -537,4 +537,14 @@ def test_a_body_may_be_redacted(site: Site) -> None:
     assert [site.post().json() for _ in range(2)] == [{"card": "4111"}, {"card": "****"}]
     site.serve(idempotent(redact=lambda request, body: "text")(card))
     assert site.post("other").status_code == 500
+    assert orders() == 1
+
+
+def test_a_finished_response_stays_if_the_lock_of_its_key_was_lost(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        transaction.on_commit(masters_forget)
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code, site.post().status_code] == [201, 201]
     assert orders() == 1

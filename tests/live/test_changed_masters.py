@@ -13,6 +13,7 @@ from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.operate.health import QuorumHealth, master_status
 from redlock_django.wire.clock import clock
 from tests.live.traffic import Traffic
+from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -223,7 +224,7 @@ def test_a_reconfiguration_costs_one_pause(
     old, new = (site(*(masters[index] for index in one)) for one in (before, after))
     with override_settings(REDLOCK={"default": old["default"], "next": new["default"]}):
         assert run("redlock_init").status == 0
-        with lock("order:1") as held:
+        with ends_lost(), lock("order:1") as held:
             assert run("redlock_init", "--using", "next").status == 2
             began = clock()
             ran = run("redlock_init", "--using", "next", "--reconfigure")

@@ -58,6 +58,7 @@ from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.links import waiter
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
+from tests.losses import ends_lost
 from tests.timeouts import generous_timeouts
 from tests.waiting import stalls, until
 
@@ -591,7 +592,7 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
 
     lock_lost.connect(receive)
     try:
-        with stalls() as late, lock(R, ttl=0.6, wait=60) as held:
+        with stalls() as late, ends_lost(), lock(R, ttl=0.6, wait=60) as held:
             began = time.monotonic()
             for master in masters:
                 master.kill()

@@ -23,6 +23,7 @@ from redlock_django.locking.services import locks
 from redlock_django.testing.masters import find_server, local_masters, reserve_ports
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.servers.trust_declaration import declare, read_state
+from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.waiting import until
 
@@ -245,7 +246,8 @@ def test_async_locks_permits_and_a_waiter_outlive_a_failover_on_live_links(
             await asyncio.sleep(0.1)
 
     async def bounded() -> None:
-        await asyncio.wait_for(hold(), 300)
+        with ends_lost():
+            await asyncio.wait_for(hold(), 300)
         await locks.aclose()
 
     asyncio.run(bounded())

@@ -22,6 +22,7 @@ from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from redlock_django.wire.servers.acl import GRANTING, LOCKS, LOOKING, WAITING, least_acl
 from tests.live.left_over import locked, nothing_left
+from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.operate.planted import on
 from tests.timeouts import generous_timeouts
@@ -141,7 +142,7 @@ async def test_lock_life_cycle_in_a_loop(site: list[LocalMaster]) -> None:
 
 def test_operator_commands_with_their_permissions(site: list[LocalMaster]) -> None:
     operator = ("--using", "operator", "--format=json")
-    with lock("order:1") as held:
+    with ends_lost(), lock("order:1") as held:
         until(lambda: on(site, "order:1") == 3, what="on all masters")
         for how in ([], ["--search", "order"], ["--scan"], ["--reverse"]):
             assert run("list_locks", *operator, *how).json["total"] == 1

@@ -13,6 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django import lock
 from redlock_django.operate.inspection import who_holds
+from tests.losses import ends_lost
 from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_a_lock_acquired_after_the_query_is_kept(
 
 
 def test_without_a_terminal_the_lock_must_be_named(site: Site) -> None:
-    with lock(R) as held:
+    with ends_lost(), lock(R) as held:
         for arguments in ([], ["--noinput"], ["--holder", held.fingerprint], ["--force"]):
             ran = run("release_lock", R, *arguments)
             assert (ran.status, ran.out) == (2, "")
@@ -183,7 +184,7 @@ def test_a_key_that_is_not_held_lists_similar_keys(site: Site) -> None:
 
 
 def test_highest_status_of_several_keys(site: Site) -> None:
-    with lock(R):
+    with ends_lost(), lock(R):
         ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
         assert ran.status == 1
         assert [r["outcome"] for r in ran.json["results"]] == ["released", "not held"]
@@ -225,7 +226,7 @@ def test_the_operator_is_logged(
     site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "web1")
-    with lock(R) as held, caplog.at_level(logging.WARNING):
+    with ends_lost(), lock(R) as held, caplog.at_level(logging.WARNING):
         fingerprint = held.fingerprint
         ran = run("release_lock", R, "--noinput", "--force", "--by", "alice\nroot", "--format=json")
     by = ran.json["by"]
@@ -273,7 +274,7 @@ def test_the_command_works_without_a_database(
         raise DatabaseError("no such file")
 
     monkeypatch.setattr(BaseDatabaseWrapper, "cursor", fail)
-    with lock(R):
+    with ends_lost(), lock(R):
         assert run("release_lock", R, "--noinput", "--force").status == 0
         assert not is_held()
     assert "by force" in caplog.text

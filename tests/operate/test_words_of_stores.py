@@ -13,6 +13,7 @@ from redlock_django.checks.masters import check_masters
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests.contract.stores import ZOOKEEPER
+from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.operate.conftest import LIST
 from tests.operate.sites import Site
@@ -84,7 +85,7 @@ def test_a_store_that_answers(site: Site, viewer: Client) -> None:
 @pytest.mark.django_db
 def test_why_a_lock_was_lost(database_access: None, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}}
-    with lock("order:1") as held:
+    with ends_lost(), lock("order:1") as held:
         run("release_lock", "order:1", "--force", "--noinput")
         with pytest.raises(Exception, match="the store lost it"):
             held.verify()

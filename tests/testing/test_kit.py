@@ -30,6 +30,7 @@ from redlock_django.testing import (
     lose_lock,
     memory_masters,
 )
+from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from redlock_django.testing import LocalMaster
@@ -185,7 +186,7 @@ class TestHolders:
             told.append(reason)
 
         lock_lost.connect(receive)
-        with lock(R, "order:2") as held:
+        with ends_lost(), lock(R, "order:2") as held:
             lose_lock(R)
             assert not held.locked
             with pytest.raises(LockLost, match=r"lose_lock\(\) was called"):
@@ -196,10 +197,11 @@ class TestHolders:
         assert told == ["lose_lock() was called"]
 
     async def test_lose_lock_in_a_loop(self) -> None:
-        async with lock(R) as held:
-            lose_lock(R)
-            with pytest.raises(LockLost):
-                held.ensure_held()
+        with ends_lost():
+            async with lock(R) as held:
+                lose_lock(R)
+                with pytest.raises(LockLost):
+                    held.ensure_held()
 
     def test_lose_lock_needs_a_holder_in_this_process(self) -> None:
         with held_elsewhere(R), pytest.raises(AssertionError, match="is not held in this process"):
@@ -323,5 +325,6 @@ async def test_real_masters_in_a_loop(redlock_masters: list[LocalMaster]) -> Non
     async with held_elsewhere(R):
         with pytest.raises(ResourceLocked):
             await lock(R).aacquire()
-    async with lock(R):
-        lose_lock(R)
+    with ends_lost():
+        async with lock(R):
+            lose_lock(R)

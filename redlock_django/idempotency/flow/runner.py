@@ -69,6 +69,7 @@ class InFlightLock(Lock):
     """
 
     _strict = True
+    keeps_response = True
 
     @has_parameters_of(LockParameters)
     def __init__(self, *args: Any, **kwargs: Any) -> None:

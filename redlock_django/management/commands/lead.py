@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -53,6 +53,7 @@ class Command(BaseCommand):
         while True:
             child = ChildProcess(options["command"], guarded=True)
             with child.forwarding_signals(), ExitStack() as stack:
+                stack.enter_context(suppress(LockLost))  # COMMAND has ended, whatever became of it
                 term = _enter(campaign, stack)
                 status, lost = _run(child, term, grace, campaign.ttl * MARGIN)
             if not lost or child.asked_to_end:

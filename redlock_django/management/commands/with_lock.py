@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -68,6 +69,7 @@ class Command(BaseCommand):
         """Acquire the lock, run the command, and exit with its status."""
         child = ChildProcess(options["command"])
         with ExitStack() as stack:
+            stack.enter_context(self._reporting_loss(options["keep_going"]))
             stack.enter_context(child.forwarding_signals())
             held = enter_lock(
                 stack,
@@ -86,6 +88,15 @@ class Command(BaseCommand):
         # After the release. SystemExit instead of CommandError, because there is no message.
         if status:
             sys.exit(status)
+
+    @contextmanager
+    def _reporting_loss(self, keep_going: bool) -> Iterator[None]:
+        """Report a loss that is noticed when the lock is released: COMMAND has ended by then."""
+        try:
+            yield
+        except LockLost as error:
+            if not keep_going:
+                raise CommandError(str(error), returncode=LOCK_LOST) from None
 
     def _run(self, child: ChildProcess, held: Lock, keep_going: bool) -> int:
         watch = _Watch(held)
