@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import hiredis
 
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
@@ -157,6 +158,7 @@ def one_link(
         driver = kind(
             partial(
                 Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                Membership(masters.deployment),
                 master_timeout=master_timeout, connect_timeout=1.0,
             )
         )  # fmt: skip
@@ -181,8 +183,9 @@ class ManualLinks(Links):
             failover=failover,
         )
         super().__init__(
-            addresses, deployment, NoDriver(), master_timeout=TIMEOUT, connect_timeout=1.0
-        )
+            addresses, deployment, Membership(deployment), NoDriver(),
+            master_timeout=TIMEOUT, connect_timeout=1.0,
+        )  # fmt: skip
         self.time = self.steps.clock = time
         self.ends = [Ends(time) for _ in range(masters)]
         for index in range(masters):

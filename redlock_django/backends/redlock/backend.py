@@ -48,7 +48,6 @@ class RedlockBackend(BaseBackend):
         super().__init__(alias, settings, notice)
         self.deployment = settings.deployment
         self.addresses = settings.addresses
-        self.membership = Membership(self.deployment)
         # Its rounds propose the wall clock in µs as fencing tokens.
         self._client = Client(
             self.deployment,
@@ -147,6 +146,7 @@ class RedisBackend(RedlockBackend):
         give_up: float | None = None,
     ) -> None:
         super().__init__(alias, settings, notice)
+        self.membership = Membership(self.deployment)
         self._give_up = give_up
         self._threads: ThreadDriver | None = None
         self._closed = False
@@ -308,12 +308,12 @@ class RedisBackend(RedlockBackend):
         return Links(
             self.addresses,
             self.deployment,
+            self.membership,
             driver,
             master_timeout=self.settings.master_timeout,
             connect_timeout=self.settings.connect_timeout,
             tolerate=self.settings.tolerate,
             notice=self.notice,
-            membership=self.membership,
             give_up=self._give_up,
         )
 

@@ -48,17 +48,17 @@ class Links:
         self,
         addresses: Sequence[Address],
         deployment: Deployment,
+        membership: Membership,
         driver: Driver,
         *,
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
         notice: Notice = ignore,
-        membership: Membership | None = None,
         give_up: float | None = None,
     ) -> None:
         self.deployment = deployment
-        self.membership = membership or Membership(deployment)
+        self.membership = membership
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         plan = Plan()
