@@ -9,7 +9,8 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import OperationalError, connection, connections, transaction
 from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from pytest_django import Settings
@@ -20,6 +21,7 @@ from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import InThread, Site, make_order, orders, record
+from tests.test_documents import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -257,6 +259,32 @@ def test_a_request_that_is_too_large_for_django(site: Site, settings: Settings) 
     answer = site.post(data={"text": "x" * 60})
     problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
     assert orders() == 0
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_body_over_the_limit_of_django_is_refused_with_a_key_only(
+    site: Site, settings: Settings, is_async: bool
+) -> None:
+    """A view that does not read it answers it without a key, as the page says."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 50
+
+    def unread(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse(status=201)
+
+    async def aunread(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse(status=201)
+
+    view = transaction.non_atomic_requests(idempotent(aunread)) if is_async else idempotent(unread)
+    site.serve(view)
+    body = {"text": "x" * 60}
+    assert site.post(None, data=body).status_code == 201
+    refused = site.post(data=body)
+    problem(refused, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
+    upload = {"file": SimpleUploadedFile("f", b"x" * 60)}
+    headers = {"Idempotency-Key": "upload"}
+    assert site.client.post("/orders/", upload, headers=headers).status_code == 201
+    page = (ROOT / "docs/how-to/idempotency.md").read_text()
+    assert "A body over `DATA_UPLOAD_MAX_MEMORY_SIZE`" in page
 
 
 def test_a_browser_is_answered_in_html(site: Site) -> None:
