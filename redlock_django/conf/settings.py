@@ -253,18 +253,23 @@ def middleware_classes() -> Iterator[tuple[int, type]]:
             yield index, middleware
 
 
+_ON_TEMPLATES = "process_template_response"
+
+
 @cache
-def changes_templates() -> bool:
-    """Return whether a middleware of the site has `process_template_response`.
+def template_middleware() -> str:
+    """Return the name of a middleware that has `process_template_response`, "" if none has.
 
     Django calls it after the view, so a response that was rendered in the view ignores it.
     """
-    return any(hasattr(found, "process_template_response") for _, found in middleware_classes())
+    classes = (found for _, found in middleware_classes())
+    names = (f"{c.__module__}.{c.__qualname__}" for c in classes if hasattr(c, _ON_TEMPLATES))
+    return next(names, "")
 
 
 def _settings_changed(*, setting: str, **_: Any) -> None:
     if setting == "MIDDLEWARE":
-        changes_templates.cache_clear()
+        template_middleware.cache_clear()
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.conf.settings")

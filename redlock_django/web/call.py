@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
-from redlock_django.conf.settings import changes_templates, check_installed
+from redlock_django.conf.settings import check_installed, template_middleware
 from redlock_django.exceptions import (
     AlreadyHeld,
     InvalidRedlock,
@@ -35,6 +35,7 @@ from redlock_django.web.transactions import (
     call_in_transactions,
     check_async,
     check_recordable,
+    check_template_middleware,
     locked_twice_error,
     marker_of_request,
     not_adjacent_error,
@@ -159,7 +160,7 @@ class Call(NamedTuple):
         """True if the response is rendered after the view, under the lock of the request."""
         # A response that is recorded has to be rendered before that.
         is_plain = self.state.has_middleware and not self.state.recording
-        return self.wrapped or (is_plain and changes_templates())
+        return self.wrapped or (is_plain and bool(template_middleware()))
 
     @property
     def defers_lock(self) -> bool:
@@ -354,8 +355,14 @@ class Call(NamedTuple):
         read_body(self.request)
 
     def _renders(self, response: Any) -> bool:
+        """Return whether to render a response now; raise InvalidRedlock if that is too early."""
         # A framework completes the responses of its own views after they have returned.
-        return callable(getattr(response, "render", None)) and not self.renders_later
+        if not callable(getattr(response, "render", None)) or self.renders_later:
+            return False
+        # A view that is called without a URL, as in tests, is called without middleware, too.
+        if self.request.resolver_match is not None and not getattr(response, "is_rendered", True):
+            check_template_middleware(self.view, recorded=self.state.recording)
+        return True
 
     def _finished(self, response: Any) -> Any:
         """Render a sync view's response while the lock is held and the transaction is open."""

@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from redlock_django.conf.settings import template_middleware
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_blocks
 from redlock_django.web.answers import judge_effects
@@ -216,6 +217,22 @@ def check_recordable(view: Callable[..., Any], response: Any) -> None:
         raise InvalidRedlock(
             f"{view_name(view)} returned {type(response).__name__}, and @idempotent records an "
             "HttpResponse. Return a JsonResponse, for example; django-ninja passes it on"
+        )
+
+
+def check_template_middleware(view: Callable[..., Any], *, recorded: bool) -> None:
+    """Raise InvalidRedlock if a middleware changes template responses before they are rendered.
+
+    A response is rendered in the transaction of its view, and `recorded` ones there in any case.
+    """
+    if name := template_middleware():
+        render = "return render(request, ...), or in a class, response.render()"
+        middleware = "Add LockMiddleware to MIDDLEWARE, under which it is rendered later; or "
+        raise InvalidRedlock(
+            f"{view_name(view)} returned a template response, which "
+            f"{name}.process_template_response would get only after it was rendered under the "
+            f"lock{' and recorded by @idempotent' if recorded else ''}. "
+            + (render.capitalize() if recorded else middleware + render)
         )
 
 
