@@ -10,8 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redlock_django.edit_locks.model_admin.mixin import EditLockMixin
-    from redlock_django.edit_locks.update_view import EditLockViewMixin
     from redlock_django.exceptions import (
         AlreadyHeld,
         BadName,
@@ -48,8 +46,6 @@ __all__ = [
     "BadName",
     "BadResource",
     "BadTicket",
-    "EditLockMixin",
-    "EditLockViewMixin",
     "IdempotencyRefused",
     "IdempotentMixin",
     "IncompleteBody",
@@ -79,8 +75,6 @@ __all__ = [
 ]
 
 _MODULES = {
-    "EditLockMixin": "edit_locks.model_admin.mixin",
-    "EditLockViewMixin": "edit_locks.update_view",
     "IdempotentMixin": "idempotency.decorators",
     "Lock": "locking.lock",
     "LockResourceMixin": "web.mixins",

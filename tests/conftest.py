@@ -88,7 +88,7 @@ _SITES = ("tests/live/test_web_increments", "tests/live/test_web_disconnects")
 _DATABASES = (
     "tests/live/transactions/",
     "tests/scenarios/",
-    "tests/edit_locks/test_edit_databases",
+    "tests/contrib/test_edit_locks_at_once",
 )
 
 

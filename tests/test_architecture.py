@@ -76,7 +76,6 @@ LAYERS = [
     idempotency.flow.claim idempotency.resolve
     idempotency.flow.attempt
     idempotency.decorators
-    edit_locks.*
     admin.* checks.* contrib.* management.* testing.*
     apps
     """.strip().splitlines()

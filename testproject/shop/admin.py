@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin
 
-from redlock_django import EditLockMixin
+from redlock_django.contrib.edit_locks import EditLockMixin
 from testproject.shop.models import Order, Payment
 
 if TYPE_CHECKING:

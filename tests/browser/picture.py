@@ -65,7 +65,7 @@ def admin_pictures(playwright: Playwright) -> None:
 
 
 def edit_pictures(playwright: Playwright) -> None:
-    """Save what two editors of one order see: a warning, and both versions after a save."""
+    """Save what two editors of one order see: who has it open, and whose save came first."""
     chromium = playwright.chromium
     size = {"width": 900, "height": 620}
     with local_masters(5) as masters, serving(masters) as site, launch(chromium) as browser:
@@ -74,9 +74,11 @@ def edit_pictures(playwright: Playwright) -> None:
         hers = visitor.open(order, user="anna", viewport=size)
         hers.wait_for_timeout(500)  # new masters are trusted soon after the first look at them
         hers.reload()
+        hers.wait_for_timeout(500)
         his = visitor.open(order, user="bob", viewport=size)
         for page in (hers, his):
             page.locator("#toggle-nav-sidebar").click()
+        his.get_by_text("has had this open").wait_for()
         his.wait_for_timeout(500)
         his.screenshot(path=WARNING_PICTURE, animations="disabled")
         his.fill("[name=total]", "2000")
@@ -84,7 +86,7 @@ def edit_pictures(playwright: Playwright) -> None:
         his.wait_for_url("**/shop/order/")
         hers.fill("[name=total]", "1500")
         hers.locator("[name=_save]").click()
-        hers.locator(".redlock-conflict").wait_for()
+        hers.locator(".errorlist.nonfield").wait_for()
         hers.screenshot(path=CONFLICT_PICTURE, animations="disabled")
 
 

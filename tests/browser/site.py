@@ -48,11 +48,11 @@ USERS = {
     ],
     "viewer": ["view_heldlock"],
     "clerk": [],
-    "anna": ["view_order", "change_order", "delete_order"],
+    "anna": ["view_order", "change_order", "delete_order", "add_payment"],
     "reader": ["view_order"],
     "bob": ["view_order", "change_order", "delete_order"],
 }
-ORDERS = 8
+ORDERS = 11
 """The orders that can be edited: A-1, A-2 and so on."""
 
 PASSWORD = "of the tests only"

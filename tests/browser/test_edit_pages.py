@@ -1,28 +1,15 @@
-"""Two editors of one order, in real browsers: who has it open, and whose version is saved."""
+"""Two editors of one order, in real browsers: who has it open, and whose save is refused."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import (
-    Visitor,
-    launch,
-    log_in,
-    overflowing,
-    serving,
-    shoot,
-    violations,
-)
-from tests.ports import free_port
+from tests.browser.conftest import Visitor, overflowing, serving, shoot, violations
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -31,7 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-OURS = ".redlock-presence, .redlock-conflict"
+LINE = "p[role=status]"
+REFUSED = "Not saved: it was changed after you opened this page."
 
 
 def change(number: int) -> str:
@@ -53,159 +41,179 @@ def _locks_are_granted(visitor: Visitor, five_masters: list[LocalMaster]) -> Non
 
 
 def said(page: Page) -> Any:
-    return page.locator(".redlock-presence [role=status]")
+    return page.locator(LINE)
 
 
-def becomes_visible(page: Page) -> None:
-    """As after another tab was shown: the page reports at once."""
-    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+def since(editor: str) -> Any:
+    return re.compile(rf"^{editor} has had this open since .+ [ap]\.m\.$")
 
 
-def save(page: Page) -> None:
-    page.locator("[name=_save]").click()
+def reported(page: Page) -> Any:
+    """Return a context manager that waits for the answer of a report."""
+    return page.expect_response(re.compile("/edit-presence/"))
 
 
-def assert_accessible(visitor: Visitor, page: Page) -> None:
-    before = [*visitor.complaints]
-    assert violations(page, OURS) == []
-    visitor.complaints[:] = before  # axe measures with styles that the policy forbids
+def save(page: Page, button: str = "_save") -> None:
+    page.locator(f"[name={button}]").first.click()
+
+
+def errors(page: Page) -> Any:
+    return page.locator(".errorlist.nonfield li")
 
 
 def test_two_editors(visitor: Visitor) -> None:
     hers = visitor.open(change(1), user="anna")
-    expect(said(hers)).to_be_empty()
     his = visitor.open(change(1), user="bob")
-    expect(said(his)).to_have_text(_since("anna"))
+    expect(said(his)).to_have_text(since("anna"))
+    expect(said(hers)).to_be_empty()
     shoot(his, "edit-warning")
-    assert_accessible(visitor, his)
-    his.get_by_role("button", name="Edit anyway").focus()
-    his.keyboard.press("Enter")
-    expect(said(his)).to_be_empty()
-    becomes_visible(hers)
-    expect(said(hers)).to_have_text(_since("bob"))
+    before = [*visitor.complaints]
+    assert violations(his, LINE) == []
+    visitor.complaints[:] = before  # axe measures with styles that the policy forbids
     his.fill("[name=total]", "2000")
     save(his)
     his.wait_for_url("**/shop/order/")
     hers.fill("[name=total]", "1500")
     save(hers)
-    conflict = hers.locator(".redlock-conflict tbody tr")
-    expect(conflict).to_have_text(re.compile(r"Total\s*1500\s*2000 \(new\)"))
+    expect(errors(hers).first).to_have_text(REFUSED)
+    expect(errors(hers).nth(1)).to_have_text(
+        re.compile(r"^bob, .+: Changed “A-1” — Changed Total\.$")
+    )
     expect(hers.locator("[name=total]")).to_have_value("1500")
     for width, scheme in ((375, "dark"), (1280, "light")):
         hers.set_viewport_size({"width": width, "height": 900})
         hers.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         assert overflowing(hers) == []
-        assert_accessible(visitor, hers)
         shoot(hers, f"edit-conflict-{width}")
+    save(hers, "_continue")
+    expect(hers.locator(".messagelist .success")).to_contain_text("was changed successfully")
+    expect(hers.locator("[name=total]")).to_have_value("1500")
+
+
+def test_a_double_click_on_save(visitor: Visitor) -> None:
+    hers = visitor.open(change(2), user="anna")
+    hers.fill("[name=total]", "1500")
+    hers.locator("[name=_save]").dblclick()
+    hers.wait_for_url("**/shop/order/")
+    expect(hers.get_by_role("row", name="A-2")).to_contain_text("1500")
+
+
+def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
+    hers = visitor.open(change(3), user="anna")
+    hers.fill("[name=total]", "1500")
+    hers.goto("/admin/shop/order/")
+    his = visitor.open(change(3), user="bob")
+    expect(said(his)).to_be_empty()
+    with reported(hers):
+        hers.go_back()
+    expect(said(hers)).to_have_text(since("bob"))
+    his.fill("[name=total]", "2000")
+    save(his)
+    his.wait_for_url("**/shop/order/")
+    hers.fill("[name=total]", "1500")
+    save(hers)
+    expect(errors(hers).first).to_have_text(REFUSED)
+    save(hers)
+    hers.wait_for_url("**/shop/order/")
+    expect(hers.get_by_role("row", name="A-3")).to_contain_text("1500")
+
+
+@pytest.mark.parametrize("field", ["total", "state"])
+def test_what_the_browser_restores_after_back_is_compared(visitor: Visitor, field: str) -> None:
+    """Chromium loads a new page, and puts into it what was typed into the old one."""
+    number, values = (6, ["1500", "2000"]) if field == "total" else (4, ["paid", "open"])
+    hers = visitor.open(change(number), user="anna")
+
+    def enter(page: Page, value: str) -> None:
+        control = page.locator(f"[name={field}]")
+        control.select_option(value) if field == "state" else control.fill(value)
+
+    enter(hers, values[0])
+    save(hers)
+    hers.wait_for_url("**/shop/order/")
+    his = visitor.open(change(number), user="bob")
+    enter(his, values[1])
+    save(his)
+    his.wait_for_url("**/shop/order/")
+    hers.go_back()
+    expect(hers.locator(f"[name={field}]")).to_have_value(values[0])
+    save(hers)
+    expect(errors(hers).first).to_have_text(REFUSED)
+    expect(hers.locator(f"[name={field}]")).to_have_value(values[0])
+
+
+def test_a_page_that_is_loaded_again_has_seen_what_it_shows(visitor: Visitor) -> None:
+    hers = visitor.open(change(10), user="anna")
+    hers.fill("[name=total]", "1500")
+    his = visitor.open(change(10), user="bob")
+    his.fill("[name=total]", "2000")
+    save(his)
+    his.wait_for_url("**/shop/order/")
+    hers.reload()
+    expect(hers.locator("[name=total]")).to_have_value("2000")
+    hers.fill("[name=total]", "1500")
     save(hers)
     hers.wait_for_url("**/shop/order/")
 
 
-def _since(editor: str) -> Any:
-    return re.compile(rf"^{editor} has had this open since \d\d:\d\d$")
-
-
-def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
-    hers = visitor.open(change(2), user="anna")
-    hers.goto("/admin/shop/order/")
-    his = visitor.open(change(2), user="bob")
+def test_a_page_of_the_back_forward_cache_reports_again(visitor: Visitor) -> None:
+    """The admin forbids that cache, so the browser is only said to have used it."""
+    hers = visitor.open(change(9), user="anna")
+    his = visitor.open(change(9), user="bob")
+    expect(said(his)).to_have_text(since("anna"))
+    with reported(hers):
+        hers.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    with hers.expect_request(re.compile("/edit-presence/")) as leaving:
+        hers.evaluate("dispatchEvent(new PageTransitionEvent('pagehide', {persisted: true}))")
+    assert 'name="leaving"' in (leaving.value.post_data or "")
     expect(said(his)).to_be_empty()
-    hers.go_back()
-    expect(said(hers)).to_have_text(_since("bob"))
+    with reported(hers):
+        hers.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
+    expect(said(hers)).to_have_text(since("bob"))
 
 
-def test_a_row_that_was_deleted(visitor: Visitor) -> None:
+def test_an_order_that_was_deleted(visitor: Visitor) -> None:
     hers = visitor.open(change(7), user="anna")
     hers.fill("[name=number]", "typed")
     his = visitor.open("/admin/shop/order/7/delete/", user="bob")
     his.click("#content [type=submit]")
     his.wait_for_url("**/shop/order/")
-    becomes_visible(hers)
-    expect(said(hers)).to_contain_text("this order was deleted after you opened this page.")
+    hers.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(said(hers)).to_have_text("This was deleted after you opened the page.")
     expect(hers.locator("[name=number]")).to_have_value("typed")
-    visitor.complaints.clear()  # the browser may log the answer
+    save(hers)
+    expect(hers.locator(".messagelist")).to_contain_text("Perhaps it was deleted?")
 
 
 def test_a_session_that_has_ended(visitor: Visitor) -> None:
-    hers = visitor.open(change(3), user="anna")
+    """The report is answered with the login page: the page stays as it is."""
+    hers = visitor.open(change(5), user="anna")
     hers.fill("[name=total]", "1500")
     hers.context.clear_cookies(name="sessionid")
-    becomes_visible(hers)
-    expect(said(hers)).to_contain_text("You are logged out")
+    with reported(hers):
+        hers.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(hers.locator("[name=total]")).to_have_value("1500")
-    other_tab = hers.context.new_page()
-    for user in ("clerk", "reader"):  # the one may not open the page, the other may only read it
-        other_tab.goto("/admin/login/?next=/admin/")
-        log_in(other_tab, user)
-        becomes_visible(hers)
-        expect(said(hers)).to_have_text("You may no longer edit this. What you entered stays here.")
-        hers.context.clear_cookies(name="sessionid")
-    other_tab.goto("/admin/login/?next=/admin/")
-    log_in(other_tab, "anna")
-    becomes_visible(hers)
-    expect(said(hers)).to_be_empty()
-    save(hers)
-    hers.wait_for_url("**/shop/order/")
-    expect(hers.get_by_role("row", name="A-3")).to_contain_text("1500")
-    visitor.complaints.clear()  # the browser may log the answers
+    visitor.complaints.clear()  # the browser may log the answer
 
 
-@pytest.mark.nightly
-def test_back_after_a_deployment(
-    chromium: Browser, five_masters: list[LocalMaster], tmp_path: Path
-) -> None:
-    """The next release has other static files. The page that was open is renewed and compared."""
-    port, database = free_port(), str(tmp_path / "db")
-    with serving(five_masters, port, SHOP_DATABASE=database, SITE_RELEASE="1") as site:
-        visitor = Visitor(chromium, site)
-        hers = visitor.open(change(1), user="anna")
-        hers.fill("[name=total]", "1500")
-        while visitor.open(change(1), user="bob").get_by_text(_since("anna")).count() == 0:
-            hers.wait_for_timeout(200)  # until the site trusts its masters
-            becomes_visible(hers)
-    becomes_visible(hers)
-    expect(said(hers)).to_contain_text("The server cannot be reached.")
-    with serving(five_masters, port, SHOP_DATABASE=database, SITE_RELEASE="2"):
-        his = visitor.open(change(1), user="bob")
-        assert "/static2/" in his.content()
-        expect(said(his)).to_have_text(_since("anna"))
-        becomes_visible(hers)
-        expect(said(hers)).to_be_empty()
-        his.fill("[name=total]", "2000")
-        save(his)
-        his.wait_for_url("**/shop/order/")
-        save(hers)
-        expect(hers.locator(".redlock-conflict tbody")).to_contain_text("2000")
-        expect(hers.locator("[name=total]")).to_have_value("1500")
-        save(hers)
-        hers.wait_for_url("**/shop/order/")
-        visitor.leave()
-
-
-@pytest.mark.nightly
-def test_a_closed_laptop(
-    visitor: Visitor, site: str, five_masters: list[LocalMaster], chromium: Browser, tmp_path: Path
-) -> None:
-    """A browser that is stopped renews nothing; when it goes on, it overwrites nothing."""
-    hers = visitor.open(change(5), user="anna")
-    with launch(chromium.browser_type, f"--laptop={tmp_path}") as laptop:
-        his = Visitor(laptop, site).open(change(6), user="bob")
-        process = process_with(str(tmp_path))
-        os.kill(process, signal.SIGSTOP)
-        try:
-            for master in five_masters:  # the TTL of a minute passes
-                with master.client() as client:
-                    client.delete(*client.scan_iter("*lock:edit*"))
-            hers.goto(change(6))
-            expect(said(hers)).to_be_empty()
-            hers.fill("[name=total]", "1700")
-            save(hers)
-            hers.wait_for_url("**/shop/order/")
-        finally:
-            os.kill(process, signal.SIGCONT)
-        his.fill("[name=total]", "1800")
-        save(his)
-        expect(his.locator(".redlock-conflict")).to_contain_text("1700")
+def test_a_popup(visitor: Visitor) -> None:
+    """An order is changed in the window that the form of a payment opens."""
+    page = visitor.open("/admin/shop/payment/add/", user="anna")
+    page.select_option("[name=order]", label="A-11")
+    with page.expect_popup() as popup:
+        page.locator("#change_id_order").click()
+    window = popup.value
+    his = visitor.open(change(11), user="bob")
+    expect(said(his)).to_have_text(since("anna"))
+    his.fill("[name=number]", "B-11")
+    save(his)
+    his.wait_for_url("**/shop/order/")
+    window.fill("[name=number]", "C-11")
+    save(window)
+    expect(errors(window).first).to_have_text(REFUSED)
+    with window.expect_event("close"):
+        save(window)
+    expect(page.locator("[name=order] option:checked")).to_have_text("C-11")
 
 
 @pytest.mark.nightly
@@ -224,9 +232,11 @@ def test_another_theme(visitor: Visitor, five_masters: list[LocalMaster], theme:
         his.wait_for_url("**/shop/order/")
         hers.fill("[name=total]", "1500")
         save(hers)
-        expect(hers.locator(".redlock-conflict tbody")).to_contain_text("2000")
+        expect(hers.locator("#content, #grp-content").first).to_contain_text(REFUSED)
         expect(hers.locator("[name=total]")).to_have_value("1500")
         shoot(hers, f"edit-{theme}")
+        save(hers)
+        hers.wait_for_url("**/shop/order/")
         visitor.leave()
 
 
@@ -238,17 +248,6 @@ def test_a_page_needs_only_elements_with_a_nonce(
     with serving(five_masters, SITE_NONCES="1") as address:
         visitor = Visitor(chromium, address)
         page = visitor.open(change(1), user="anna")
-        becomes_visible(page)
-        style = "getComputedStyle(document.querySelector('.redlock-presence p')).margin"
-        assert page.evaluate(style) == "0px"
+        expect(said(page)).to_be_attached()
         visitor.leave()
     assert visitor.complaints == []
-
-
-def process_with(argument: str) -> int:
-    """Return the process of a browser that was started with an argument."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            if argument in (line := entry.read_text()) and "--type=" not in line:
-                return int(entry.parent.name)
-    raise AssertionError("the browser does not run")

@@ -159,8 +159,9 @@ def test_two_editors(client: Client) -> None:
     statuses, _, order = outcome(page)
     assert statuses == ["302 Found", "200 OK"]
     assert "saved: total 2000" in page
-    assert "Not saved: this order was changed after you opened this page." in page
-    assert re.search(r"Bob read on his page: Anna has had this open since \d\d:\d\d", page)
+    assert "Not saved: it was changed after you opened this page." in page
+    assert re.search(r"Bob, .+ [ap]\.m\.: Changed “.+” — Changed Total", page)
+    assert re.search(r"Bob read on his page: Anna has had this open since .+ [ap]\.m\.", page)
     assert states(page, 0).count("locked") >= 3
     assert order == "open 0 payments"
 

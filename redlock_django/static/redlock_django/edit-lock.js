@@ -1,90 +1,59 @@
-// A page on which a row is edited: says that it is open, and shows who else has it open.
+// Reports that the change form of an object is open, and shows which other user has it open.
 "use strict";
 {
-  const page = document.querySelector("[data-redlock-page]");
-  const said = page?.querySelector("[role=status]");
-  const button = page?.querySelector("button");
-  const every = Number(page?.dataset.every) * 1000;
-  let timer;
+  const { url, form: id, seen: shown, every } = document.currentScript.dataset;
+  const form = document.getElementById(id);
+  const line = document.createElement("p");
+  const mark = "border-inline-start: 4px solid #c77700; padding: 0.6rem; margin-block: 0 1rem";
+  let [seen, ticket, isReporting, timer] = [shown, "", false, 0];
 
-  function body(action) {
-    const form = new FormData();
-    form.append("csrfmiddlewaretoken", page.dataset.token);
-    form.append("_edit_lock", action);
-    form.append("_edit_page", page.dataset.redlockPage);
-    form.append("_edit_ticket", page.dataset.ticket);
-    return form;
+  // After "Back", a browser may load a new page and put into it what was typed into the old one.
+  function isRestored({ options, type, value, defaultValue, checked, defaultChecked }) {
+    if (options) return [...options].some((one) => one.selected !== one.defaultSelected);
+    if (type === "checkbox" || type === "radio") return checked !== defaultChecked;
+    return defaultValue !== undefined && value !== defaultValue;
   }
 
-  function show(text, canTake) {
-    if (said.textContent !== text) said.textContent = text;
-    const choice = page.querySelector(".redlock-choice");
-    if (choice) choice.hidden = !canTake;
-    if (button) button.hidden = !canTake;
+  function body(more) {
+    const data = new FormData();
+    data.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
+    data.set("ticket", ticket);
+    if (more) data.set(more, "1");
+    return data;
   }
 
-  const refused = (answer) => answer.redirected || answer.status === 403;
-
-  function report(action) {
-    return fetch(location.href, {
-      method: "POST", body: body(action), signal: AbortSignal.timeout(every),
-      headers: { Accept: "application/json" },
-    });
-  }
-
-  // A login in another tab replaces the CSRF token, without which this page could not be saved.
-  // Returns the answer that refuses to show the page again, if there is one.
-  async function takeToken() {
-    const address = new URL(location.href);
-    address.searchParams.set("_edit", "read"); // it opens no other page
-    const answer = await fetch(address, { signal: AbortSignal.timeout(every) });
-    if (refused(answer)) return answer;
-    const inputs = "[name=csrfmiddlewaretoken]";
-    const other = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const token = other.querySelector(inputs)?.value;
-    if (!token) return null;
-    page.dataset.token = token;
-    for (const input of document.querySelectorAll(inputs)) input.value = token;
-    return null;
-  }
-
-  async function tell(action) {
+  async function report() {
     clearTimeout(timer);
+    if (isReporting) return;
+    isReporting = true;
+    let seconds = every;
     try {
-      let answer = await report(action);
-      if (refused(answer)) answer = await takeToken() ?? await report(action);
-      if (answer.redirected) return show(page.dataset.loggedOut, false);
-      if (answer.status === 403) return show(page.dataset.withdrawn, false);
-      if (answer.status === 404) return show(page.dataset.deleted, false);
-      if (!answer.ok) throw new Error(String(answer.status));
-      const { editor, can_take: canTake, ticket } = await answer.json();
-      page.dataset.ticket = ticket;
-      show(editor, canTake);
-    } catch {
-      show(page.dataset.unreachable, false);
-    } finally {
-      // Browsers slow the timers of a hidden tab down: it tells again as soon as it is visible.
-      timer = setTimeout(() => tell("renew"), every);
-    }
+      const said = await (await fetch(url, { method: "POST", body: body() })).json();
+      ticket = said.ticket ?? "";
+      line.textContent = said.message ?? "";
+      line.style.cssText = said.message ? mark : "margin: 0"; // a policy may forbid attributes
+      if (said.ticket === undefined) seconds /= 4; // another page has it, and may be left
+    } catch {} // no answer, or a login page: the next report may succeed
+    isReporting = false;
+    timer = setTimeout(report, seconds * 1000);
   }
 
-  function leave() {
-    clearTimeout(timer);
-    navigator.sendBeacon(location.href, body("leave"));
-  }
-
-  if (page && page.dataset.readOnly === undefined) {
-    if (button) {
-      button.hidden = false;
-      button.addEventListener("click", () => tell("take"));
-    }
-    document.addEventListener("visibilitychange", () => {
-      if (!document.hidden) tell("renew");
+  if (form) {
+    line.setAttribute("role", "status");
+    form.before(line);
+    // A theme may replace the URL of the form, which has it, too.
+    form.addEventListener("formdata", ({ formData }) => formData.set("_edit_seen", seen));
+    addEventListener("pagehide", () => {
+      clearTimeout(timer);
+      navigator.sendBeacon(url, body("leaving"));
     });
-    addEventListener("pagehide", leave);
-    addEventListener("pageshow", (event) => {
-      if (event.persisted) tell("renew"); // from the back/forward cache
+    addEventListener("pageshow", ({ persisted }) => {
+      if (persisted) return report(); // the old page itself, from memory
+      const { editSeen: first } = history.state ?? {};
+      if (first && [...form.elements].some(isRestored)) seen = first;
+      history.replaceState({ ...history.state, editSeen: seen }, "");
     });
-    timer = setTimeout(() => tell("renew"), every);
+    document.addEventListener("visibilitychange", () => document.hidden || report());
+    report();
   }
 }

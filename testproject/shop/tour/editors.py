@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Editor:
-    """One editor with a browser without JavaScript."""
+    """One editor, who sends what a browser would send."""
 
     def __init__(self, name: str) -> None:
         user, _ = User.objects.get_or_create(
@@ -30,19 +30,22 @@ class Editor:
     def open(self, order: Order) -> str:
         """Open the change form of an order; return what it says of another editor."""
         self._order = order
-        self._path = reverse("admin:shop_order_change", args=[order.pk])
-        page = self._client.get(self._path).content.decode()
-        self._version = unescape(re.findall(r'name="_edit_version" value="([^"]*)"', page)[0])
-        return _text(page, r'<p role="status"[^>]*>(.*?)</p>')
+        path = reverse("admin:shop_order_change", args=[order.pk])
+        page = self._client.get(path).content.decode()
+        (action,) = re.findall(r'<form[^>]* action="([^"]*_edit_seen=[^"]*)"', page)
+        (report,) = re.findall(r'data-url="([^"]*)"', page)
+        self._path = f"{path}{unescape(action)}"
+        said: str = self._client.post(unescape(report)).json().get("message", "")
+        return said
 
     def save(self, total: int) -> Answer:
         """Save the form with another total."""
         began = time.perf_counter()
         entered = {"number": self._order.number, "total": total, "state": "open"}
-        response = self._client.post(self._path, {**entered, "_edit_version": self._version})
-        said = _text(response.content.decode(), r'<div class="redlock-conflict">(.*?)</div>')
+        response = self._client.post(self._path, entered)
         took = (time.perf_counter() - began) * 1000
-        return Answer(response.status_code, took, None, said or f"saved: total {total}")
+        errors = _text(response.content.decode(), r'<ul class="errorlist nonfield"[^>]*>(.*?)</ul>')
+        return Answer(response.status_code, took, None, errors or f"saved: total {total}")
 
 
 def _text(page: str, pattern: str) -> str:

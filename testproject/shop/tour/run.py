@@ -173,5 +173,5 @@ def _shown(name: str, answer: Answer) -> dict[str, Any]:
         "kind": {200: "good", 423: "held", 409: "held"}.get(answer.status, "bad"),
         "fence": body.get("fence"),
         "slot": body.get("slot"),
-        "body": json.dumps(body, indent=1),
+        "body": json.dumps(body, indent=1, ensure_ascii=False),
     }

@@ -1,4 +1,4 @@
-"""The app with the models that are edited in these tests."""
+"""The app with the models that are edited in the tests of edit locks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from django.apps import AppConfig
 
 
 class EditedConfig(AppConfig):
-    name = "tests.edit_locks"
+    name = "tests.contrib.edited"
     label = "edited"
     default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,184 @@
+"""Two users save one object at the same moment, on each database: one save is refused."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
+from django.core.management import call_command
+from django.db import connections
+from django.test import Client
+from django.urls import clear_url_caches, path
+
+from redlock_django.contrib.edit_locks import EditLockMixin
+from testproject.shop.models import Order
+from tests.contrib.edited.pages import OpenPage
+from tests.live.transactions.conftest import database_alias
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    ModelAdmin = admin.ModelAdmin[Order]
+else:
+    ModelAdmin = admin.ModelAdmin
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+MEMORY = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+WAIT = 60
+
+
+class Router:
+    """Leads to the second database."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "edited"
+
+    db_for_write = db_for_read
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "mysql"])
+def _database(
+    request: pytest.FixtureRequest, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    if request.param == "sqlite":
+        name = str(tmp_path_factory.mktemp("edited") / "db")
+        entry: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
+        entry |= {"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": WAIT}}
+    else:
+        entry = request.getfixturevalue(request.param)
+    with django_db_blocker.unblock(), database_alias("edited", entry):
+        call_command("migrate", database="edited", verbosity=0)
+        ContentType.objects.clear_cache()
+        yield
+        call_command("flush", database="edited", verbosity=0, interactive=False)
+        ContentType.objects.clear_cache()
+
+
+class SlowAdmin(EditLockMixin, ModelAdmin):
+    """A ModelAdmin that can wait between the comparison and the UPDATE."""
+
+    saving: threading.Event | None = None
+    goes_on: threading.Event | None = None
+
+    def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
+        if self.saving and self.goes_on and request.user.username == "anna":
+            self.saving.set()
+            assert self.goes_on.wait(WAIT)
+        super().save_model(request, obj, form, change)
+
+
+@pytest.fixture(params=[False, True], ids=["autocommit", "ATOMIC_REQUESTS"])
+def model_admin(
+    request: pytest.FixtureRequest, _database: None, settings: Settings,
+    database_access: None, monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[SlowAdmin]:  # fmt: skip
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
+    monkeypatch.setitem(connections["edited"].settings_dict, "ATOMIC_REQUESTS", request.param)
+    settings.REDLOCK = MEMORY
+    settings.DATABASE_ROUTERS = [Router()]
+    made = ModuleType("urls_of_edit_locks_at_once")
+    sys.modules[made.__name__] = made
+    site = admin.AdminSite()
+    site.register(Order, SlowAdmin)
+    made.urlpatterns = [path("admin/", site.urls)]  # type: ignore[attr-defined]
+    settings.ROOT_URLCONF = made.__name__
+    clear_url_caches()
+    found: Any = site.get_model_admin(Order)
+    yield found
+    LogEntry.objects.all().delete()
+    Order.objects.all().delete()
+    del sys.modules[made.__name__]
+    clear_url_caches()
+
+
+def user(name: str) -> Client:
+    found, _ = User.objects.get_or_create(username=name, is_superuser=True, is_staff=True)
+    client = Client()
+    client.force_login(found)
+    return client
+
+
+def pages() -> tuple[Order, OpenPage, OpenPage]:
+    row = Order.objects.create(number="A-1", total=1)
+    hers, his = (
+        OpenPage(user(name), f"/admin/shop/order/{row.pk}/change/") for name in ("anna", "bob")
+    )
+    return row, hers, his
+
+
+def in_thread(work: Callable[[], Any]) -> threading.Thread:
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_of_two_saves_at_the_same_moment_one_is_refused(model_admin: SlowAdmin) -> None:
+    row, hers, his = pages()
+    for number in range(1, 6):
+        start = threading.Barrier(2)
+
+        def send(page: OpenPage, total: int, start: threading.Barrier = start) -> None:
+            start.wait(WAIT)
+            page.send(total=total)
+
+        threads = [
+            in_thread(lambda page=page, total=total: send(page, total))  # type: ignore[misc]
+            for page, total in ((hers, 10 * number), (his, 10 * number + 1))
+        ]
+        for thread in threads:
+            thread.join(WAIT)
+        statuses = [page.answer.status_code for page in (hers, his)]
+        assert sorted(statuses) == [200, 302]
+        saved, refused = (hers, his) if statuses == [302, 200] else (his, hers)
+        row.refresh_from_db()
+        assert row.total == 10 * number + (saved is his)
+        assert refused.errors[0].startswith("Not saved: it was changed")
+        hers, his = (OpenPage(page.client, page.path) for page in (hers, his))
+
+
+def test_a_save_waits_for_another_that_has_not_been_committed(model_admin: SlowAdmin) -> None:
+    row, hers, his = pages()
+    model_admin.saving, model_admin.goes_on = threading.Event(), threading.Event()
+    first = in_thread(lambda: hers.send(total=2))
+    assert model_admin.saving.wait(WAIT)
+    second = in_thread(lambda: his.send(total=3))
+    second.join(0.3)
+    assert second.is_alive()
+    model_admin.goes_on.set()
+    for thread in (first, second):
+        thread.join(WAIT)
+    assert [page.answer.status_code for page in (hers, his)] == [302, 200]
+    row.refresh_from_db()
+    assert row.total == 2
+
+
+def test_a_deletion_waits_for_a_save_which_would_insert_the_row_again(
+    model_admin: SlowAdmin,
+) -> None:
+    row, hers, his = pages()
+    model_admin.saving, model_admin.goes_on = threading.Event(), threading.Event()
+    first = in_thread(lambda: hers.send(total=2))
+    assert model_admin.saving.wait(WAIT)
+    path = f"/admin/shop/order/{row.pk}/delete/"
+    second = in_thread(lambda: his.client.post(path, {"post": "yes"}))
+    second.join(0.3)
+    assert second.is_alive()
+    model_admin.goes_on.set()
+    for thread in (first, second):
+        thread.join(WAIT)
+    assert not Order.objects.exists()
