@@ -34,7 +34,6 @@ LAYERS = [
     wire wire.clock wire.notice wire.wakeup wire.servers.*
     wire.link.*
     wire.judging.* wire.links.waiter
-    wire.links.local_queues
     wire.links.waiters
     wire.links.*
     wire.drivers.*
@@ -489,7 +488,5 @@ def test_lua_builds_no_key_and_prints_no_number_by_itself() -> None:
         assert "cjson" not in code, path.name
         for call in re.findall(r"redis\.p?call\(((?!'PUBLISH'|'SCAN'|'INFO')[^\n]*)", code):
             key = call.split(",")[1].strip() if "," in call else ""
-            known = re.match(
-                r"KEYS\[|(key|queue|lock|fence|marker|offers)\b|unpack\(KEYS|'TIME'", key
-            )
+            known = re.match(r"KEYS\[|(key|queue)\b|unpack\(KEYS|'TIME'", key)
             assert not key or known, (path.name, call)

@@ -42,8 +42,7 @@ def test_every_script_has_the_files_that_it_includes() -> None:
 def test_every_key_is_described() -> None:
     deployment = Deployment(names=("a",), prefix="P")
     names = {
-        deployment.lock("R"), deployment.fence("R"), deployment.queue("R"), deployment.offers("R"),
-        deployment.held,
+        deployment.lock("R"), deployment.fence("R"), deployment.queue("R"), deployment.held,
         deployment.marker, deployment.tomb("TOKEN"), deployment.wake("PROCESS"),
     }  # fmt: skip
     assert names == set(re.findall(r"^\| `(P:[\w:]+)` \|", PAGE, re.MULTILINE))

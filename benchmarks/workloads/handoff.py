@@ -153,9 +153,9 @@ def together(turns: list[list[list[float]]], begin: float, end: float) -> dict[s
 
 ROUND = Reason(
     "handoff",
-    "A release goes to five masters, which share the processors with the clients, and each of "
-    "them sets the lock for the next waiter (benchmarks/README.md). python-redis-lock pops a list "
-    "on one master.",
+    "A release goes to five masters, which share the processors with the clients and call the "
+    "next waiter; that asks all of them (benchmarks/README.md). python-redis-lock pops a list on "
+    "one master.",
     "processors of their own for the masters",
 )
 

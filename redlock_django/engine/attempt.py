@@ -49,12 +49,11 @@ class Attempt(Round):
     in order; on a busy host, the repeated commands of many waiters delayed every answer.
     `tally` has the votes on the lock, `last` those of the attempt's last round. `late` is whether
     the masters answered too slowly for the lock's TTL. An attempt that has `won` holds the lock
-    until the moment `until`, with these `fences`. `undone` is whether a release was made for
-    masters that may have granted it.
+    until the moment `until`, with these `fences`.
     """
 
     fences: tuple[int, ...]
-    __slots__ = ("ask", "fences", "last", "late", "left", "started", "undone", "until", "won")
+    __slots__ = ("ask", "fences", "last", "late", "left", "started", "until", "won")
 
     def __init__(
         self, ask: Acquire, started: float, patient: float = 0.0, spares: bool = False
@@ -64,10 +63,10 @@ class Attempt(Round):
         self.commands = (ask,) * masters
         self.tally = self.last = Tally(masters, ask.deployment.skew, True)
         self.patient = patient
-        self.awaited, self.frees, self.spares = True, (), spares
+        self.awaited, self.spares = True, spares
         self.ask = ask
         self.started = started
-        self.late = self.undone = self.won = False
+        self.late = self.won = False
         self.left = _NONE  # the masters whose late grants `undo` has left to the links
         self.until = 0.0
 
@@ -124,16 +123,6 @@ class Attempt(Round):
         account = self.last.account
         return account.majority(len(account.queueing)) and not account.count(Ballot.GRANTED)
 
-    def offered(self) -> Attempt | None:
-        """Return the attempt that counts which masters grant this one later, by the waiter's offer.
-
-        Returns None if there is no such offer on a majority, or if anything was undone: a master
-        may set the lock, and then receive the undo.
-        """
-        if not self.ask.offers or self.undone or not self.queued:
-            return None
-        return Attempt(self.ask, self.started)
-
     def undo(self, queued: frozenset[int], *, leave: bool) -> Round | None:
         """Return the round that releases the lock wherever it may be; None if it is nowhere.
 
@@ -150,7 +139,6 @@ class Attempt(Round):
             self.left = tally.reached - reached
         if not reached:
             return None
-        self.undone = True
         release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
         commands = to_masters(release, reached, tally.masters)
         return Round(commands, Tally(tally.masters), awaited=False)

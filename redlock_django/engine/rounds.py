@@ -138,13 +138,12 @@ def release(
         deployment, lease.resources, lease.value, bury, left, lease.waiter,
         limit=lease.limit,
     )  # fmt: skip
-    frees = () if left else lease.resources
     masters = deployment.masters
     # An extension under way may be healing the masters that had forgotten the lock.
     commands = to_masters(ask, lease.reached | lease.tally.forgot, masters)
     tally = Tally(masters)
     try:
-        yield Round(commands, tally, 0.0, awaited, frees)
+        yield Round(commands, tally, awaited=awaited)
     except GeneratorExit:
         raise
     except BaseException:

@@ -6,11 +6,10 @@ from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Client, to_mast
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.pauses import clock_lag, retry_delays
 from redlock_django.engine.protocol.commands import TOKEN, Acquire, AcquireSlot
-from redlock_django.engine.protocol.slots import name_of
-from redlock_django.engine.quorum import WON, Tally
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
 from redlock_django.engine.slot_choice import SlotChoice
-from redlock_django.engine.steps import Offer, Pause, Protocol, Round
+from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.undo import undo_of
 from redlock_django.engine.validity import RedlockLease
 
@@ -48,9 +47,6 @@ class Wait:
     lost = 0
     splits = 0  # those of the lost ones with split votes
     attempt: Attempt | None = None  # the last one
-    begun: Attempt | None = None  # the next one, begun in the pause
-    offered: Attempt | None = None  # counts the masters that grant the last one in the pause
-    began = 0.0  # when the last one began; if it was won in a pause, when that ended
     resting = False  # no master has a lock or a ticket of the call
     paused = False  # the call has waited; to ask for another slot at once is no wait
 
@@ -105,56 +101,31 @@ class Wait:
         return now
 
     def next_attempt(self, now: float) -> Attempt:
-        """Return the next attempt, which may have begun, or been won, in the pause before it."""
-        if self.offered is not None and self.is_granted and self.attempt is not None:
-            # This comes first: from here on, a late grant of the refused round is not released. It
-            # is part of the lock that was won: the master may count in an extension.
-            self.attempt.tally.verdict = WON
-            attempt, self.began = self.offered, now
+        """Begin the next attempt, and return it."""
+        client = self.client
+        proposal = next(client.proposals) + self.lag
+        self.ticket = self.ticket or proposal
+        token = next(client.tokens)
+        common = f"{token} {self.holder}", self.ttl, proposal, self.name, self.ticket
+        if self.slots is None:
+            ask = Acquire(client.deployment, self.resources, *common)
         else:
-            attempt = self.begin(now)
-            self.began = attempt.started
-        self.attempt = attempt
-        self.resting, self.begun, self.offered = False, None, None
+            called = None if self.waiter is None else self.waiter.called_slot
+            resources = self.slots.resource(token, called)
+            ask = AcquireSlot(client.deployment, resources, *common, limit=self.slots.limit)
+        # Only the first attempt spares masters: those may be needed if it is lost.
+        self.attempt = attempt = Attempt(ask, now, self.give_up, not self.lost)
+        self.resting = False
         return attempt
 
-    @property
-    def is_granted(self) -> bool:
-        """True if a majority of masters has set the lock in the pause."""
-        return self.offered is not None and self.offered.tally.verdict is WON
-
-    def begin(self, now: float) -> Attempt:
-        """Begin the next attempt, unless the driver has done so in the pause before it."""
-        if self.begun is None:
-            client = self.client
-            proposal = next(client.proposals) + self.lag
-            self.ticket = self.ticket or proposal
-            token = next(client.tokens)
-            common = f"{token} {self.holder}", self.ttl, proposal, self.name, self.ticket
-            if self.slots is None:
-                ask = Acquire(client.deployment, self.resources, *common)
-            else:
-                called = None if self.waiter is None else self.waiter.called_slot
-                resources = self.slots.resource(token, called)
-                ask = AcquireSlot(client.deployment, resources, *common, limit=self.slots.limit)
-            # Only the first attempt spares masters: those may be needed if it is lost.
-            self.begun = Attempt(ask, now, self.give_up, not self.lost)
-        return self.begun
-
-    def begin_in_pause(self, now: float) -> tuple[Round, ...]:
-        """Begin the next attempt; return the rounds to send, the last of which it is."""
-        self.offered = None
-        undo = self.undo_silent()
-        return (self.begin(now),) if undo is None else (undo, self.begin(now))
-
     def undo_silent(self) -> Round | None:
-        """Return the undo that precedes the next attempt, unless that has begun.
+        """Return the undo that precedes the next attempt; None if none is needed.
 
-        That is for masters whose late grants were left to the links, and that are silent until now:
+        It is for masters whose late grants were left to the links, and that are silent until now:
         such a grant would be in the way of the next attempt.
         """
         last = self.attempt
-        if last is None or not last.left or self.begun is not None or self.is_granted:
+        if last is None or not last.left:
             return None
         silent, masters = last.left & last.tally.reached, last.tally.masters
         if not silent:
@@ -176,7 +147,7 @@ class Wait:
         return RedlockLease(
             attempt.ask.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl,
             attempt.started, attempt.until, attempt.fences,
-            waited=self._waited(),
+            waited=self._waited(attempt),
             attempts=self.lost + 1,
             home=home,
             reached=self.queued or attempt.tally.reached,
@@ -198,7 +169,7 @@ class Wait:
         The release is sent again if the interrupt struck during the undo itself, perhaps before a
         byte was sent.
         """
-        attempt = self.begun or self.attempt
+        attempt = self.attempt
         if attempt is None or self.resting:
             return None
         if self.name:
@@ -213,12 +184,12 @@ class Wait:
             self.client.deployment, self.resources, attempt.last, attempt.late,
             1 if self.slots is None else self.slots.limit,
         )  # fmt: skip
-        error.waited, error.took = self._waited(), now - self.asked
+        error.waited, error.took = self._waited(attempt), now - self.asked
         error.attempts = self.lost
         return error
 
-    def _waited(self) -> float:
-        return self.began - self.asked if self.paused else 0.0
+    def _waited(self, attempt: Attempt) -> float:
+        return attempt.started - self.asked if self.paused else 0.0
 
     def goes_on(self, attempt: Attempt, now: float) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`.
@@ -260,17 +231,4 @@ class Wait:
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
         self.paused = self.paused or delay > 0.0
-        offer = None
-        if offered := attempt.offered():
-            offer = Offer(offered, attempt.tally, ask.token, started)
-        self.offered = offered
-        return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin_in_pause, offer)
-
-
-def _place(attempt: Attempt) -> tuple[str, int]:
-    """Return the resource in whose queue a majority has the waiter, and how many are in front."""
-    account = attempt.last.account
-    queued = account.queueing
-    if not account.majority(len(queued)):
-        return "", 0
-    return name_of(attempt.ask.resources[queued[0].resource]), min(vote.ahead for vote in queued)
+        return Pause(seconds, unheard)

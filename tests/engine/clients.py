@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
@@ -17,15 +16,13 @@ from redlock_django.engine.errors import (
     QuorumUnreachable,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
-from redlock_django.engine.protocol.slots import slot_of
+from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.waiter import SENT, Waiter
-from redlock_django.wire.links.waiters import Believes
+from redlock_django.wire.links.waiter import Waiter
 from tests.engine.checker import Checker, Holding, Ticket
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -94,8 +91,7 @@ class Client:
     @property
     def is_resting(self) -> bool:
         """True if it waits for a lock, and no round of it is under way."""
-        waiter = self.waiter
-        return waiter is not None and waiter.state is not SENT and self._exchange is None
+        return self.waiter is not None and self._exchange is None
 
     # Pauses, interrupts and the end.
 
@@ -229,60 +225,12 @@ class Client:
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
-            self.begin(self.wire.exchange(asked, wake_none))
+            self.wire.begin(self.wire.exchange(asked, wake_none))
             return
-        if (waiter := self.waiter) is not None:
-            sent: Any = waiter.sent
-            if waiter.takes_verdict(asked):
-                self._await_sent(sent)
-                return
-            waiter.ask()
+        if self.waiter is not None:
+            self.waiter.ask()
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
-        self.begin(self._exchange)
-
-    def begin(self, exchange: Exchange) -> None:
-        """Begin a round. If it is a release, the next waiters of this process follow it.
-
-        Then it calls none, as in `Outbox.begin`.
-        """
-        frees = exchange.asked.frees
-        waiters = self.wire.waiters.queues.next_waiters(frees) if frees else ()
-        if 0 < len(waiters) == len(frees) and all(map(_is_sent_for, waiters)):
-            self.world.seen["followed"] += 1
-            exchange.commands = tuple(
-                replace(command, calls=False) if isinstance(command, Release) else None
-                for command in exchange.commands
-            )
-        self.wire.begin(exchange)
-        for waiter in waiters:
-            waiter.called_slot = slot_of(frees[0])
-            self.resume(waiter)
-
-    def resume(self, waiter: Waiter) -> None:
-        """Send the next round of a waiter while it sleeps on, or wake it to do that itself.
-
-        Every second waiter does it itself.
-        """
-        if waiter.state is SENT:
-            return
-        if (begin := waiter.pause.begin) is None or not _is_sent_for(waiter):
-            waiter.ask_now()
-            return
-        self.world.seen["sent in a pause"] += 1
-        *undos, asked = begin(self.read())
-        for undo in undos:
-            self.world.seen["undone before the next round"] += 1
-            self.wire.begin(self.wire.exchange(undo, wake_none))
-        exchange: Any = self.wire.exchange(asked, waiter.answered)
-        self.wire.begin(exchange)
-        waiter.send(exchange)
-
-    def _await_sent(self, exchange: Exchange) -> None:
-        """Go on once a round is decided that was sent in the pause before it."""
-        self._exchange = exchange
-        exchange.wake = partial(self._decided, self._ticket, exchange.asked)
-        if exchange.decided:
-            exchange.wake()
+        self.wire.begin(self._exchange)
 
     def _pause_for(self, pause: Pause) -> None:
         seconds, waiter = pause.seconds, self.waiter
@@ -293,7 +241,6 @@ class Client:
                 self._woken(waiter, self._ticket)
                 return
             seconds = waiter.rest(pause)
-            self.wire.waiters.queues.join(waiter, pause)
             waiter.wake = partial(self._woken, waiter, self._ticket)
         if self._rested == self.world.now:
             # The rest of a wait may be too short to move a clock: time would never advance.
@@ -302,24 +249,21 @@ class Client:
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
 
     def _end_pause(self) -> None:
-        if (waiter := self.waiter) is not None:
-            self.wire.waiters.queues.leave(waiter, waiter.pause)
-            waiter.end_rest()
+        if self.waiter is not None:
+            self.waiter.end_rest()
 
     def _woken(self, waiter: Waiter, ticket: int) -> None:
         """End a pause that began at `ticket`: now that the waiter is called, or when it is due."""
         seconds = 0.0 if waiter.decided else max(waiter.until - self.clock.read(), 1e-6)
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, ticket)
 
-    def called(self, name: bytes, master: int, believes: Believes) -> None:
+    def called(self, name: bytes, master: int) -> None:
         """Handle a master's call to a waiter of this client, which may have left already."""
         waiter = self.waiter
-        if not self.wire.waiters.call(name, master, believes):
+        if not self.wire.waiters.call(name, master):
             self.world.seen["called in vain"] += 1
-        elif waiter is not None and re.split("[/=]", name.decode())[0] == waiter.name:
+        elif waiter is not None and name.decode().partition("/")[0] == waiter.name:
             self.world.seen["woken"] += waiter.decided
-            sent = waiter.sent if waiter.state is SENT else None
-            self.world.seen["granted by releases"] += sent is not None and not sent.number
         else:
             self.world.seen["asked to watch"] += 1
 
@@ -333,9 +277,7 @@ class Client:
         return True
 
     def _abandon(self) -> None:
-        exchange: Any = self._exchange
-        if self.waiter is not None:
-            exchange = exchange or self.waiter.sent
+        exchange = self._exchange
         self._end_pause()
         self._exchange = None
         if exchange is not None:
@@ -380,7 +322,6 @@ class Client:
         *,
         busy: float,
         two: float,
-        longest: float,
         min_holds: float,
         stop_at: float,
     ) -> Program:
@@ -403,7 +344,7 @@ class Client:
             wait = rng.choice((0.0, 0.0, rng.uniform(0, 1.5)))
             if self._unreachable > 1:
                 wait = 0.0
-            hold, min_hold = rng.uniform(0, longest) * ttl, 0.0
+            hold, min_hold = rng.uniform(0, 1.6) * ttl, 0.0
             if holds.random() < min_holds:
                 min_hold = holds.uniform(0, 1) * (ttl - drift(ttl))
                 hold *= holds.choice((0.1, 1.0))
@@ -562,11 +503,6 @@ class Client:
     def delay(self, attempts: int) -> float:
         """Return the seconds to pause after so many attempts."""
         return retry_delay(attempts, self.rng.uniform)
-
-
-def _is_sent_for(waiter: Waiter) -> bool:
-    """Return whether a round is sent for a waiter while it sleeps: for every second one."""
-    return waiter.state is not SENT and int(waiter.name.split()[1]) % 2 == 0
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:

@@ -37,16 +37,11 @@ MARKER = b"trusted"
 
 
 class Masters:
-    """N masters with one clock, and a client whose clock is the same.
+    """N masters with one clock, and a client whose clock is the same."""
 
-    Without `offers`, the masters forget what waiters offer, as if that were always too old: a
-    release calls the first waiter.
-    """
-
-    def __init__(self, masters: int = 3, *, offers: bool = True, **deployment: Any) -> None:
+    def __init__(self, masters: int = 3, **deployment: Any) -> None:
         names = tuple(f"m{index}" for index in range(masters))
         self.deployment = Deployment(names=names, **deployment)
-        self.offers = offers
         self.now = START
         self.wall = 0.0  # seconds by which the wall clocks of all clients are wrong
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
@@ -96,10 +91,7 @@ class Masters:
             elif index in deaf:
                 vote = failed("did not answer")
             else:
-                memory = self.memories[index]
-                reply = memory.say(command, 0, MARKER)
-                if not self.offers:
-                    memory.keyspace.hashes.clear()
+                reply = self.memories[index].say(command, 0, MARKER)
                 vote = failed("did not answer") if index in mute else command.vote(reply[1:])
             count_vote(asked.tally, index, vote)
 

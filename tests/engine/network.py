@@ -37,14 +37,13 @@ from redlock_django.engine.protocol.statuses import (
 from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Verdict, quorum
-from redlock_django.engine.steps import Offer, Round
+from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.links.dialer import IDLE
-from redlock_django.wire.links.waiter import Waiter
-from redlock_django.wire.links.waiters import Believes, Waiters
+from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
 from tests.engine.masters import count_vote
@@ -71,11 +70,8 @@ class Owner(Protocol):
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Receive an event: now, or at the end of a pause."""
 
-    def called(self, name: bytes, master: int, believes: Believes) -> None:
-        """Handle a master's call to one of this owner's waiters; see `Waiters.call`."""
-
-    def resume(self, waiter: Waiter) -> None:
-        """End the pause of a waiter, as `Outbox.resume` does."""
+    def called(self, name: bytes, master: int) -> None:
+        """Handle a master's call to one of this owner's waiters."""
 
     def blamed(self, wire: Wire) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
@@ -126,7 +122,6 @@ class Push:
     """A call that a master sends to a subscriber."""
 
     name: bytes
-    answered: float  # how far the master's clock was off then
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +171,6 @@ class Line(Master):
         self.cut_back = False  # nothing gets back
         self.lag = 0.0
         self.freed: set[str] = set()  # tokens that the master has reported as released
-        self.undone: set[str] = set()  # tokens that were released there after a late grant
 
 
 @cache
@@ -200,11 +194,9 @@ class Wire:
         latency: float,
         late: float,
         inspected: float = 0.0,
-        offers: bool = True,
     ) -> None:
         self.world = world
         self.owner = owner
-        self.offers = offers  # whether its version knows offers
         self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
         # So few that masters are often behind, although rounds are far fewer than in reality.
         self.lateness = Lateness(master_timeout, max(give_up, 6 * master_timeout), 4)
@@ -220,10 +212,9 @@ class Wire:
         self.closed = False
         self.stalled = 0.0  # seconds that the client was stopped
         self.patient_at = -1.0  # when it last waited longer because its masters are slow
-        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read, owner.resume)
+        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read)
         self.rng: Random = world.rng(f"network {owner.name}")
         self._number = 0
-        self._offs: dict[str, float] = {}  # how far our clock was off when a token was sent
         for line in self.lines:
             self._dial(line, 0.0)
 
@@ -267,8 +258,6 @@ class Wire:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.account.unreachable
         packed, off = None, self.owner.clock.off
-        if isinstance(first := exchange.commands[0], Acquire) and first.offers:
-            self._offs[first.token] = off
         for line, command in asked:
             if isinstance(command, Release):
                 if line.unanswered and command.token in line.unanswered:
@@ -278,7 +267,7 @@ class Wire:
                 exchange.cast(line.index, NOT_ASKED)
                 continue
             if packed is None or packed.command is not command:
-                packed = self._packed(command)  # most rounds send the same command to all masters
+                packed = Packed(command)  # most rounds send the same command to all masters
             if self.inspected and now - line.link.inspected > self.inspected:
                 line.link.inspected = now
                 self._write(line, self._message(None, mode="info"))
@@ -319,9 +308,6 @@ class Wire:
         return Message(
             packed, clock.read(), clock.off, running, mode=mode, run_id=run_id, fingerprint=print_
         )
-
-    def _packed(self, command: Command) -> Packed:
-        return Packed(command, offers=self.offers)
 
     def _running(self) -> float:
         """Return how many seconds the client was running."""
@@ -373,7 +359,7 @@ class Wire:
         self.world.seen["joined"] += 1
         for release in line.pending_releases.values():
             self.world.seen["kept release"] += 1
-            self._write(line, self._message(self._packed(release)))
+            self._write(line, self._message(Packed(release)))
             line.unanswered.pop(release.token, None)
         line.pending_releases.clear()
         if line.check_mode != "join":
@@ -438,18 +424,6 @@ class Wire:
             line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
         elif not steady:
             raise Violation(f"{line.master.name} is taken to have stepped, but no clock steps")
-
-    def _believes(self, line: Line, push: Push, proof: bytes, time: float, offer: Offer) -> bool:
-        """Return whether a vote may be counted that came with a call, as the inbox does."""
-        if not offer.is_from(line.index, line.marker, proof):
-            return False
-        asked = self._message(None)
-        asked.sent, asked.off, asked.answered = offer.sent, self._offs[offer.token], push.answered
-        self._note(line, asked, [0, GRANTED, round(time * 1_000_000)])
-        believed = line in self._may_vote(self.owner.clock.read())
-        if believed and line.truth is not None:
-            line.truth.counted()
-        return believed
 
     def _settle_steps(self, what: Callable[[], None]) -> None:
         """Run a step of the watch; at its end, check whether it should blame our own clock."""
@@ -539,7 +513,7 @@ class Wire:
 
     def _push(self, line: Line, link: Link, name: bytes) -> None:
         if link.alive:
-            push = Push(name, line.master.clock.off)
+            push = Push(name)
             link.returning.append(push)
             self._bring(line, link, push)
         else:
@@ -578,7 +552,7 @@ class Wire:
         if not link.alive or self.closed:
             return
         if isinstance(reply, Push):
-            self.owner.called(reply.name, line.index, partial(self._believes, line, reply))
+            self.owner.called(reply.name, line.index)
             return
         if not link.joined:
             if isinstance(reply, Report):
@@ -634,8 +608,7 @@ class Wire:
         """Release what a master has granted to a client that was refused already."""
         if (release := _late_undo(message)) is not None:
             self.world.seen["granted after the refusal"] += 1
-            line.undone.add(release.token)
-            self._write(line, self._message(self._packed(release)))
+            self._write(line, self._message(Packed(release)))
 
     def _reported(self, line: Line, message: Message, reply: Report) -> None:
         """Close the link to a master that answers with an error, or whose INFO shows a fault."""
@@ -758,7 +731,6 @@ class Wire:
                 line.keep_release(command)
             elif (release := _late_undo(message)) is not None:
                 self.world.seen["link lost after the refusal"] += 1
-                line.undone.add(release.token)
                 line.keep_release(release)
             elif command is not None and command.sets:
                 line.remember_unanswered(command.token)

@@ -5,7 +5,7 @@ A schedule raises AssertionError, or an error that it does not expect, if a prom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -19,14 +19,13 @@ from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Rele
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH
 from redlock_django.engine.protocol.votes import Ballot, Vote
-from redlock_django.engine.quorum import Tally, Verdict
+from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.steps import Pause, Protocol, Round, Step
+from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.link.link import Exchange
 from redlock_django.wire.links.waiter import Crowd, Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine.masters import MARKER, START, Masters
@@ -517,85 +516,15 @@ def a_waiter_that_watches_a_turn_asks_after_it() -> None:
     assert 0.1 < rest.begin() < 0.15, "a turn that began during the round is watched, too"
 
 
-def a_call_does_not_end_a_pause_in_which_the_round_was_sent() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.begin()
-    asked = Round((None,) * 3, Tally(3))
-    sent = Exchange(asked, 1, rest.waiter.answered)
-    rest.waiters.call(rest.waiter.name.encode(), 0)
-    rest.waiter.send(sent)
-    for master in range(3):
-        rest.waiters.call(rest.waiter.name.encode(), master)
-    assert not rest.woken
-    assert not rest.waiter.decided
-    sent.decide()
-    assert rest.woken
-
-
-def after_a_pause_no_round_is_sent_for_its_waiter() -> None:
-    rest = _Rest(0, 1, 2)
-    asked = Round((None,) * 3, Tally(3))
-    rest.waiters.begin_pause(rest.waiter, Pause(2.0, begin=lambda now: (asked,)))
-    assert rest.waiter.pause.begin is not None
-    rest.waiters.end_pause(rest.waiter)
-    assert rest.waiter.pause.begin is None
-
-
 def what_ended_a_pause_does_not_end_the_next_one() -> None:
     rest = _Rest(0, 1, 2)
-    rest.waiters.begin_pause(rest.waiter, Pause(60.0))
+    rest.waiter.rest(Pause(60.0))
     rest.waiter.ask_now()
     assert rest.waiter.until == rest.now
-    rest.waiters.end_pause(rest.waiter)
+    rest.waiter.end_rest()
     rest.now += 1.0
-    rest.waiters.begin_pause(rest.waiter, Pause(2.0))
+    rest.waiter.rest(Pause(2.0))
     assert rest.waiter.until == 3.0
-
-
-class _Process:
-    """Waiters that sleep in the queue of "r", with their tickets."""
-
-    def __init__(self) -> None:
-        self.waiters = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: 0.0)
-        self.tickets: dict[Waiter, int] = {}
-
-    def sleep(self, ticket: int, ahead: int) -> Callable[[], None]:
-        """Make a waiter sleep; return what ends its pause."""
-        waiter, pause = self.waiters.new(), Pause(2.0, 2.0, "r", ahead, ticket)
-        self.waiters.begin_pause(waiter, pause)
-        self.tickets[waiter] = ticket
-        return partial(self.waiters.end_pause, waiter)
-
-    def release(self) -> list[int]:
-        """Release "r"; return the tickets of the waiters that may ask then."""
-        found = self.waiters.queues.next_waiters(("other", "r"))
-        return [self.tickets[waiter] for waiter in found]
-
-
-def a_release_wakes_the_next_waiter_of_its_process() -> None:
-    process = _Process()
-    process.sleep(7, 0)
-    end = process.sleep(5, 0)
-    process.sleep(9, 2)
-    assert process.release() == [5]
-    end()
-    assert process.release() == [7]
-
-
-def a_release_wakes_no_waiter_behind_one_of_another_process() -> None:
-    process = _Process()
-    end = process.sleep(5, 0)
-    process.sleep(9, 2)
-    end()
-    assert process.release() == [], "one of another process is in front"
-
-
-def a_waiter_behind_those_of_its_process_is_the_next_one_after_them() -> None:
-    process = _Process()
-    end = process.sleep(5, 0)
-    process.sleep(9, 1)
-    end()
-    assert process.release() == [9]
 
 
 def _crowd(waiters: int) -> list[Waiter]:
@@ -648,36 +577,6 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
     masters.hear(_asked(step), mute=(1,))
     masters.hear(_asked(protocol.throw(RuntimeError())))
     assert masters.tokens() == [""] * 3
-
-
-def _in_a_pause() -> tuple[Masters, Protocol[RedlockLease], Pause]:
-    """Return a waiter in the pause after its first round, and free the lock."""
-    masters = Masters(3, offers=False)
-    held = masters.run(masters.acquire())
-    protocol = masters.acquire(wait=5.0, waiter="redlock:wake:here 1")
-    masters.hear(_asked(next(protocol)))
-    pause = masters.after_undo(protocol)
-    assert isinstance(pause, Pause)
-    _freed(masters, held)
-    return masters, protocol, pause
-
-
-def a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again() -> None:
-    masters, protocol, pause = _in_a_pause()
-    assert pause.begin is not None
-    [sent] = pause.begin(masters.now)
-    assert pause.begin(masters.now) == (sent,)
-    assert protocol.send(masters.now) is sent
-
-
-def interrupted_in_a_pause_the_round_that_was_sent_is_undone() -> None:
-    masters, protocol, pause = _in_a_pause()
-    assert pause.begin is not None
-    masters.hear(*pause.begin(masters.now))
-    assert all(masters.tokens())
-    masters.hear(_asked(protocol.throw(RuntimeError())))
-    assert masters.tokens() == [""] * 3
-    assert masters.queues() == [[], [], []]
 
 
 def a_child_does_not_hold_what_its_parent_holds() -> None:

@@ -60,8 +60,6 @@ class Setup:
     ttls: tuple[float, float] = (0.2, 2.0)
     busy: float = 0.1
     two: float = 0.0
-    longest: float = 1.6  # the part of its TTL for which a lock is held at most
-    earlier: float = 0.0  # the part of the clients whose version knows no offers
     hands_on: float = 0.0  # the part of the locks that are handed on; never drawn
     min_holds: float = 0.0  # the part of the locks that have a minimum hold
     latency: float = 0.002
@@ -96,15 +94,14 @@ class Setup:
 
     @staticmethod
     def drawn(
-        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, offers: Random,
+        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random,
         permits: Random | None = None,
     ) -> Setup:  # fmt: skip
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
         `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
         changes, `holds` whether locks have a minimum hold, `servers` whether servers lose a part of
-        their memory without a restart, `offers` how often
-        releases grant locks to waiters. With `permits`, that rng decides how many clients may hold
+        their memory without a restart. With `permits`, that rng decides how many clients may hold
         a resource at once.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
@@ -136,8 +133,6 @@ class Setup:
         if not drawn.faults.intersection(STEPS):
             more = {kind for kind in SERVERS if servers.random() < 0.12}
             drawn = replace(drawn, faults=drawn.faults | more)
-        if offers.random() < 0.25:
-            drawn = replace(drawn, longest=0.2, earlier=offers.choice((0.0, 0.0, 0.3)))
         if permits is not None:
             limit = permits.choice((2, 2, 3, 4))
             drawn = replace(
@@ -163,7 +158,7 @@ class Simulation:
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
             rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"),
-            rng("offers"), rng("permits") if permits else None,
+            rng("permits") if permits else None,
         )  # fmt: skip
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
@@ -240,7 +235,6 @@ class Simulation:
                 size.ttls,
                 busy=size.busy,
                 two=size.two,
-                longest=size.longest,
                 min_holds=size.min_holds,
                 stop_at=size.seconds,
             )
@@ -259,7 +253,6 @@ class Simulation:
             latency=self._calm_latency if self._calm else self.setup.latency,
             late=self.setup.late,
             inspected=self.setup.inspected if self.setup.faults.intersection(SERVERS) else 0.0,
-            offers=self.world.rng(f"version {client.name}").random() >= self.setup.earlier,
         )
 
     @property
@@ -578,8 +571,7 @@ class Simulation:
             self._later(seconds, "_end_evicting", master)
 
     def _evict_one(self, master: SimulatedMaster, rng: Random) -> None:
-        keyspace = master.memory.keyspace
-        keys = [*keyspace.strings, *keyspace.sets, *keyspace.hashes]
+        keys = [*master.memory.keyspace.strings, *master.memory.keyspace.sets]
         locks = [key for key in keys if key.startswith(self.deployment.lock(""))]
         keys = locks if locks and rng.random() < 0.7 else keys
         if keys and master.up and master.evicting:

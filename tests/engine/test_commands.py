@@ -46,13 +46,13 @@ EXTEND = Extend(**COMMON, ttl=1.5)
 HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
 SHORTEN = Release(**COMMON, left=1.5)
-FOLLOWED = Release(**COMMON, waiter="P:wake:7 1", calls=False)
+LEAVING = Release(**COMMON, waiter="P:wake:7 1")
 SWAP = Swap(**COMMON, old="f" * 32, ttl=1.5)
 RESTORE = Restore(**COMMON, old="f" * 32)
 SLOT: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r[1]",), "value": VALUE}
 ACQUIRE_SLOT = AcquireSlot(**SLOT, ttl=1.5, proposal=TIME, limit=3)
 RELEASE_SLOT = Release(**SLOT, limit=3)
-ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, FOLLOWED, SWAP, RESTORE)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, LEAVING, SWAP, RESTORE)
 
 
 def test_deployment() -> None:
@@ -99,33 +99,21 @@ def test_keys() -> None:
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
     locks = ["P:lock:r", "P:lock:s"]
-    head = ["P:held", *locks]
-    assert RELEASE.keys() == SHORTEN.keys() == [*head, *queues]
-    assert Release(**COMMON, bury=True).keys() == [*head, tomb, *queues]
-    assert Release(**COMMON, bury=True, calls=False).keys() == [*head, tomb]
-    assert Release(**COMMON, calls=False).keys() == head
-    assert FOLLOWED.keys() == [*head, *queues]
+    assert RELEASE.keys() == SHORTEN.keys() == LEAVING.keys() == ["P:held", *locks, *queues]
+    assert Release(**COMMON, bury=True).keys() == ["P:held", *locks, tomb, *queues]
+    assert Release(**COMMON, bury=True, calls=False).keys() == ["P:held", *locks, tomb]
+    assert Release(**COMMON, calls=False).keys() == ["P:held", *locks]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
-
-
-def test_keys_of_a_waiter_for_one_lock() -> None:
-    one = {**COMMON, "resources": ("r",)}
-    waits = replace(ACQUIRE, resources=("r",), waiter="P:wake:a 1", ticket=7)
-    assert waits.keys()[3:] == ["P:lock:r", "P:fence:r", "P:queue:r", "P:offers:r"]
-    assert Release(**one).keys() == ["P:held", "P:lock:r", "P:queue:r", "P:offers:r"]
-    failover = replace(DEPLOYMENT, names=("a",), failover=True)
-    assert not replace(waits, deployment=failover).offers, "another server may be promoted"
 
 
 def test_keys_of_a_slot() -> None:
     slots = ["P:lock:r", "P:lock:r[1]", "P:lock:r[2]"]
     pair, tomb = ["P:lock:r[1]", "P:fence:r[1]"], f"P:tomb:{TOKEN}"
     assert ACQUIRE_SLOT.keys() == ["P:master", "P:held", tomb, *pair, "P:queue:r", *slots]
-    head, queue = ["P:held", "P:lock:r[1]"], ["P:queue:r", "P:offers:r"]
-    assert RELEASE_SLOT.keys() == [*head, *queue, *slots]
+    assert RELEASE_SLOT.keys() == ["P:held", "P:lock:r[1]", "P:queue:r", *slots]
     bury = Release(**SLOT, limit=3, bury=True)
-    assert bury.keys() == [*head, tomb, *queue, *slots]
-    assert Release(**SLOT, limit=3, calls=False).keys() == head
+    assert bury.keys() == ["P:held", "P:lock:r[1]", tomb, "P:queue:r", *slots]
+    assert Release(**SLOT, limit=3, calls=False).keys() == ["P:held", "P:lock:r[1]"]
 
 
 def test_arguments_of_a_slot() -> None:
@@ -151,10 +139,9 @@ def test_arguments() -> None:
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
     assert RELEASE.arguments() == [VALUE, "", *both]
-    assert SHORTEN.arguments() == [VALUE, "0 1500 1 ", *both]
-    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 1 ", *both]
-    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[1] == "0 0 1 P:wake:7 1"
-    assert FOLLOWED.arguments()[1] == "0 0 0 P:wake:7 1"
+    assert SHORTEN.arguments() == [VALUE, "0 1500 ", *both]
+    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 ", *both]
+    assert LEAVING.arguments()[1] == "0 0 P:wake:7 1"
 
 
 def test_arguments_are_integers_strings_and_bytes() -> None:

@@ -180,7 +180,7 @@ def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: in
 def _asked(step: Step) -> tuple[object, ...]:
     """Return all of a round but its tally."""
     assert isinstance(step, Round)
-    return step.commands, step.awaited, step.frees, step.patient
+    return step.commands, step.awaited, step.patient
 
 
 def _answer(tally: Tally, answers: list[tuple[int, str]], prompt: int) -> int:

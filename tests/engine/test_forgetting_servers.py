@@ -48,7 +48,7 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
                 server_info.faults, never("may_evict(info)"), "evict", 11,
             ),
             "a marker is good for any run": (
-                scripts.join, never("match[1] != run"), "evict", 60,
+                scripts.join, never("match[1] != run"), "evict", 22,
             ),
             "INFO is never read again": (
                 Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 11,

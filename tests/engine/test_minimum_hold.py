@@ -147,7 +147,7 @@ def test_the_commands() -> None:
     assert isinstance(kept, Release)
     assert plain.left == 0.0
     assert kept.keys() == plain.keys()
-    assert kept.arguments() == [lease.value, "0 2022 1 ", "r"]
+    assert kept.arguments() == [lease.value, "0 2022 ", "r"]
     assert kept.left == with_drift(2.0)
 
 

@@ -10,7 +10,7 @@ from tests.engine.mutants import MUTANTS, Mutant, Schedule
 from tests.engine.mutation import never, plain_function
 
 TOPICS = {
-    "fast path", "quorum", "validity", "rounds", "master", "fence", "extension", "queue", "offer",
+    "fast path", "quorum", "validity", "rounds", "master", "fence", "extension", "queue",
     "link", "trust", "clock step", "fork", "safe servers", "index", "minimum hold",
     "slots", "hand-on",
 }  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_forced_release_buries_only_tokens_of_this_package() -> None:
     release = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN, bury=True)
     assert ours.keys() == release.keys()
     assert ours.arguments() == [value.encode(), *release.arguments()[1:]]
-    assert theirs.keys() == ["P:held", "P:lock:r", "P:queue:r", "P:offers:r"]
+    assert theirs.keys() == ["P:held", "P:lock:r", "P:queue:r"]
     assert theirs.arguments()[:2] == [b"\xff theirs", ""]
     assert ours.read([GRANTED, TIME]).ballot is Ballot.GRANTED
     assert ours.read([ABSENT, TIME, 1]).absent

@@ -71,7 +71,7 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
 
 
 def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
     assert masters.queues() == [[A, B, C]] * 3, "one order on all masters"
@@ -85,42 +85,8 @@ def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     assert masters.called == []
 
 
-def free_silently(masters: Masters, lease: RedlockLease) -> None:
-    """Release a lease as before the round of a waiter that leaves in the same send."""
-    masters.called.clear()
-    asked = next(rounds.release(masters.deployment, lease))
-    assert isinstance(asked, Round)
-    release = asked.commands[0]
-    assert isinstance(release, Release)
-    masters.hear(replace(asked, commands=(replace(release, calls=False),) * 3))
-
-
-def test_a_release_that_is_followed_calls_no_waiter() -> None:
-    masters = Masters(3, offers=False)
-    lease = masters.taken()
-    first, second, third = (Waiting(masters, name) for name in (A, B, C))
-    free(masters, lease)
-    free_silently(masters, first.won())
-    assert masters.called == []
-    third.ask()
-    third.refused()
-    assert masters.called == on_all(masters, B), "the round after it calls another first waiter"
-    assert second.won().waiter == B
-
-
-def test_a_holder_whose_release_is_followed_leaves_every_queue() -> None:
-    masters = Masters(3, offers=False)
-    lease = masters.taken()
-    first, second = Waiting(masters, A), Waiting(masters, B)
-    free(masters, lease)
-    lease = first.won(deaf=(2,))
-    free_silently(masters, lease)
-    assert masters.queues() == [[B]] * 3
-    assert second.won().waiter == B
-
-
 def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease)
@@ -136,7 +102,7 @@ def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
 
 
 def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     Waiting(masters, A)
     with pytest.raises(ResourceLocked, match=r"^r: held by another client$"):
@@ -173,7 +139,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
 
 
 def test_dead_waiters_are_skipped_at_once() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     for name in (A, B):
         Waiting(masters, name)
@@ -186,7 +152,7 @@ def test_dead_waiters_are_skipped_at_once() -> None:
 
 
 def test_an_invalid_waiter_name_is_skipped() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, "nonsense")
     waiting = Waiting(masters, A)
@@ -195,7 +161,7 @@ def test_an_invalid_waiter_name_is_skipped() -> None:
 
 
 def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
     waiting = Waiting(masters, B)
@@ -208,7 +174,7 @@ def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
 
 
 def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
     queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
@@ -221,7 +187,7 @@ def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() 
 
 
 def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     for number in range(1, 101):
         Waiting(masters, f"P:wake:a {number}")
@@ -233,7 +199,7 @@ def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
 
 
 def test_a_process_that_asks_has_not_stopped() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     for number in (1, 2, 3):
         Waiting(masters, f"P:wake:a {number}")
@@ -248,7 +214,7 @@ def test_a_process_that_asks_has_not_stopped() -> None:
 
 
 def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     late, third = Waiting(masters, A), Waiting(masters, B)
     second = Waiting(masters, C)
@@ -266,7 +232,7 @@ def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> Non
 
 
 def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
@@ -281,7 +247,7 @@ def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
 
 
 def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     late = Waiting(masters, A)
     free(masters, lease)
@@ -296,7 +262,7 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
 
 
 def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken(ttl=1.0)
     Waiting(masters, A)
     free(masters, lease)
@@ -309,7 +275,7 @@ def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
 
 
 def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     for number in range(1, 4):
         Waiting(masters, f"P:wake:a {number}")
@@ -322,7 +288,7 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
 
 def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each() -> None:
     """The waiter that begins the next turn asks when it is over, however long the queue is."""
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     for process in "abcde":
         for number in range(1, 41):
@@ -337,7 +303,7 @@ def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each()
 
 
 def test_one_process_watches_its_own_turns() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     for number in range(1, NEWEST + 2):
         Waiting(masters, f"P:wake:a {number}")
@@ -347,7 +313,7 @@ def test_one_process_watches_its_own_turns() -> None:
 
 
 def test_a_waiter_alone_watches_nothing() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
     free(masters, lease)
@@ -355,7 +321,7 @@ def test_a_waiter_alone_watches_nothing() -> None:
 
 
 def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     slow, next_one = Waiting(masters, A), Waiting(masters, B)
     free(masters, lease)
@@ -373,7 +339,7 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
 
 
 def test_a_wrong_clock_neither_gains_nor_loses_a_place() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     Waiting(masters, A, wall=-3600.0)
     masters.now += 1.1
@@ -483,8 +449,8 @@ def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
     assert masters.queues() == [[A, B]] * 3
 
 
-def _refused_by_three_of_five() -> tuple[Masters, Round, Protocol[RedlockLease], Pause]:
-    """Return the round of a waiter that masters 3 and 4 have not answered, and its pause."""
+def _refused_by_three_of_five() -> tuple[Masters, Round, Protocol[RedlockLease]]:
+    """Return the round of a waiter that masters 3 and 4 have not answered, and its protocol."""
     masters = Masters(5)
     masters.taken()
     protocol = masters.acquire(waiter=A, wait=60.0)
@@ -493,7 +459,7 @@ def _refused_by_three_of_five() -> tuple[Masters, Round, Protocol[RedlockLease],
     masters.hear(asked, silent=(3, 4))
     pause = protocol.send(masters.now)
     assert isinstance(pause, Pause), "nothing is released at once"
-    return masters, asked, protocol, pause
+    return masters, asked, protocol
 
 
 def _sent_to(step: Step) -> list[int]:
@@ -501,35 +467,20 @@ def _sent_to(step: Step) -> list[int]:
     return [master for master, command in enumerate(step.commands) if command is not None]
 
 
-@pytest.mark.parametrize("in_pause", [False, True])
-def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant(in_pause: bool) -> None:
+def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant() -> None:
     """Otherwise its own late grant would be in its way."""
-    masters, _, protocol, pause = _refused_by_three_of_five()
-    undo: Step
-    again: Step
-    if in_pause:
-        assert pause.begin is not None
-        undo, again = pause.begin(masters.now)
-        assert protocol.send(masters.now) is again
-    else:
-        undo, again = protocol.send(masters.now), protocol.send(masters.now)
+    masters, _, protocol = _refused_by_three_of_five()
+    undo, again = protocol.send(masters.now), protocol.send(masters.now)
     assert _sent_to(undo) == [3, 4]
     assert _sent_to(again) == [0, 1, 2, 3, 4]
     assert isinstance(undo, Round)
     assert not undo.awaited
 
 
-@pytest.mark.parametrize("in_pause", [False, True])
-def test_a_waiter_releases_nothing_where_all_have_answered(in_pause: bool) -> None:
-    masters, asked, protocol, pause = _refused_by_three_of_five()
+def test_a_waiter_releases_nothing_where_all_have_answered() -> None:
+    masters, asked, protocol = _refused_by_three_of_five()
     masters.hear(asked, silent=(0, 1, 2))
-    if in_pause:
-        assert pause.begin is not None
-        [begun] = pause.begin(masters.now)
-        assert protocol.send(masters.now) is begun
-    else:
-        begun = protocol.send(masters.now)  # type: ignore[assignment]
-    assert _sent_to(begun) == [0, 1, 2, 3, 4]
+    assert _sent_to(protocol.send(masters.now)) == [0, 1, 2, 3, 4]
 
 
 def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
@@ -556,7 +507,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
 
 
 def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
@@ -621,7 +572,7 @@ def test_a_lock_without_expiry_has_a_queue_too() -> None:
 
 
 def test_a_queue_key_of_another_type_costs_no_lock() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     masters.memories[0].keyspace.set(masters.deployment.queue("r"), b"something else")
     lease = masters.taken()
     Waiting(masters, A)
@@ -633,7 +584,7 @@ def test_a_queue_key_of_another_type_costs_no_lock() -> None:
 
 
 def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken("s")
     waiting = Waiting(masters, A, "r", "s")
     assert masters.queues("r") == [[], [], []]
@@ -659,7 +610,7 @@ def test_a_client_refused_one_of_several_resources_leaves_the_other_queues() -> 
 
 
 def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     one = Waiting(masters, B, "s")
@@ -674,7 +625,7 @@ def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
 
 
 def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
-    masters = Masters(1, offers=False)
+    masters = Masters(1)
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     Waiting(masters, B, "s")
@@ -689,7 +640,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
 
 
 def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     s = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
     r = masters.taken("r")
@@ -705,7 +656,7 @@ def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
 
 
 def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     protocol = masters.acquire(wait=0.05, waiter=A)
     other = Waiting(masters, B)
@@ -719,7 +670,7 @@ def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() 
 @pytest.mark.parametrize("kind", [Cancelled, KeyboardInterrupt])
 @pytest.mark.parametrize("called", [False, True])
 def test_an_interrupted_pause_leaves_every_queue(kind: type[BaseException], called: bool) -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     waiting, other = Waiting(masters, A), Waiting(masters, B)
     if called:
@@ -752,7 +703,7 @@ def test_an_interrupted_round_leaves_the_queues_of_rounds_before() -> None:
 
 
 def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
-    masters = Masters(3, offers=False)
+    masters = Masters(3)
     lease = masters.taken()
     waiting = Waiting(masters, A)
     free(masters, lease, deaf=(2,))

@@ -47,7 +47,6 @@ RARE = [
     "patient",
     "interrupted with grants out", "interrupted releasing",
     "killed holding", "paused past the deadline", "woke up too late",
-    "set by a release", "granted by releases",
     "step noticed", "distrusted for a step", "stepped against a majority", "lease voided",
     "two hold, after a step",
     "given up for its INFO", "answered by an error",
@@ -180,8 +179,7 @@ def _acquire_overwrites(patch: Patch) -> None:
 
 
 def _no_tombstone(patch: Patch) -> None:
-    keys, arguments = Release.keys, Release.arguments
-    patch.setattr(Release, "keys", lambda self: keys(replace(self, bury=False)))
+    arguments = Release.arguments
     patch.setattr(Release, "arguments", lambda self: arguments(replace(self, bury=False)))
 
 
@@ -304,7 +302,7 @@ def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
     assert state is LeaseState.RENEWED  # two holders
 
 
-@pytest.mark.parametrize("seed", [4_459])
+@pytest.mark.parametrize("seed", [12_121])
 def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder(seed: int) -> None:
     """A hung master processes an acquire more than MAX_TTL after it was undone."""
     assert Simulation(seed).run()["outlived its tombstone"] == 1

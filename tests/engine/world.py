@@ -10,17 +10,14 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory.keyspace import Fields, ScriptReply
+from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.backends.memory.master import MemoryMaster, encoded
-from redlock_django.engine.protocol.commands import Acquire, Command, Release
+from redlock_django.engine.protocol.commands import Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY
 from redlock_django.wire.servers.info import run_of
 
-Memory = tuple[
-    dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, Fields],
-    dict[str, float],
-]  # fmt: skip
+Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size
 
 
@@ -114,20 +111,13 @@ def _highest(steps: Iterable[float]) -> float:
 
 
 class Packed:
-    """A command with its script's keys and arguments, computed once for all masters.
-
-    Without `offers`, they are those of the version before: its waiters make no offers, and its
-    releases call the first waiter.
-    """
+    """A command with its script's keys and arguments, computed once for all masters."""
 
     __slots__ = ("argv", "command", "keys")
 
-    def __init__(self, command: Command, *, offers: bool = True) -> None:
+    def __init__(self, command: Command) -> None:
         self.command = command
         self.keys = command.keys()
-        if not offers and self.keys[-1] == command.deployment.offers(command.resources[0]):
-            # A release is given the key of no offers: its keys are found by their positions.
-            self.keys[-1:] = [] if isinstance(command, Acquire) else [""]
         self.argv = encoded(command.arguments())
 
 
@@ -161,19 +151,17 @@ class SimulatedMaster:
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
         self._rng = world.rng(f"master {number or index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._saved: Memory = ({}, {}, {}, {})
+        self._saved: Memory = ({}, {}, {})
         # Called after every script, if given.
         self.watched: Callable[[SimulatedMaster], None] | None = None
         self.freed: set[str] = set()  # tokens that a release has found here, and deleted
-        self._grants = False  # the script that runs has granted a lock to a waiter
         self._reborn()
 
     def _publish(self, channel: str, name: bytes) -> int:
         hearer = self.hearers.get(channel)
         if hearer is None:
             return 0
-        self._grants = b"=" in name
-        self.world.seen["set by a release" if self._grants else "called"] += 1
+        self.world.seen["called"] += 1
         hearer(name)
         return 1
 
@@ -242,9 +230,6 @@ class SimulatedMaster:
                 self.freed.add(command.token)
             if command.bury:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
-            if self._grants:
-                self._grants = False
-                self._check_grant(command.resources[0])
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
         if self.watched is not None:
@@ -255,12 +240,6 @@ class SimulatedMaster:
         """Return whether this is the server that a marker names, as failover.lua decides it."""
         run = run_of({**self.info, "evicted_keys": "0"})
         return marker.startswith(run.encode()) and not self.replica
-
-    def _check_grant(self, resource: str) -> None:
-        """Check the lock that a release has set for a waiter."""
-        token = self.locks()[resource]
-        if token in self._buried:
-            self._dug_up(token)
 
     def _dug_up(self, token: str) -> None:
         """Check that a token came back only after its tombstone expired."""
@@ -292,7 +271,7 @@ class SimulatedMaster:
             return
         for key in list(self.memory.keyspace.strings):
             self.memory.keyspace.get(key)
-        for key in list(self.memory.keyspace.ends):
+        for key in list(self.memory.keyspace.sets):
             self.memory.keyspace.sorted_set(key)
         for token in self._buried:
             if self.memory.keyspace.get(self.deployment.tomb(token)) is None:
@@ -304,10 +283,9 @@ class SimulatedMaster:
         self.forgot = self.world.now
         self.restored = snapshot
         self._reborn()
-        strings, sets, hashes, ends = self._saved if snapshot else ({}, {}, {}, {})
+        strings, sets, ends = self._saved if snapshot else ({}, {}, {})
         self.memory.keyspace.strings = dict(strings)
         self.memory.keyspace.sets = {key: dict(members) for key, members in sets.items()}
-        self.memory.keyspace.hashes = {key: dict(fields) for key, fields in hashes.items()}
         self.memory.keyspace.ends = dict(ends)
         self.strays.update(self.locks().values())
 
@@ -317,10 +295,9 @@ class SimulatedMaster:
 
     def backup(self) -> Memory:
         """Return a copy of the memory, as another server has it that replicates this one."""
-        keyspace = self.memory.keyspace
-        sets = {key: dict(members) for key, members in keyspace.sets.items()}
-        hashes = {key: dict(fields) for key, fields in keyspace.hashes.items()}
-        return dict(keyspace.strings), sets, hashes, dict(keyspace.ends)
+        memory = self.memory
+        sets = {key: dict(members) for key, members in memory.keyspace.sets.items()}
+        return dict(memory.keyspace.strings), sets, dict(memory.keyspace.ends)
 
     def copy(self, backup: Memory, unknown: float) -> None:
         """Become a replica of a server that has this data.
@@ -330,8 +307,7 @@ class SimulatedMaster:
         self.forgot = self.world.now
         self.unknown.append((self.forgot, self.forgot + unknown))
         self.restored = self.replica = True
-        keyspace = self.memory.keyspace
-        keyspace.strings, keyspace.sets, keyspace.hashes, keyspace.ends = backup
+        self.memory.keyspace.strings, self.memory.keyspace.sets, self.memory.keyspace.ends = backup
         for token in self._buried:
             if self.deployment.tomb(token) not in self.memory.keyspace.strings:
                 self._buried[token] = 0.0
@@ -354,13 +330,14 @@ class SimulatedMaster:
             self._buried[token] = 0.0
         self.memory.keyspace.strings.pop(key, None)
         self.memory.keyspace.sets.pop(key, None)
-        self.memory.keyspace.hashes.pop(key, None)
         self.memory.keyspace.ends.pop(key, None)
 
     def flush(self) -> None:
         """Forget everything and stay alive: FLUSHALL."""
         self.forgot = self.world.now
-        self.memory.keyspace.clear()
+        self.memory.keyspace.strings.clear()
+        self.memory.keyspace.sets.clear()
+        self.memory.keyspace.ends.clear()
 
     def waiters(self) -> dict[str, set[str]]:
         """Return the names in the queues of this master, by resource."""

@@ -301,7 +301,7 @@ proctype Caller(byte c) {
   byte attempt;
 
 end_idle:
-  atomic {             /* engine/wait.py::Wait.begin */
+  atomic {             /* engine/wait.py::Wait.next_attempt */
     attempt > 0 || !busy -> /* What arrives does not matter to a client that has not begun. */
     choose_slot();
     attempt++; client[c].heard = 0; client[c].token = c * ATTEMPTS + attempt; client[c].valid = TTL;

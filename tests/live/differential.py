@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.backends.memory.queue import LATE, StoredOffer
+from redlock_django.backends.memory.queue import LATE
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
@@ -48,21 +48,6 @@ WAITERS = (
 )  # fmt: skip
 HEARD = ("redlock:wake:here", "redlock:wake:there")  # the channels with a subscriber
 RUN_IDS = ("1" * 40, "2" * 40)
-# Offers are stored as Lua packs them; here, each part is a string.
-PACK = """
-local parts = { unpack(ARGV, 2) }
-for index = 2, 7 do
-  parts[index] = tonumber(parts[index])
-end
-return redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack(unpack(parts)))
-"""
-UNPACK = """
-local parts = { cmsgpack.unpack(redis.call('HGET', KEYS[1], ARGV[1])) }
-for index = 2, 7 do
-  parts[index] = string.format('%.0f', parts[index])
-end
-return parts
-"""
 ASKED = ("held", "find", "look", "scan")  # what inspection asks
 NAMES = (b"order:1", b"order:12", b"Order:1", b"user:7", b"a*b", b"[x]", b"a?b", b"a\\b", b"\xff\n")
 GLOBS = ("*", "*order*", "*:1", "*\\**", "*\\[x\\]*", "*\\?*", "*\\\\*", "o????:1", "nobody*")
@@ -111,7 +96,9 @@ class Pair:
     def clear(self) -> None:
         """Make both empty, and trusted."""
         self.client.flushall()
-        self.model.keyspace.clear()
+        self.model.keyspace.strings.clear()
+        self.model.keyspace.sets.clear()
+        self.model.keyspace.ends.clear()
         self.trace.clear()
         self.put(DEPLOYMENT.marker, "marker", None)
 
@@ -127,7 +114,8 @@ class Pair:
         until = self.tick() + left if left is not None else None
         self.client.delete(key)
         self.client.set(key, value, pxat=until)
-        self._forget(key)
+        self.model.keyspace.sets.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
         self.model.keyspace.strings[key] = (
             value.encode(),
             float("inf") if until is None else until,
@@ -138,7 +126,8 @@ class Pair:
         self.trace.append(f"ZADD {key}")
         self.client.delete(key)
         self.client.zadd(key, {"x": 9e15})
-        self._forget(key)
+        self.model.keyspace.strings.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
         self.model.keyspace.sets[key] = {b"x": 9e15}
 
     def put_queue(self, key: str, queue: dict[str, float], left: int) -> None:
@@ -148,7 +137,7 @@ class Pair:
         self.client.delete(key)
         self.client.zadd(key, queue)
         self.client.pexpireat(key, until)
-        self._forget(key)
+        self.model.keyspace.strings.pop(key, None)
         self.model.keyspace.sets[key] = {name.encode(): score for name, score in queue.items()}
         self.model.keyspace.ends[key] = until
 
@@ -156,24 +145,9 @@ class Pair:
         """Delete a key."""
         self.trace.append(f"DEL {key}")
         self.client.delete(key)
-        self._forget(key)
-
-    def _forget(self, key: str) -> None:
-        keyspace = self.model.keyspace
-        for values in (keyspace.strings, keyspace.sets, keyspace.hashes, keyspace.ends):
-            values.pop(key, None)
-
-    def change_offer(self, key: str, **changes: Any) -> None:
-        """Change the first offer, if there is one: numbers are added, bytes replace others."""
-        for name, offer in sorted(self.model.keyspace.hash(key).items())[:1]:
-            stored = StoredOffer(*offer)
-            for field, value in changes.items():
-                old = getattr(stored, field)
-                new = value if isinstance(value, bytes) else old + value
-                stored = StoredOffer(**{**stored._asdict(), field: new})
-            self.trace.append(f"HSET {key} {name!r} {stored}")
-            self.client.eval(PACK, 1, key, name, *stored)
-            self.model.keyspace.hashes[key][name] = stored
+        self.model.keyspace.strings.pop(key, None)
+        self.model.keyspace.sets.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
 
     def eval(self, name: str, keys: list[str], argv: list[Any]) -> None:
         """Ask both; the answers must be the same, but for a few ms of a remaining time."""
@@ -238,8 +212,7 @@ class Pair:
         sets = {
             key for key in list(self.model.keyspace.sets) if self.model.keyspace.sorted_set(key)
         }
-        hashes = {key for key in list(self.model.keyspace.hashes) if self.model.keyspace.hash(key)}
-        assert found == kept | sets | hashes, self.transcript()
+        assert found == kept | sets, self.transcript()
         for key in kept:
             assert self.client.get(key) == self.model.keyspace.get(key), self.transcript()
             until = self.client.execute_command("PEXPIRETIME", key)
@@ -258,17 +231,6 @@ class Pair:
             for member, score in real.items():
                 same = score == model[member] or abs(score - model[member]) <= MILLISECONDS
                 assert same, self.transcript()
-        for key in hashes:
-            offers = {
-                name: [part if isinstance(part, bytes) else str(part).encode() for part in offer]
-                for name, offer in self.model.keyspace.hash(key).items()
-            }
-            names = self.client.hkeys(key)
-            stored = {name: self.client.eval(UNPACK, 1, key, name) for name in names}
-            assert stored == offers, self.transcript()
-            until = self.client.execute_command("PEXPIRETIME", key)
-            near = abs(until - self.model.keyspace.ends[key]) <= MILLISECONDS
-            assert near, f"{self.transcript()}\n{key} until {until}"
 
     def transcript(self) -> str:
         """Return everything that was done, for a failure's message."""
@@ -316,8 +278,7 @@ def _disturb(pair: Pair) -> None:
     resource = rng.choice((*RESOURCES, *SLOTS))
     lock, fence = DEPLOYMENT.lock(resource), DEPLOYMENT.fence(resource)
     queue = DEPLOYMENT.queue(rng.choice(RESOURCES))
-    offers = DEPLOYMENT.offers(rng.choice(RESOURCES))
-    what = rng.randrange(20)
+    what = rng.randrange(15)
     if what == 0:
         pair.put(lock, rng.choice(OTHERS), rng.choice((4000, 400_000, None)))
     elif what == 1:
@@ -346,14 +307,8 @@ def _disturb(pair: Pair) -> None:
         names = rng.sample(WAITERS, rng.randint(1, len(WAITERS)))
         pair.put_queue(queue, {name: rng.choice(scores) for name in names}, rng.choice((1, 4000)))
         time.sleep(0.003)
-    elif what in (12, 13):
-        pair.change_offer(offers, at=rng.choice((-600_000, -1_100_000)))
-    elif what == 14:
-        pair.put_set(offers)
-    elif what in (15, 16):
-        pair.drop(lock)
     else:
-        pair.drop(rng.choice((lock, fence, lock, fence, DEPLOYMENT.held, queue, offers)))
+        pair.drop(rng.choice((lock, fence, lock, fence, DEPLOYMENT.held, queue)))
 
 
 def some_commands(pair: Pair, many: int = 24) -> None:
@@ -364,66 +319,12 @@ def some_commands(pair: Pair, many: int = 24) -> None:
         if rng.random() < 0.3:
             _disturb(pair)
         command = _random_command(rng, pair.now // 1000 * 1000)  # as tickets in queues are
-        _send(pair, command, number, rng.choice((0, 0, 0, 0, 0, 60_000_000)))
+        argv: list[Any] = [number, *command.arguments()]
+        if command.trusted:
+            late = rng.choice((0, 0, 0, 0, 0, 60_000_000))
+            argv += ["marker", pair.now + late if late else 0]
+        pair.eval(command.name, list(command.keys()), argv)
     pair.compare()
-
-
-def _send(pair: Pair, command: Command, number: int = 1, late: int = 0) -> None:
-    """Send a command to both, which are trusted after so many µs."""
-    argv: list[Any] = [number, *command.arguments()]
-    if command.trusted:
-        argv += ["marker", pair.now + late if late else 0]
-    pair.eval(command.name, list(command.keys()), argv)
-
-
-def some_hand_offs(pair: Pair, many: int = 60) -> None:
-    """Release that many locks that a waiter has an offer for, and let the waiter go on."""
-    rng = pair.rng
-    for _ in range(many):
-        pair.clear()
-        resource, waiter = rng.choice(RESOURCES), rng.choice(WAITERS)
-        first, second, third = (f"{token} {{}}" for token in rng.sample(TOKENS, 3))
-        common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": (resource,)}
-        ttl, now = rng.choice((5.0, 20.0)), pair.tick() * 1000
-        asks: dict[str, Any] = {**common, "ttl": ttl, "proposal": now, "ticket": now}
-        _send(pair, Acquire(**asks, value=first))
-        _send(pair, Acquire(**asks, value=second, waiter=waiter))
-        if rng.random() < 0.2:
-            pair.drop(DEPLOYMENT.lock(resource))
-        if rng.random() < 0.8:
-            _disturb_offer(pair, resource, waiter, second)
-        value = rng.choice((first, first, first, second))
-        _send(pair, Release(**common, value=value, bury=rng.random() < 0.2))
-        then: list[Command] = [
-            Acquire(**asks, value=third, waiter=waiter),
-            Acquire(**asks, value=second, waiter=waiter),
-            Release(**common, value=third, waiter=waiter),
-            Release(**common, value=second, waiter=rng.choice(("", waiter))),
-        ]
-        _send(pair, rng.choice(then))
-        pair.compare()
-
-
-def _disturb_offer(pair: Pair, resource: str, waiter: str, value: str) -> None:
-    rng, now = pair.rng, pair.tick() * 1000
-    offers, fence = DEPLOYMENT.offers(resource), DEPLOYMENT.fence(resource)
-    match rng.randrange(8):
-        case 0 | 1:
-            passed = rng.choice((-90_000, -600_000, -900_000, -1_100_000, 5_000_000))
-            pair.change_offer(offers, at=passed)
-        case 2:
-            pair.change_offer(offers, trusted=b"another")
-        case 3:
-            pair.change_offer(offers, proposal=5_000_000)
-        case 4:
-            pair.put(DEPLOYMENT.tomb(value[:32]), "1", 5000)
-        case 5:
-            ahead = str(now + rng.choice((900_000, 5_000_000)))
-            pair.put(fence, rng.choice((*FENCES, ahead, ahead, ahead)), 50_000)
-        case 6:
-            pair.put_queue(DEPLOYMENT.queue(resource), {waiter: now + LATE}, 4000)
-        case _:
-            pair.put_set(rng.choice((DEPLOYMENT.lock(resource), offers)))
 
 
 def some_joins(pair: Pair, many: int = 12) -> None:

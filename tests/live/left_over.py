@@ -1,4 +1,4 @@
-"""The keys of locks, queues and offers that are left on real masters."""
+"""The lock and queue keys that are left on real masters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redlock_django.testing.masters import LocalMaster
 from tests.looking import looking_at
 from tests.waiting import until
 
-PATTERNS = ("redlock:lock:*", "redlock:queue:*", "redlock:offers:*")
+PATTERNS = ("redlock:lock:*", "redlock:queue:*")
 """The keys of which releases leave none."""
 
 
@@ -40,7 +40,7 @@ def values(masters: Sequence[LocalMaster], resource: str) -> list[bytes]:
 
 
 def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
-    """Wait until a release alone, before any TTL ends, has left no lock, queue or offer."""
+    """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
     left: dict[str, int] = {}
 
     def nothing() -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.waiter import RESTING
 from tests.waiting import until
 
 
@@ -20,3 +22,8 @@ def wait_linked() -> None:
     assert isinstance(backend, RedisBackend)
     links = backend.thread_driver().links
     until(lambda: links.planner.usable() == len(links.masters), what="a link to every master")
+
+
+def has_sleepers(links: Links) -> bool:
+    """Return whether a waiter of these links sleeps until it is called."""
+    return any(waiter.state is RESTING for waiter in list(links.waiters._by_name.values()))

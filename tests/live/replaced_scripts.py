@@ -32,25 +32,13 @@ def replace_scripts(
 
 def lengthen_turns(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
     """Make turns last longer than a busy machine stops a waiter that was called."""
-    turn = "local TURN, LINGER = "
-    _replace(monkeypatch, f"{turn}100000,", f"{turn}{seconds * 1_000_000},")
-
-
-def lengthen_offers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make offers last for a minute: longer than a busy machine stops a waiter before a release."""
-    fresh = "local FRESH, FRESHEST = "
-    _replace(monkeypatch, f"{fresh}0.1, 1000000", f"{fresh}1000, 60000000")
-
-
-def _replace(monkeypatch: pytest.MonkeyPatch, code: str, replacement: str) -> None:
-    """Replace a piece of the code of queues."""
-    original = commands.script
+    original, turn = commands.script, "local TURN, LINGER = "
 
     @cache
-    def replaced(name: str) -> tuple[str, str]:
-        text = original(name)[0]
-        assert (code in text) is (name in ("acquire", "acquire_slot", "release"))
-        text = text.replace(code, replacement)
+    def with_long_turns(name: str) -> tuple[str, str]:
+        text = original(name)[0].replace(f"{turn}100000,", f"{turn}{seconds * 1_000_000},")
+        assert (turn in text) is (name in ("acquire", "acquire_slot", "release"))
+        assert f"{turn}100000," not in text
         return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    replace_scripts(monkeypatch, replaced)
+    replace_scripts(monkeypatch, with_long_turns)

@@ -30,7 +30,7 @@ from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.links import dialer
 from tests.live.left_over import locked, nothing_left
-from tests.live.linked import linked, wait_linked
+from tests.live.linked import has_sleepers, linked, wait_linked
 from tests.programs import started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -199,7 +199,7 @@ def _sweep(masters: list[LocalMaster], name: str) -> None:
     for master in masters:
         with master.client() as client:
             # A holder stays in the queues of the masters that refused it, until its release.
-            keys = (f"redlock:{kind}:{name}" for kind in ("lock", "queue", "offers"))
+            keys = (f"redlock:{kind}:{name}" for kind in ("lock", "queue"))
             client.delete(*keys)
 
 
@@ -602,13 +602,13 @@ def one_after_the_other(
     """Pass the lock of one thread to a waiter of this process; interrupt one of the two."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    queues = backend.thread_driver().links.waiters.queues
+    links = backend.thread_driver().links
     held = lock(R)
 
     def hold() -> None:
         held.acquire()
         holds.set()
-        until(lambda: bool(queues._queues) or ended.is_set(), "a waiter sleeps in the queue")
+        until(lambda: has_sleepers(links) or ended.is_set(), "a waiter sleeps in the queue")
         release = held.release
         (release if interrupts_waiter else partial(lines.run, release, wanted))()
 
@@ -628,7 +628,7 @@ def one_after_the_other(
                 taker.result(60)
             except KeyboardInterrupt:
                 assert lines.struck
-    assert not queues._queues
+    assert not has_sleepers(links)
 
 
 def test_a_thread_interrupted_when_its_round_is_decided_leaves_the_reading_to_others(

@@ -21,7 +21,6 @@ from tests.live.differential import (
     Pair,
     crowd,
     some_commands,
-    some_hand_offs,
     some_joins,
 )
 
@@ -39,11 +38,6 @@ def test_the_model_answers_as_the_scripts_do(masters: list[LocalMaster], seed: i
         pair = Pair(client, Random(seed))
         for _ in range(120):
             some_commands(pair)
-
-
-def test_the_model_grants_by_offers_as_the_scripts_do(masters: list[LocalMaster]) -> None:
-    with masters[0].client() as client:
-        some_hand_offs(Pair(client, Random(0)), 200)
 
 
 def test_an_index_of_another_type_leaves_no_lock(masters: list[LocalMaster]) -> None:

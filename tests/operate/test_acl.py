@@ -6,7 +6,6 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +19,13 @@ from redlock_django.engine.protocol.commands import COMMANDS
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
-from redlock_django.wire.servers.acl import GRANTING, LOCKS, LOOKING, WAITING, least_acl
-from tests.live.left_over import locked, nothing_left
+from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, least_acl
+from tests.live.left_over import nothing_left
 from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.operate.planted import on
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.test_waiters import queued
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -91,10 +89,9 @@ def test_every_permission_is_needed_by_a_script() -> None:
     of_locks = {command.name for command in COMMANDS} | {
         "index", "join", "ownership", "queue", "set_locks", "trusted",
     }  # fmt: skip
-    assert scripts(*of_locks) | BY_HAND == {*LOCKS, *WAITING, *GRANTING}
-    assert scripts(*every) | BY_HAND == {*LOCKS, *WAITING, *GRANTING, *LOOKING}
-    groups = LOCKS, WAITING, GRANTING, LOOKING
-    assert len(set().union(*groups)) == sum(map(len, groups))
+    assert scripts(*of_locks) | BY_HAND == {*LOCKS, *WAITING}
+    assert scripts(*every) | BY_HAND == {*LOCKS, *WAITING, *LOOKING}
+    assert len({*LOCKS, *WAITING, *LOOKING}) == len(LOCKS + WAITING + LOOKING)
 
 
 def test_the_documentation_lists_the_same_permissions() -> None:
@@ -198,35 +195,6 @@ def test_missing_permission_for_waiters(site: list[LocalMaster], missing: str) -
     assert [fault["code"] for fault in first["faults"]] == ["waiting"]
     assert first["counted"] is True
     assert missing in first["faults"][0]["text"]
-
-
-@pytest.mark.parametrize("missing", GRANTING)
-def test_without_a_permission_for_offers_a_release_wakes_the_next_waiter(
-    site: list[LocalMaster], missing: str
-) -> None:
-    for master in site:
-        with master.client() as client:
-            client.execute_command("ACL", "SETUSER", "shop", f"-{missing}")
-    try:
-        ran = run("redlock_status", "--format=json")
-        lease = locks["default"].backend.acquire(("order:1",), 30, 0, "{}")
-        with ThreadPoolExecutor(1) as pool:
-            taker = pool.submit(locks["default"].backend.acquire, ("order:1",), 30, 20, "{}")
-            until(lambda: queued(site, "order:1") == [1] * 3, what="queued")
-            locks["default"].backend.release(lease)
-            locks["default"].backend.release(taker.result(60))
-    finally:
-        for master in site:
-            with master.client() as client:
-                client.execute_command("ACL", "SETUSER", "shop", f"+{missing}")
-    faults = [fault for master in ran.json["masters"] for fault in master["faults"]]
-    assert [fault["code"] for fault in faults] == ["granting"] * 3
-    assert faults[0]["text"] == (
-        f"its ACL forbids {missing}: a release only wakes the next waiter. Allow them to set the "
-        "lock for it, which is faster (docs/reference/acl.md)"
-    )
-    assert all(master["counted"] for master in ran.json["masters"])
-    until(lambda: not locked(site), what="released")
 
 
 def test_nothing_else_is_allowed(site: list[LocalMaster]) -> None:

@@ -22,10 +22,8 @@ import pytest
 
 from redlock_django.engine import pauses, wait
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.quorum import Switch
-from redlock_django.wire.links import waiter as wire_waiters
-from redlock_django.wire.links.local_queues import LocalQueues
-from redlock_django.wire.links.waiter import MOST_ASKING, Crowd, Waiter
+from redlock_django.wire.links import waiter as wire_waiter
+from redlock_django.wire.links.waiter import MOST_ASKING, RESTING, Crowd
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
 from tests.live.replaced_scripts import lengthen_turns
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 
     from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
-    from redlock_django.wire.link.link import Exchange
 
 pytestmark = pytest.mark.live
 
@@ -48,24 +45,12 @@ NEVER = 30.0
 
 
 def ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make waiters ask again only if something wakes them."""
+    """Make waiters ask again only after a call."""
     monkeypatch.setattr(pauses, "FALLBACK", NEVER)
     monkeypatch.setattr(pauses, "CALM", NEVER)
     monkeypatch.setattr(pauses, "LONGEST", NEVER)
     monkeypatch.setattr(pauses, "CALM_LONGEST", NEVER)
-    monkeypatch.setattr(wire_waiters, "WATCH", NEVER)
-
-
-@pytest.fixture
-def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make waiters ask again only if something wakes them."""
-    ask_once(monkeypatch)
-
-
-@pytest.fixture
-def calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a release resume no waiter of its own process, so that masters must call it."""
-    monkeypatch.setattr(LocalQueues, "next_waiters", lambda self, resources: [])
+    monkeypatch.setattr(wire_waiter, "WATCH", NEVER)
 
 
 @pytest.fixture
@@ -75,8 +60,9 @@ def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def no_fallback(asking_once: None, calls_alone: None) -> None:
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make waiters ask again only after a call."""
+    ask_once(monkeypatch)
 
 
 def queued(masters: Sequence[LocalMaster], resource: str) -> list[int]:
@@ -147,12 +133,10 @@ def wait_resting(variant: Variant, waiters: int) -> None:
     """Wait until so many waiters for "order:1" sleep, in the masters' queues or behind those."""
 
     def resting() -> int:
-        everyone = variant.links.waiters
-        crowd = everyone.crowds.get(("order:1",))
+        crowd = variant.links.waiters.crowds.get(("order:1",))
         found = [] if crowd is None else [one() for one in list(crowd._waiters.values())]
-        queue = everyone.queues._queues.get("order:1", {})
-        behind = [one for one in found if one and one.held_back and one.until < math.inf]
-        return len(queue) + len(behind)
+        asleep = [one for one in found if one and one.until < math.inf]
+        return sum(one.held_back or one.state is RESTING for one in asleep)
 
     until(lambda: resting() == waiters, f"{waiters} waiters sleep: {resting()}")
 
@@ -264,57 +248,10 @@ def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[Loca
 
 
 @both
-@pytest.mark.usefixtures("asking_once")
-def test_a_release_wakes_the_next_waiter_of_its_process_without_a_call(
-    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Waiters, "call", lambda self, name, master, believes: False)
-    with joined(name, masters[:3]) as variant:
-        lease = variant.acquire("order:1")
-        with waiters(variant, masters[:3], "A", "B", "C") as queue:
-            wait_resting(variant, 3)
-            variant.release(lease)
-            assert queue.ended() == ["A", "B", "C"]
-        variant.settle()
-        assert queued(masters[:3], "order:1") == [0] * 3
-
-
-@both
-@pytest.mark.parametrize("called", [False, True], ids=["released here", "called"])
-def test_a_round_is_sent_for_a_waiter_that_sleeps(
-    name: str, called: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    send = Waiter.send
-
-    def noted(waiter: Waiter, exchange: Exchange) -> None:
-        sent.append(waiter.name)
-        send(waiter, exchange)
-
-    monkeypatch.setattr(Waiter, "send", noted)
-    monkeypatch.setattr(Switch, "on", True)
-    with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
-        holder = other if called else variant
-        for _ in range(20):  # beside a master that needs a closer look, a waiter asks itself
-            lease = holder.acquire("order:1", wait=60.0)
-            with waiters(variant, masters[:3], "A", "B", "C") as queue:
-                wait_resting(variant, 3)
-                holder.release(lease)
-                assert sorted(queue.ended()) == ["A", "B", "C"]
-            if sent:
-                break
-        assert sent
-        for either in (variant, other):
-            either.settle()
-        assert queued(masters[:3], "order:1") == [0] * 3
-
-
-@both
-@pytest.mark.usefixtures("calls_alone")
 def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Waiters, "call", lambda self, name, master, believes: False)
+    monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
     monkeypatch.setattr(pauses, "CALM", 0.3)
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")

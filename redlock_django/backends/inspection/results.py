@@ -12,7 +12,7 @@ from redlock_django.engine.inspection.holders import Holding, HoldingState, labe
 from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.quorum import quorum
 
-HARMLESS = frozenset({"policy", "cache", "waiting", "granting", "alone"})
+HARMLESS = frozenset({"policy", "cache", "waiting", "alone"})
 """Codes of faults that are reported, and with which a server is counted all the same."""
 
 

@@ -1,18 +1,15 @@
-"""The data of one master in memory: strings, sorted sets and hashes that expire."""
+"""The data of one master in memory: strings and sorted sets that expire."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 ScriptReply = list[int | bytes]
-Fields = dict[bytes, tuple[Any, ...]]
-"""The fields of a hash, whose values cmsgpack packs."""
 
 
 class Keyspace:
-    """The strings, sorted sets and hashes of one server, by key, as its scripts see them.
+    """The strings and sorted sets of one server, by key, as its scripts see them.
 
     `time` returns the server's clock in µs. All keys expire by the time at which the running
     script began.
@@ -22,8 +19,7 @@ class Keyspace:
         self.time = time
         self.strings: dict[str, tuple[bytes, float]] = {}  # key -> value, expiry in ms
         self.sets: dict[str, dict[bytes, float]] = {}
-        self.hashes: dict[str, Fields] = {}
-        self.ends: dict[str, float] = {}  # the expiry of a set or hash, in ms, if it has one
+        self.ends: dict[str, float] = {}  # the expiry of a set, in ms, if it has one
         # Publishes a message on a channel and returns the number of its subscribers.
         self.publish: Callable[[str, bytes], int] = lambda channel, message: 0
         self.script_ms = 0  # the time at which the running script began; 0 between scripts
@@ -48,7 +44,6 @@ class Keyspace:
     def set(self, key: str, value: bytes, px: float = math.inf) -> None:
         """Store a string for `px` ms and replace any other value of the key."""
         self.sets.pop(key, None)
-        self.hashes.pop(key, None)
         self.ends.pop(key, None)
         self.strings[key] = (value, self._moment() + px)
 
@@ -61,35 +56,24 @@ class Keyspace:
 
     def sorted_set(self, key: str) -> dict[bytes, float]:
         """Return a sorted set; empty if it is absent, has expired or has another type."""
-        self._expire(key)
-        return self.sets.get(key, {})
-
-    def hash(self, key: str) -> Fields:
-        """Return a hash; empty if it is absent, has expired or has another type."""
-        self._expire(key)
-        return self.hashes.get(key, {})
-
-    def _expire(self, key: str) -> None:
         end = self.ends.get(key)
         if end is not None and self._moment() > end:
             self.sets.pop(key, None)
-            self.hashes.pop(key, None)
             del self.ends[key]
+        return self.sets.get(key, {})
 
     def remove(self, key: str, member: bytes) -> None:
-        """Remove a member of a sorted set or hash, which is deleted with its last one."""
-        members = self.sorted_set(key) or self.hash(key)
+        """Remove a member of a sorted set, which is deleted with its last one."""
+        members = self.sorted_set(key)
         members.pop(member, None)
         if not members:
             self.sets.pop(key, None)
-            self.hashes.pop(key, None)
             self.ends.pop(key, None)
 
     def clear(self) -> None:
         """Delete every key, as FLUSHALL does."""
         self.strings.clear()
         self.sets.clear()
-        self.hashes.clear()
         self.ends.clear()
 
     # The index: the sorted set of the held resources, by expiry in ms; as in index.lua.

@@ -11,7 +11,7 @@ import re
 from struct import Struct
 
 from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
-from redlock_django.backends.memory.queue import FreedLock, Queues, StoredOffer, channel_of
+from redlock_django.backends.memory.queue import Queues, channel_of
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
@@ -49,17 +49,14 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
     ticket = proposal - age if waiter else math.inf
     middle = 3 + 2 * count
     pairs = list(zip(keys[3:middle:2], keys[4:middle:2], strict=True))
-    queue_keys, offers = keys[middle : middle + count], "".join(keys[middle + count :])
-    queues, fences = Queues(keyspace, offers), []
-    held, offer = keyspace.get(keys[3]), queues.offer_of(waiter)
-    is_ours = offer is not None and held != value and held == offer.value
+    queue_keys = keys[middle : middle + count]
+    queues, fences = Queues(keyspace), []
     for index, ((key, fence_key), queue) in enumerate(zip(pairs, queue_keys, strict=True), 1):
         lock, fence = keyspace.get(key), keyspace.get(fence_key)
         if fence is not None and not FENCE.fullmatch(fence):
             return [CORRUPT, now]
         stored = stored_fence(fence)
         status, left, other = REFUSED, 0, None
-        lock = None if is_ours else lock
         if lock is not None and lock != value:
             left, other = keyspace.pttl(key), lock[:32]
             is_known = OURS.match(lock) is not None
@@ -68,15 +65,13 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
                 keyspace.strings[key] = (lock, now // 1000 + left)
             shown = max_ttl if left < 0 else left
             keyspace.add_to_index(keys[1], shown, argv[2 + index], new_only=is_known)
-        elif lock is None and not is_ours:
+        elif lock is None:
             first = queues.call_first(queue, now, waiter, ticket)
             if first is not None:
                 status, other, left = RESERVED, first[0], math.ceil(first[1] / 1000)
         if other is not None:
             lasts = max_ttl if left < 0 else left
-            numbers = now, proposal, ttl, skew, fence_ttl, max_ttl
-            left_here = StoredOffer(value, *numbers, argv[-2], keys[2], keys[0], keys[4])
-            ahead = queues.stand(queue, waiter, ticket, lasts, left_here if offers else None)
+            ahead = queues.stand(queue, waiter, ticket, lasts)
             pass_on(keyspace, pairs, queue_keys, index, waiter, now)
             return [status, now, index, left, stored, other, ahead]
         if lock is None or fence is None:
@@ -84,8 +79,6 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
         if stored > now + 2 * skew:
             return [FENCE_AHEAD, now]
         fences.append(stored)
-    if is_ours:
-        del keyspace.strings[keys[3]]
     if keyspace.get(keys[1]) is not None:
         return [CORRUPT, now]
     resources = argv[3 : 3 + count]
@@ -94,7 +87,7 @@ def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
     if now % 16 == 0:
         keyspace.trim_index(keys[1], now // 1000)
     for queue in queue_keys:
-        queues.leave(queue, waiter)
+        keyspace.remove(queue, waiter)
     return [GRANTED, now, *fences]
 
 
@@ -234,42 +227,34 @@ def restore(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) ->
 
 
 def release(keyspace: Keyspace, moment: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-    """Release every lock that has this token; grant it to its first waiter, or call that waiter."""
-    value, how, resources = argv[1], argv[2] or b"0 0 1 ", argv[3:]
-    tomb, shorter, calls, waiter = how.split(b" ", 3)
+    """Release every lock that has this token, and call its first waiter."""
+    value, how, resources = argv[1], argv[2] or b"0 0 ", argv[3:]
+    tomb, shorter, waiter = how.split(b" ", 2)
     left, now = int(shorter), 0
     fault, other_key = 0, ""
     other: bytes | None = None
     locks, others = keys[1 : 1 + len(resources)], keys[1 + len(resources) :]
     queue_keys = others if tomb == b"0" else others[1:]
-    offers = queue_keys[1] if len(resources) == 1 and queue_keys else ""
-    slots = queue_keys[len(resources) + 1 :]
+    slots = queue_keys[len(resources) :]
     for index, (key, resource) in enumerate(zip(locks, resources, strict=True), 1):
         queue = queue_keys[index - 1] if queue_keys else ""
         lock = keyspace.get(key)
         has_waiters = bool(keyspace.sorted_set(queue) or keyspace.get(queue))
-        is_called = has_waiters and calls == b"1"
-        if is_called or left:
+        if has_waiters or left:
             now = moment
-        if waiter and queue:
-            queues = Queues(keyspace, offers)
-            offer = queues.offer_of(waiter)
-            if lock not in (None, value) and offer is not None and lock == offer.value:
-                del keyspace.strings[key]
-                lock = None
-            queues.leave(queue, waiter)
+        if has_waiters and waiter:
+            keyspace.remove(queue, waiter)
         if lock == value and left:
             if keyspace.pttl(key) > left:
                 shorten(keyspace, keys[0], key, resource, left)
-                if is_called:
+                if has_waiters:
                     ask_to_try(keyspace, queue)
         elif lock in (None, value):
             keyspace.strings.pop(key, None)
             keyspace.remove(keys[0], resource)
-            if is_called and not slots:
-                freed = FreedLock(value, keys[0], key, resource)
-                Queues(keyspace, offers).call_first(queue, moment, freed=freed if offers else None)
-        if is_called and slots:
+            if has_waiters and not slots:
+                Queues(keyspace).call_first(queue, moment)
+        if has_waiters and slots:
             free = [slot for slot, lock in enumerate(slots) if keyspace.get(lock) is None]
             # The slot of this release is named last: earlier calls have named the others.
             free.sort(key=lambda slot: (slots[slot] == key, -slot))

@@ -10,7 +10,7 @@ from redlock_django.backends.redlock.masters import caches_on
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.servers.acl import GRANTING, LOCKS, WAITING
+from redlock_django.wire.servers.acl import LOCKS, WAITING
 from redlock_django.wire.servers.address import Address
 
 
@@ -29,9 +29,8 @@ def health_of(
     (commands that locks need fail), `acl`, `twin` (the same server as another), `clock`,
     `deployment`, `conflict` (another master has that fault), `untrusted`, and the HARMLESS ones:
     `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it),
-    `waiting` (it cannot call waiters), `granting` (it can call them, but not set the lock for
-    them) and `alone` (with `failover`: it accepts writes when it is cut off from its replica).
-    Masters in `forbidden` are silent because of their ACL.
+    `waiting` (it cannot call waiters) and `alone` (with `failover`: it accepts writes when it is
+    cut off from its replica). Masters in `forbidden` are silent because of their ACL.
     """
     every = _Reports.of(deployment, reports)
     servers = []
@@ -132,10 +131,6 @@ def _faults(index: int, report: Health, every: _Reports) -> Iterator[tuple[str, 
             f"its ACL forbids {', '.join(missing)}: it cannot wake waiters (docs/reference/acl.md)"
         )
         yield "waiting", text
-    elif missing := [command for command in report.forbidden if command in GRANTING]:
-        text = f"its ACL forbids {', '.join(missing)}: a release only wakes the next waiter. Allow "
-        text += "them to set the lock for it, which is faster (docs/reference/acl.md)"
-        yield "granting", text
     if twins := every.twins(index):
         yield "twin", f"is the same server as {', '.join(twins)}: none of them is counted"
     if abs(off := report.offset - every.offset) > deployment.max_clock_skew:

@@ -184,8 +184,7 @@ class Acquire(Command):
 
     `ttl` is in seconds, `proposal` in µs of the client's clock. A refused `waiter` (its name; "" if
     the client does not wait) joins the queue of the resource at fault, ordered by `ticket`, its
-    first proposal. A granted waiter leaves the queues. A waiter for a single resource leaves an
-    offer as well (`offers`), by which the release of another client can set the lock for it.
+    first proposal. A granted waiter leaves the queues.
     """
 
     name: ClassVar[str] = "acquire"
@@ -197,14 +196,8 @@ class Acquire(Command):
     waiter: str = ""
     ticket: int = 0
 
-    @property
-    def offers(self) -> bool:
-        """True if a release may set the lock for this waiter."""
-        return bool(self.waiter) and len(self.resources) == 1 and not self.deployment.failover
-
     def keys(self) -> list[str]:
-        offers = (self.deployment.offers(self.resources[0]),) if self.offers else ()
-        return [*self._keys_to_set(), *self._queues(), *offers]
+        return [*self._keys_to_set(), *self._queues()]
 
     def arguments(self) -> list[Argument]:
         waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
@@ -229,10 +222,6 @@ class AcquireSlot(Acquire):
     name: ClassVar[str] = "acquire_slot"
 
     limit: int = field(kw_only=True)
-
-    @property
-    def offers(self) -> bool:
-        return False
 
     def keys(self) -> list[str]:
         slots = _slots(self.deployment, self.resources[0], self.limit)
@@ -310,14 +299,13 @@ class Heal(Command):
 
 @dataclass(slots=True)
 class Release(Command):
-    """Delete the locks that have this token; grant each to its first waiter, or call that waiter.
+    """Delete the locks that have this token, and call the first waiter of each.
 
     With `left` seconds of a minimum hold, shorten their TTL to that instead, and do not call
     waiters. With `bury`, write a tombstone as well, so that the token cannot be set again. With a
-    `waiter`, remove that waiter from the queues. Without `calls`, do not call any waiter: a client
-    that asks again keeps its place, and the next waiter needs no call if its round follows in the
-    same send. Where a name has several slots (`limit`), as many waiters have a turn as slots are
-    free.
+    `waiter`, remove that waiter from the queues. Without `calls`, leave the queues alone: a client
+    that asks again keeps its place. Where a name has several slots (`limit`), as many waiters have
+    a turn as slots are free.
     """
 
     name: ClassVar[str] = "release"
@@ -338,16 +326,13 @@ class Release(Command):
         deployment = self.deployment
         locks = (deployment.lock(r) for r in self.resources)
         tomb = (deployment.tomb(self.token),) if self.bury else ()
-        queues = self._queues() if self.calls or self.waiter else ()
-        if not queues or len(self.resources) > 1:
-            return [deployment.held, *locks, *tomb, *queues]
-        (resource,) = self.resources
-        slots = _slots(deployment, resource, self.limit)
-        return [deployment.held, *locks, *tomb, *queues, deployment.offers(resource), *slots]
+        queues = self._queues() if self.calls else ()
+        slots = _slots(deployment, self.resources[0], self.limit) if queues else ()
+        return [deployment.held, *locks, *tomb, *queues, *slots]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        how = "" if self.plain else f"{tomb} {ms(self.left)} {int(self.calls)} {self.waiter}"
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.waiter}"
         return [self.value, how, *self.resources]
 
 

@@ -76,10 +76,6 @@ class Deployment:
         """
         return f"{self.prefix}:queue:{name_of(resource)}"
 
-    def offers(self, resource: str) -> str:
-        """Return the key of the hash in which the waiters of a queue leave their offers."""
-        return f"{self.prefix}:offers:{name_of(resource)}"
-
     def wake(self, process: str) -> str:
         """Return the channel on which masters call the waiters of a process."""
         return f"{self.prefix}:wake:{process}"

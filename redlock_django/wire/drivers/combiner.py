@@ -217,7 +217,7 @@ class Combiner:
             self.leave()
 
     def sleep(self, waiter: Waiter) -> None:
-        """Sleep until a waiter is called or answered; read for all threads if none does."""
+        """Sleep until a waiter is called or its time has come; read for all if no thread does."""
         try:
             while True:
                 left = waiter.until - clock()

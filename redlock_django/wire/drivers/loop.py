@@ -84,7 +84,7 @@ class LoopDriver:
                 if is_finished(protocol):
                     raise  # the protocol itself raised this
                 if waiter is not None:
-                    self.links.waiters.interrupt(waiter)
+                    waiter.end_rest()
                 step = protocol.throw(error)
 
     def waiter(self, resources: tuple[str, ...], limit: int = 1) -> Waiter:
@@ -125,8 +125,6 @@ class LoopDriver:
             self._begin(self._exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
-        if waiter is not None and waiter.takes_verdict(step):
-            return
         self.links.look_at_idle_links()
         if wait_for_links and not self._plan.until and self.links.planner.waits_for_links(step):
             await self._wait_for_links()
@@ -148,13 +146,13 @@ class LoopDriver:
             raise
 
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
-        """Sleep until the waiter is called, or the round is decided that was sent for it."""
+        """Sleep until the waiter is called, or its pause is over."""
         wakeup = LoopWakeup()
-        self.links.waiters.begin_pause(waiter, pause)
+        waiter.rest(pause)
         waiter.wake = wakeup.wake_here
         while not waiter.decided and (left := waiter.until - clock()) > 0:
             await wakeup.wait(left)
-        self.links.waiters.end_pause(waiter)
+        waiter.end_rest()
 
     async def _wait_for_links(self) -> None:
         wakeup, began = LoopWakeup(), clock()

@@ -94,8 +94,7 @@ class ThreadDriver:
                     raise  # the protocol itself raised this
                 self.combiner.wake_decided()
                 if waiter is not None:
-                    with self.combiner.mutex:
-                        self.links.waiters.interrupt(waiter)
+                    waiter.end_rest()
                 step = protocol.throw(error)
 
     def run_all(self, protocols: Sequence[Protocol[Result]]) -> list[Result | Exception]:
@@ -177,9 +176,6 @@ class ThreadDriver:
         if not step.awaited:
             self._post(step)
             return
-        if waiter is not None and waiter.takes_verdict(step):
-            self.tender.wake()
-            return
         combiner = self.combiner
         if clock() - combiner.last_look > IDLE:
             combiner.read_idle()
@@ -202,11 +198,10 @@ class ThreadDriver:
         self.tender.wake()
 
     def _sleep(self, waiter: Waiter, pause: Pause) -> None:
-        """Sleep until the waiter is called or answered."""
-        self.links.waiters.begin_pause(waiter, pause)
+        """Sleep until the waiter is called, or its pause is over."""
+        waiter.rest(pause)
         self.combiner.sleep(waiter)
-        with self.combiner.mutex:  # another thread may be sending the next round
-            self.links.waiters.end_pause(waiter)
+        waiter.end_rest()
 
     def _wait_for_links(self) -> None:
         """Wait for the connections under way; see `Planner.link_wait`."""

@@ -82,19 +82,14 @@ class Templates:
         if type(command) is Acquire or type(command) is AcquireSlot:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
-            offers = (name,) if command.offers else ()
-            gaps = value[:TOKEN], name, name, name, *offers, *slots, digits, value, proposal, name
+            gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal, name)
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
         elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
-            if command.waiter:
-                waiter = command.waiter.encode()
-                gaps = (name, name, name, *slots, digits, value, waiter, name)
-            elif fixed:
-                gaps = (name, name, name, *slots, digits, value, name)
-            else:
-                gaps = (name, digits, value, name)
+            queue = (name, *slots) if command.calls else ()
+            waiter = (command.waiter.encode(),) if command.waiter else ()
+            gaps = (name, *queue, digits, value, *waiter, name)
         else:
             return pack_command(command, number)
         key = command.name, fixed, limit, suffix, *map(len, gaps)

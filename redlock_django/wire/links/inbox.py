@@ -11,7 +11,6 @@ import logging
 import math
 import struct
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import hiredis
@@ -22,7 +21,6 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import LOST, PENDING
-from redlock_django.engine.steps import Offer
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import LateWatch
@@ -296,23 +294,9 @@ class Inbox:
             self._waiters.listen(master.index)
             self._pop_owed(link)
             return
-        link.reply = False  # first, because a round that begins with a call may read this link
         if kind == b"message" and len(push) == 3:
-            self._waiters.call(push[2], master.index, partial(self._believes_grant, master))
-
-    def _believes_grant(self, master: Master, proof: bytes, time: float, offer: Offer) -> bool:
-        """Note a master's clock; return whether to count its grant by the offer of a waiter."""
-        marker = b"" if master.trust is None else master.trust.marker
-        if not offer.is_from(master.index, marker, proof):
-            return False
-        read = clock()
-        self._steps.note(master, time - read, time - offer.sent)
-        # After an interrupt the round may have been sent twice. A grant of the second copy would
-        # come after the verdict, and be undone.
-        owed = () if master.link is None else master.link.owed
-        if any(one.command is not None and one.command.token == offer.token for one in owed):
-            return False
-        return not master.fault(read)
+            self._waiters.call(push[2], master.index)
+        link.reply = False  # last: after an interrupt, the call is passed on again
 
     def _pop_owed(self, link: Link) -> None:
         """Remove the oldest owed reply, which has come and is handled."""

@@ -68,12 +68,12 @@ class Links:
             self._late_changed,
         )  # fmt: skip
         self.steps = StepWatch(self.masters, deployment, self._check)
-        self.waiters = Waiters(deployment, resume=self._resume)
+        self.waiters = Waiters(deployment)
         self.planner = Planner(
             self.masters, plan, deployment, self.membership, self.lateness, connect_timeout
         )
         self.outbox = Outbox(
-            self.masters, deployment, self.membership, self.planner, self.lateness, self.waiters,
+            self.masters, deployment, self.membership, self.planner, self.lateness,
             read=self.read, redial=self.redial, lose=self.lose, watch=driver.watch,
         )  # fmt: skip
         self.dialer = Dialer(
@@ -110,9 +110,6 @@ class Links:
 
     def _check(self, master: Master, mode: str) -> None:
         self.outbox.check(master, mode)
-
-    def _resume(self, waiter: Waiter) -> None:
-        self.outbox.resume(waiter)
 
     # What a driver asks for.
 

@@ -14,7 +14,6 @@ from itertools import count
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
 from redlock_django.engine.quorum import Switch, quorum
 from redlock_django.engine.steps import Round
@@ -27,12 +26,9 @@ from redlock_django.wire.link.link import (
     Owed,
     ProtocolDesync,
     broken,
-    wake_none,
 )
 from redlock_django.wire.link.master import Master, Plan
 from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
-from redlock_django.wire.links.waiter import SENT, Waiter
-from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import join_arguments
 
 INSPECTED = 2.0
@@ -189,7 +185,6 @@ class Outbox:
         membership: Membership,
         planner: Planner,
         lateness: LateWatch,
-        waiters: Waiters,
         *,
         read: Callable[[Master], None],
         redial: Callable[[], object],
@@ -203,7 +198,6 @@ class Outbox:
         self._planner = planner
         self._plan = planner.plan
         self._lateness = lateness
-        self._waiters = waiters
         self._read = read
         self._redial = redial
         self._lose = lose
@@ -222,42 +216,13 @@ class Outbox:
         now = clock()
         if not exchange.number % MOST_BEHIND:
             self._lateness.look(now)
-        frees = exchange.asked.frees
-        waiters = self._waiters.queues.next_waiters(frees) if frees else ()
-        if not self._begin_plainly(exchange, now, waiters if len(waiters) == len(frees) else ()):
+        if not self._begin_plainly(exchange, now):
             self._begin_each(exchange, now)
-        for waiter in waiters:
-            waiter.called_slot = slot_of(frees[0])  # a slot is freed alone
-            self.resume(waiter)  # now that the release is queued: the next round leaves with it
 
-    def resume(self, waiter: Waiter) -> None:
-        """Send the next round of a waiter while it sleeps on, or wake it if it must do that itself.
-
-        To wake its thread first, which then asks, takes about as long as a round trip.
-        """
-        if waiter.state is SENT:
-            return
-        begin, now = waiter.pause.begin, clock()
-        if begin is None or not self._planner.ensure_plan(now):
-            waiter.ask_now()
-            return
-        # After an interrupt here, the release is sent again, and masters call the waiter, which
-        # then sends this itself, perhaps for the second time: that is harmless.
-        *before, asked = begin(now)
-        for undo in before:
-            self.begin(self.exchange(undo, wake_none))
-        exchange = self.exchange(asked, waiter.answered)
-        self.begin(exchange)
-        waiter.send(exchange)
-
-    def _begin_plainly(
-        self, exchange: Exchange, now: float, following: Sequence[Waiter] = ()
-    ) -> bool:
+    def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
         """Begin a round that asks all masters of the plan the same, without a look at any of them.
 
-        Returns False without having begun if one of them needs a closer look. A release does not
-        call waiters if the next one of each lock is `following`: it asks in the same send, and
-        takes the lock, or calls another waiter whose turn it is.
+        Returns False without having begun if one of them needs a closer look.
         """
         planner = self._planner
         if not planner.ensure_plan(now):
@@ -269,18 +234,9 @@ class Outbox:
         is_whole = not plan.left_out and commands.count(command) == len(commands)
         if not (is_whole or planner.count_left_out(exchange, command)):
             return False
-        packed = command
-        # `ensure_plan` may have read a call, so that the round of a waiter in `following` is
-        # queued before this release. Then this release must call.
-        if (
-            following
-            and isinstance(command, Release)
-            and not any(w.state is SENT for w in following)
-        ):
-            packed = replace(command, calls=False)
-        data = self._templates.pack(packed, exchange.number)
+        data = self._templates.pack(command, exchange.number)
         exchange.sent, exchange.ran = now, self._lateness.running.passed
-        exchange.command = command  # no acquire follows a repetition, which calls the next waiter
+        exchange.command = command
         exchange.grant, exchange.refusal = plain_replies(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:

@@ -9,19 +9,16 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from itertools import islice
 
-from redlock_django.engine.protocol.votes import Vote
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.refusal import CrowdRefusal
-from redlock_django.engine.steps import Pause, Round
+from redlock_django.engine.steps import Pause
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import Exchange, wake_none
+from redlock_django.wire.link.link import wake_none
 
-HOUR = 3600.0  # seconds of the longest sleep; other events end it
 WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
 # How many waiters of a process or loop ask the masters for the same resources: the waiter whose
 # turn it is, the next one, and one on its way into the queues.
 MOST_ASKING = 3
-PARTIAL = 0.05  # seconds until a waiter that a minority of masters has granted the lock tries again
 NO_PAUSE = Pause(0.0)
 
 
@@ -31,11 +28,10 @@ class WaiterState(Enum):
     HELD_BACK = "it may not ask yet, because others of its crowd do"
     ASKING = "its caller sends a round and waits for the verdict, or is about to"
     RESTING = "it sleeps until a majority of masters has called it, or its time has come"
-    SENT = "it sleeps on, because a round was sent for it, until that is decided"
 
 
 HELD_BACK, ASKING = WaiterState.HELD_BACK, WaiterState.ASKING
-RESTING, SENT = WaiterState.RESTING, WaiterState.SENT
+RESTING = WaiterState.RESTING
 
 
 class Waiter:
@@ -48,16 +44,12 @@ class Waiter:
     - `hold_back` and `let_ask` are for its `crowd`: it is HELD_BACK, then ASKING.
     - `ask` is called when its caller sends a round, `rest` when it begins a `pause`: a waiter that
       is ASKING is RESTING then.
-    - `send` is called when the driver has `sent` a round for it: it is SENT. Its caller finds the
-      pause over once that round is decided, and `takes_verdict`.
-    - `grant` is called when a release has set the lock on a master by the offer of the `pause`.
-      Once this has happened on a majority, the waiter is SENT, as if a round had been decided.
-    - `end_rest` is called when a pause is over.
+    - `end_rest` is called when a pause is over: it is ASKING again.
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_granted", "_listening", "_need",
-        "_until", "called_slot", "crowd", "name", "pause", "sent", "state", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_pause",
+        "called_slot", "crowd", "name", "state", "until", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -70,29 +62,21 @@ class Waiter:
         self.name = name
         self.state = ASKING
         self.wake: Callable[[], object] = wake_none
-        self.pause = NO_PAUSE
-        self.sent: Exchange | None = None
         self.crowd: Crowd | None = None
         self.called_slot: int | None = None
-        self._until = math.inf
+        # The time at which it asks again, which others may bring forward while it sleeps.
+        self.until = math.inf
+        self._pause = NO_PAUSE  # the last one
         self._doubted = False  # a call to it may be lost since its last round
-        # The masters' grants by its offer, since its last round.
-        self._granted: Exchange | None = None
         self._callers: set[int] = set()
         self._listening = listening
         self._need = quorum(masters)
         self._clock = clock
 
     @property
-    def until(self) -> float:
-        """The time at which it asks again, which others may bring forward while it sleeps."""
-        return self._until if self.state is not SENT else self._clock() + HOUR
-
-    @property
     def decided(self) -> bool:
-        """True if enough masters have called, or answered the round that was sent for it."""
-        sent = self.sent if self.state is SENT else None
-        return len(self._callers) >= self._need if sent is None else sent.decided
+        """True if enough masters have called."""
+        return len(self._callers) >= self._need
 
     @property
     def held_back(self) -> bool:
@@ -117,43 +101,29 @@ class Waiter:
 
     def ask(self) -> None:
         """Begin a round, which answers earlier calls."""
-        self._forget_calls()
+        self._callers.clear()
+        self.called_slot = None
+        self._doubted, self.until = False, math.inf
         self.state = ASKING
 
     def rest(self, pause: Pause) -> float:
         """Begin a pause; return its seconds if nothing happens meanwhile."""
+        self._pause = pause
         if self.state is ASKING:
             self.state = RESTING
-        self.pause = pause  # last: from here on a round may be sent for it
         is_heard = len(self._listening) >= self._need and not self._doubted
         seconds = pause.seconds if is_heard else min(pause.seconds, pause.unheard)
         now = self._clock()
-        if self._until < now + seconds:
-            return max(0.0, self._until - now)  # the round may have lasted longer
-        self._until = now + seconds
+        if self.until < now + seconds:
+            return max(0.0, self.until - now)  # the round may have lasted longer
+        self.until = now + seconds
         return seconds
 
-    def send(self, sent: Exchange) -> None:
-        """Note that a round was sent for this waiter, which sleeps on until it is decided."""
-        self.sent = sent
-        self.state = SENT  # after an interrupt here, earlier calls remain noted, without effect
-        self._forget_calls()
-        if sent.decided:
-            self.wake()
-
     def end_rest(self) -> None:
-        """End a pause: from here on its caller sends its rounds."""
+        """End a pause; what has ended it must not end the next pause as well."""
         if self.state is RESTING:
             self.state = ASKING
-        self.pause = NO_PAUSE  # whose `begin` refers to the protocol, and by that to this waiter
-
-    def takes_verdict(self, asked: Round) -> bool:
-        """Return whether this round was sent during the pause, which has ended with its verdict."""
-        if self.state is not SENT or self.sent is None or self.sent.asked is not asked:
-            return False
-        self.state = ASKING
-        self.sent = None
-        return True
+        self.wake, self.until = wake_none, math.inf
 
     def leave(self) -> None:
         """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
@@ -162,37 +132,11 @@ class Waiter:
 
     # What ends or shortens a pause.
 
-    def call(self, master: int) -> bool:
-        """Note a call of a master (0-based index): return whether enough of them have called."""
+    def call(self, master: int) -> None:
+        """Note a call of a master (0-based index), and ask once enough of them have called."""
         self._callers.add(master)
-        return self.decided
-
-    def grant(self, master: int, vote: Vote) -> bool:
-        """Note that a master has set the lock of the pause's offer for this waiter.
-
-        Once enough masters have, the pause ends. Until then, a grant counts as a call as well:
-        return whether enough masters have called, so that the waiter must ask now.
-        """
-        offer = self.pause.offer
-        if self.state is not RESTING or offer is None:
-            return False
-        granted = self._granted = self._granted or Exchange(offer.attempt, 0, wake_none)
-        granted.cast(master, vote)
-        if granted.decided:
-            self.send(granted)
-            return False
-        self.hurry(PARTIAL)
-        return self.call(master)
-
-    def _forget_calls(self) -> None:
-        self._callers.clear()
-        self.called_slot = None
-        self._doubted, self._until = False, math.inf
-        self._granted = None
-
-    def answered(self) -> None:
-        """Wake the caller: the round that was sent for this waiter is decided."""
-        self.wake()
+        if self.decided:
+            self.wake()
 
     def watch(self) -> None:
         """Note that the turn of another waiter has begun: this waiter asks if it passes unused."""
@@ -202,7 +146,7 @@ class Waiter:
         """Note that a link is new: its master may not have this waiter in its queue."""
         # A round under way is sent on the link after the subscription.
         if self.state is RESTING:
-            self.hurry(min(self.pause.seconds, self.pause.unheard))
+            self.hurry(min(self._pause.seconds, self._pause.unheard))
 
     def doubt(self) -> None:
         """Note that a link was lost, and perhaps a call with it."""
@@ -212,17 +156,13 @@ class Waiter:
     def hurry(self, seconds: float) -> None:
         """Ask again after that many seconds at the latest."""
         until = self._clock() + seconds
-        if until < self._until:
-            self._until = until
+        if until < self.until:
+            self.until = until
             self.wake()
 
     def ask_now(self) -> None:
         """Ask again at once."""
         self.hurry(0.0)
-
-    def forget_wakeup(self) -> None:
-        """Forget what has ended a pause, which must not end the next pause as well."""
-        self.wake, self._until = wake_none, math.inf
 
 
 class Crowd:

@@ -13,9 +13,6 @@ LOCKS = (
 WAITING = ("zrange", "zrank", "publish", "subscribe")
 """The commands by which masters call waiters; without them waiters poll."""
 
-GRANTING = ("hset", "hget", "hdel")
-"""The commands by which a release sets the lock for a waiter; without them it only calls it."""
-
 LOOKING = ("zcount", "zrevrangebyscore", "zscan", "scan")
 """The commands for inspecting locks and setting masters up, in addition to LOCKS."""
 
@@ -24,7 +21,7 @@ _COMMAND = re.compile(r"'([a-z|-]+)' command")
 
 def least_acl(prefix: str, *, looking: bool = False) -> str:
     """Return the least rights that work, as ACL SETUSER takes them after user and password."""
-    commands = LOCKS + WAITING + GRANTING + (LOOKING if looking else ())
+    commands = LOCKS + WAITING + (LOOKING if looking else ())
     granted = " ".join(f"+{command}" for command in commands)
     return f"~{prefix}:* &{prefix}:wake:* -@all {granted}"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from redlock_django.wire.servers.acl import GRANTING, LOCKS, LOOKING, WAITING, forbidden
+from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, forbidden
 
 _CLUSTER = "it is a cluster node: Redlock needs independent masters"
 _KEYS = "another program writes to keys that begin with KEY_PREFIX"
@@ -58,7 +58,7 @@ _STRIPPED = {
 """The codes that redis-py removes from the text of an error, by the class that it raises."""
 
 _UNKNOWN = re.compile(r"unknown (?:redis |valkey )?command(?: [`'](\w+))?", re.IGNORECASE)
-_COMMANDS = {name.partition("|")[0] for name in (*LOCKS, *WAITING, *GRANTING, *LOOKING)}
+_COMMANDS = {name.partition("|")[0] for name in (*LOCKS, *WAITING, *LOOKING)}
 
 
 def reply_text(error: Exception) -> str:

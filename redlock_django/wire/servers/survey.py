@@ -22,7 +22,7 @@ from redlock_django.engine.protocol.query import Answer as QueryAnswer
 from redlock_django.engine.protocol.query import Query, SendQuery
 from redlock_django.engine.protocol.trust_marker import Marker, read_marker
 from redlock_django.wire.clock import clock
-from redlock_django.wire.servers.acl import GRANTING, LOCKS, WAITING, forbidden
+from redlock_django.wire.servers.acl import LOCKS, WAITING, forbidden
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.error_replies import explain, reply_text
 from redlock_django.wire.servers.handshake import (
@@ -233,7 +233,7 @@ def _key(connection: Any, deployment: Deployment, within: float) -> str:
 def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield a fault for each kind of error that commands in scripts end with."""
     reported: set[str] = set()  # an error of commands of several kinds is yielded once
-    for code, needed in (("errors", LOCKS), ("waiting", WAITING), ("granting", GRANTING)):
+    for code, needed in (("errors", LOCKS), ("waiting", WAITING)):
         kinds: dict[str, list[str]] = {}
         for command in errors.keys() & {*needed}:
             kinds.setdefault(explain(errors[command]), []).append(command)

@@ -17,7 +17,6 @@ from tests.engine.mutants import (
     inbox,
     late_masters,
     links,
-    offers,
     outbox,
     permits,
     protocol,
@@ -45,7 +44,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *inbox.MUTANTS,
     *waiters.MUTANTS,
     *links.MUTANTS,
-    *offers.MUTANTS,
     *permits.MUTANTS,
     *hand_on.MUTANTS,
 )

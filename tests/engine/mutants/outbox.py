@@ -16,7 +16,6 @@ from tests.engine.mutation import (
 )
 from tests.wire import (
     link_schedules,
-    test_hand_off,
     test_lateness,
     test_link_waits,
     test_plain_rounds,
@@ -103,33 +102,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "a healed master grants", "fast path: heal counts from the next extension",
         Outbox._begin_plainly, never("not command.votes"),
         test_plain_rounds.test_a_healed_master_does_not_count,
-    ),
-    Mutant(
-        "a release of two locks calls no waiter of one",
-        "queue: a release is followed if the next waiters of all its locks are here", Outbox.begin,
-        instead("len(waiters) == len(frees)", "True"),
-        test_hand_off.test_a_release_calls_if_one_of_its_locks_has_no_waiter_here,
-    ),
-    Mutant(
-        "a waiter that has asked follows a release", "queue: a release is followed after it",
-        Outbox._begin_plainly, never("any(...)"),
-        test_hand_off.test_a_release_calls_a_waiter_that_has_asked_before_it,
-    ),
-    Mutant(
-        "no release is followed", "queue: a release whose next waiter follows it calls nobody",
-        Outbox._begin_plainly, never("isinstance(command, Release)"),
-        test_hand_off.test_a_release_calls_no_waiter_if_the_next_one_follows_it,
-    ),
-    Mutant(
-        "only the last round of a waiter is sent", "queue: its undo precedes it", Outbox.resume,
-        without("self.begin(self.exchange(undo, wake_none))"),
-        test_hand_off.test_what_precedes_the_round_of_a_waiter_is_sent_before_it,
-    ),
-    Mutant(
-        "a release that is sent again calls nobody", "queue: what is sent again calls",
-        Outbox._begin_plainly,
-        instead("packed = replace(...)", "packed = command = replace(command, calls=False)"),
-        test_hand_off.test_a_release_that_is_sent_again_calls,
     ),
     Mutant(
         "a patient round asks no late master", "link: without a quorum late masters are asked",

@@ -236,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a called slot is asked for twice", "slots: a call is about the next round",
-        Waiter._forget_calls, without("self.called_slot = None"),
+        Waiter.ask, without("self.called_slot = None"),
         test_waiters_for_slots.test_a_round_ends_what_a_call_has_named,
     ),
     Mutant(

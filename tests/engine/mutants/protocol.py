@@ -36,16 +36,6 @@ MUTANTS: tuple[Mutant, ...] = (
         always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_no_waiter,
     ),
     Mutant(
-        "a holder stays queued", "queue: a release that calls nobody removes its own waiter",
-        Release.keys, never("self.waiter"),
-        test_queue.test_a_holder_whose_release_is_followed_leaves_every_queue,
-    ),
-    Mutant(
-        "a release that is followed calls", "queue: a release that is followed calls nobody",
-        Release.arguments, instead("self.calls", "True"),
-        test_queue.test_a_release_that_is_followed_calls_no_waiter,
-    ),
-    Mutant(
         "a fingerprint without the skew", "trust: the fingerprint has N, MAX_TTL and the skew",
         Deployment.fingerprint,
         instead("ms(self.max_clock_skew)", "0"),

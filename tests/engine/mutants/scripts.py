@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an early release leaves its waiter", "queue: every release removes its waiter",
         scripts.release,
-        without("queues.leave(queue, waiter)"),
+        without("keyspace.remove(queue, waiter)"),
         test_minimum_hold.test_a_release_removes_its_waiter_from_the_queues,
     ),
     Mutant(

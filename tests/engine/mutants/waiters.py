@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from redlock_django.wire.links.local_queues import LocalQueues
 from redlock_django.wire.links.waiter import Crowd, Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine import (
@@ -22,37 +21,9 @@ MUTANTS: tuple[Mutant, ...] = (
         instead("self._need", "1"), schedules.a_minority_that_calls_is_not_enough,
     ),
     Mutant(
-        "a call ends a pause in which the round was sent",
-        "queue: a waiter sleeps on until the round that was sent for it is decided",
-        Waiter.decided, always("sent is None"),
-        schedules.a_call_does_not_end_a_pause_in_which_the_round_was_sent,
-    ),
-    Mutant(
-        "a round is sent for a waiter that does not sleep",
-        "queue: after a pause, its waiter sends its rounds itself", Waiter.end_rest,
-        without("self.pause = NO_PAUSE"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
-    ),
-    Mutant(
         "a call ends two pauses", "queue: what ended a pause does not end the next one",
-        Waiters.end_pause, without("waiter.forget_wakeup()"),
+        Waiter.end_rest, without("self.wake, self.until = wake_none, math.inf"),
         schedules.what_ended_a_pause_does_not_end_the_next_one,
-    ),
-    Mutant(
-        "a release wakes the last waiter of its process", "queue: a release wakes the next waiter",
-        LocalQueues.next_waiters, instead("min", "max"),
-        schedules.a_release_wakes_the_next_waiter_of_its_process,
-    ),
-    Mutant(
-        "a release wakes a waiter behind others",
-        "queue: a release leaves a waiter of another process its turn",
-        LocalQueues.next_waiters, always("others <= 0"),
-        schedules.a_release_wakes_no_waiter_behind_one_of_another_process,
-    ),
-    Mutant(
-        "a waiter of the same process is one of others",
-        "queue: a release wakes a waiter behind those of its own process",
-        LocalQueues.join, instead("pause.ahead - ours", "pause.ahead"),
-        schedules.a_waiter_behind_those_of_its_process_is_the_next_one_after_them,
     ),
     Mutant(
         "all of a crowd ask", "queue: of the waiters of a process, only the first ask",
@@ -116,7 +87,7 @@ MUTANTS: tuple[Mutant, ...] = (
         schedules.after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once,
     ),
     Mutant(
-        "an old call counts", "queue: only calls since the last round count", Waiter._forget_calls,
+        "an old call counts", "queue: only calls since the last round count", Waiter.ask,
         without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
     ),
 )  # fmt: skip

@@ -40,12 +40,13 @@ MUTANTS: tuple[Mutant, ...] = (
         test_rounds.test_a_pause_between_split_votes_ends_in_time,
     ),
     Mutant(
-        "one token for all rounds", "rounds: a fresh token for each", Wait.begin,
+        "one token for all rounds", "rounds: a fresh token for each", Wait.next_attempt,
         instead("next(client.tokens)", "'0' * 32"),
         test_safety.test_a_late_undo_cannot_free_the_round_after_it,
     ),
     Mutant(
-        "one proposal for all rounds", "rounds: a proposal is the present wall clock", Wait.begin,
+        "one proposal for all rounds", "rounds: a proposal is the present wall clock",
+        Wait.next_attempt,
         instead("next(client.proposals)", "(self.ticket or next(client.proposals))"),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
@@ -94,18 +95,6 @@ MUTANTS: tuple[Mutant, ...] = (
         Wait.pause,
         always("attempt.queued"),
         test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
-    ),
-    Mutant(
-        "a waiter asks again although a round was sent for it",
-        "queue: a round that was sent in a pause is not sent again", Wait.begin,
-        always("self.begun is None"),
-        schedules.a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again,
-    ),
-    Mutant(
-        "an interrupt forgets the round that was sent in a pause",
-        "queue: an interrupted pause releases what was sent meanwhile",
-        Wait.undo_interrupted, instead("self.begun or self.attempt", "self.attempt"),
-        schedules.interrupted_in_a_pause_the_round_that_was_sent_is_undone,
     ),
     Mutant(
         "a waiter behind others has a later ticket",
@@ -176,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "each attempt spares masters", "link: an attempt that follows asks every master",
-        Wait.begin, instead("not self.lost", "True"),
+        Wait.next_attempt, instead("not self.lost", "True"),
         test_rounds.test_only_the_first_attempt_spares_masters,
     ),
 )  # fmt: skip

@@ -1,6 +1,5 @@
 -- Set every lock or none.
--- KEYS: marker, held, tomb, then lock and fence of each resource, then the queue of each, then the offers
---       for a single resource (left out: the client does not wait, or makes no offer)
+-- KEYS: marker, held, tomb, then lock and fence of each resource, then the queue of each
 -- ARGV: round, value, five doubles in one string (proposal us, ttl ms, skew us, fence ttl ms, max ttl
 --       ms: to send and convert each by itself costs a tenth of a grant), each resource, ticket us and
 --       waiter (left out: does not wait), expected marker, ready-at us
@@ -13,9 +12,8 @@ local proposed, ttl, skew, fence_ttl, max_ttl = struct.unpack('<ddddd', ARGV[3])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local now_ms = math.floor(now / 1000)
-local count = math.floor((#KEYS - 3) / 3)
+local count = (#KEYS - 3) / 3
 local queues = 3 + 2 * count
-local offers = KEYS[1 + queues + count]
 local seen = redis.call('MGET', unpack(KEYS, 1, queues))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
   return { round, NOT_READY, now }
@@ -30,13 +28,6 @@ if #ARGV > 5 + count then
   ticket, waiter = ARGV[4 + count]:match('^(%d+) (.*)$')
   -- An error of the client's clock must not change its position in the queue either.
   ticket = proposal - (proposed - tonumber(ticket))
-end
-local is_ours = false
-if offers and seen[4] and seen[4] ~= value then
-  -- A lock that a release has set for an earlier attempt of this waiter is free for this one.
-  local _, _, _, offer_of = queue_functions(offers)
-  is_ours = offer_of(waiter) == seen[4]
-  seen[4] = not is_ours and seen[4]
 end
 local reply = { round, GRANTED, now }
 for index = 1, count do
@@ -60,10 +51,10 @@ for index = 1, count do
     -- for them if they have no TTL. Those of this package are in the index already.
     local shown = left < 0 and max_ttl or left
     add_to_index(now_ms, shown, ARGV[3 + index], is_known and 'NX' or 'CH')
-  elseif not (lock or is_ours) then
+  elseif not lock then
     status = RESERVED
     if redis.call('PTTL', KEYS[queues + index]) ~= -2 then -- there are waiters
-      other, left = queue_functions(offers)(KEYS[queues + index], now, waiter, ticket)
+      other, left = queue_functions()(KEYS[queues + index], now, waiter, ticket)
       left = other and math.ceil(left / 1000)
     end
   end
@@ -73,12 +64,8 @@ for index = 1, count do
     end
     return { round, status, now, index, left, stored, other, -1 }
   elseif other then
-    local call_first, stand = queue_functions(offers)
-    local offer = offers and cmsgpack.pack(
-      value, now, proposal, ttl, skew, fence_ttl, max_ttl, ARGV[#ARGV - 1], KEYS[3], KEYS[1], KEYS[5]
-    )
-    local lasts = left < 0 and max_ttl or left
-    local ahead = stand(KEYS[queues + index], waiter, ticket, lasts, offer)
+    local call_first, stand = queue_functions()
+    local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
     for another = 1, count do
       -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
       -- others gets its turn.
@@ -98,9 +85,6 @@ for index = 1, count do
   reply[3 + index] = stored
 end
 
-if is_ours then
-  redis.call('DEL', KEYS[4])
-end
 reply = set_locks(max_ttl, seen, reply, 3, now_ms, ttl, fence_ttl)
 if reply[2] ~= GRANTED then
   return reply
@@ -114,9 +98,6 @@ end
 if waiter ~= '' then
   for index = 1, count do
     redis.pcall('ZREM', KEYS[queues + index], waiter)
-  end
-  if offers then
-    redis.pcall('HDEL', offers, waiter)
   end
 end
 return count == 1 and struct.pack('<i8i8i8i8', unpack(reply)) or reply

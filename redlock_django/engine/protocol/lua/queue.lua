@@ -5,43 +5,21 @@
 --
 -- A name with several slots has one queue: as many of its first waiters as slots are free have a turn.
 --
--- A waiter for one lock leaves an offer in the hash `offers` (nil: the script has none): the arguments of its
--- refused acquire, with which a release can set the lock for it. After such a grant the offer is kept until
--- the next command of the waiter, which recognizes the lock by the offer.
---
 -- The functions are made by this one, which a script calls when a queue exists or a waiter joins
--- one: to make them with every grant takes a tenth of its time. Returns call_first, stand, leave and offer_of.
-local function queue_functions(offers)
+-- one: to make them with every grant takes a tenth of its time. Returns call_first and stand.
+local function queue_functions()
   local TURN, LINGER = 100000, 3000 -- us of a turn, ms that a queue exists longer than its lock
   local LATE, NEWEST = 4e15, 8 -- above every ticket; how many of the last waiters may be asked to watch
-  local FRESH, FRESHEST = 0.1, 1000000 -- the part of the TTL, and the us, for which an offer lasts
 
   local function channel_of(name)
     return name:match('^(.*) ')
-  end
-
-  -- Return the value that a waiter has offered to set, and the rest of its offer; nothing if it has none.
-  local function offer_of(name)
-    local offer = offers and redis.pcall('HGET', offers, name)
-    local parts = type(offer) == 'string' and { pcall(cmsgpack.unpack, offer) } or {}
-    if parts[1] and #parts == 12 then -- otherwise another program or version has written it
-      return unpack(parts, 2)
-    end
-  end
-
-  -- Remove a waiter, with its offer.
-  local function leave(key, name)
-    redis.pcall('ZREM', key, name)
-    if offers then
-      redis.pcall('HDEL', offers, name)
-    end
   end
 
   -- Remove all waiters of a process, except one.
   local function remove_process(key, channel, except)
     for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do
       if name ~= except and channel_of(name) == channel then
-        leave(key, name)
+        redis.call('ZREM', key, name)
       end
     end
   end
@@ -73,60 +51,12 @@ local function queue_functions(offers)
     end
   end
 
-  -- Set a free lock by the offer of a waiter, and publish that on the waiter's channel: its name, '=', a
-  -- proof, TIME us, fence. The proof is the SHA-1 of token and marker: other clients may listen, and must
-  -- neither learn the token nor publish the message on another master. Returns whether the lock is set.
-  local function grant(name, channel, now, lock, resource)
-    local value, at, proposal, ttl, skew, fence_ttl, max_ttl, trusted, tomb, marker, fence = offer_of(name)
-    -- An old offer is not used: the validity of the lock counts from the moment at which the waiter asked,
-    -- and the waiter may have stopped since. To call a stopped waiter costs the others only one turn.
-    local age = value and now - at
-    -- The undo of an attempt must not set the lock again by the offer of the same attempt.
-    if not value or value == ARGV[2] or age < 0 or age > math.min(ttl * 1000 * FRESH, FRESHEST) then
-      return false
-    end
-    local seen = redis.pcall('MGET', marker, fence, tomb)
-    if seen.err or seen[1] ~= trusted or seen[3] then
-      return false
-    end
-    if seen[2] and not (seen[2]:find('^%d+$') and #seen[2] <= 16) then
-      return false
-    end
-    local raised = math.max(tonumber(seen[2] or 0) + 1, proposal)
-    if raised > now + 2 * skew then
-      return false
-    end
-    local now_ms = math.floor(now / 1000) -- as in index.lua, whose functions would cost every release
-    local period = -math.floor(now_ms / max_ttl)
-    local listed = redis.pcall('ZADD', KEYS[1], 'CH', now_ms + ttl, resource, period, '')
-    if type(listed) ~= 'number' then
-      return false
-    end
-    if listed > 1 then
-      redis.call('PEXPIRE', KEYS[1], 2 * max_ttl)
-    end
-    local stored = redis.pcall('SET', fence, raised, 'PX', fence_ttl)
-    local set = stored.ok and redis.pcall('SET', lock, value, 'NX', 'PX', ttl)
-    if set and set.ok then
-      local proof = redis.sha1hex(value:sub(1, 32) .. trusted)
-      local heard = redis.pcall('PUBLISH', channel, string.format('%s=%s %.0f %.0f', name, proof, now, raised))
-      if type(heard) == 'number' and heard > 0 then
-        redis.pcall('PEXPIRE', offers, ttl + LINGER) -- the waiter recognizes the lock by the offer
-        return true
-      end
-      redis.call('DEL', lock)
-    end
-    redis.pcall('ZREM', KEYS[1], resource)
-    return false
-  end
-
   -- Call the first waiter whose process listens; where several slots are free (`free`, 1 if left out),
   -- the first waiters, so that as many have a turn. Returns a waiter whose turn it is, and the us that its
   -- turn still lasts; nothing if fewer waiters are in front of `waiter`, whose ticket is `ticket` ('' and
   -- nil for a client that is not in the queue: every waiter is in front of it). A waiter learns which slot
-  -- to ask for by its number in `slots`, if there are any. A release passes the key and
-  -- the resource of its lock (`freed`), which is granted to the first waiter if that has left an offer.
-  local function call_first(key, now, waiter, ticket, free, slots, freed)
+  -- to ask for by its number in `slots`, if there are any.
+  local function call_first(key, now, waiter, ticket, free, slots)
     local turns = 0 -- how many waiters in front have a turn: these are the first in the queue
     for _ = 1, 1000 do
       local first = redis.pcall('ZRANGE', key, turns, turns, 'WITHSCORES')
@@ -155,9 +85,6 @@ local function queue_functions(offers)
           remove_process(key, channel, name)
           turns = 0 -- some of them may have had a turn
         end
-      elseif channel and freed and score < LATE and grant(name, channel, now, unpack(freed)) then
-        redis.call('ZREM', key, name)
-        return
       elseif channel then
         local slot = slots and '/' .. slots[turns % #slots + 1] or ''
         local heard = redis.pcall('PUBLISH', channel, name .. slot)
@@ -174,7 +101,7 @@ local function queue_functions(offers)
           turns, left = turns + 1, TURN
         end
       else
-        leave(key, name)
+        redis.call('ZREM', key, name)
       end
       if left and turns >= (free or 1) then
         return name, left
@@ -182,20 +109,17 @@ local function queue_functions(offers)
     end
   end
 
-  -- Join the queue of a lock that lasts `lasts` ms, and leave an offer (nil: none). Returns the number of
-  -- waiters in front; -1 for a client that does not wait.
-  local function stand(key, waiter, ticket, lasts, offer)
+  -- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 for a client
+  -- that does not wait.
+  local function stand(key, waiter, ticket, lasts)
     if waiter == '' or type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
       return -1
     end
     redis.call('PEXPIRE', key, lasts + LINGER)
-    if offer and type(redis.pcall('HSET', offers, waiter, offer)) == 'number' then
-      redis.call('PEXPIRE', offers, lasts + LINGER)
-    end
     local ahead = redis.pcall('ZRANK', key, waiter)
     return type(ahead) == 'number' and ahead or -1
   end
 
-  return call_first, stand, leave, offer_of
+  return call_first, stand
 end
 

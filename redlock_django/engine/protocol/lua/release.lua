@@ -1,25 +1,23 @@
--- Release every lock that has this token: delete it, and grant it to its first waiter or call that waiter.
--- Before the minimum hold of the lock is over, only shorten its TTL to what is left of that (never prolong
--- it, so that the release may arrive late, or twice). With a tombstone time, write a tombstone, so that the
--- token cannot be set again. With a waiter, remove it from the queues.
+-- Release every lock that has this token: delete it and call its first waiter, or, before its minimum
+-- hold is over, only shorten its TTL to what is left of that (never prolong it, so that the release may
+-- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
+-- again. With a waiter, remove it from the queues.
 -- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
---       resource (none: leave the queues alone), the offers if that is one queue, then the lock of each
---       slot if the resource is a slot of a name that has several
+--       resource (none: leave the queues alone), then the lock of each slot if the resource is a slot of
+--       a name that has several
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
---       hold is over), 1 to call the first waiter (0: the next one asks) and waiter ('': none), each
---       resource
+--       hold is over) and waiter ('': none)), each resource
 -- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
 --    round alone, if it is granted and the clock was not read: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
-local tomb, left, calls, waiter = '0', 0, '1', ''
+local tomb, left, waiter = '0', 0, ''
 if ARGV[3] ~= '' then
-  tomb, left, calls, waiter = ARGV[3]:match('^(%d+) (%d+) (%d) (.*)$')
+  tomb, left, waiter = ARGV[3]:match('^(%d+) (%d+) (.*)$')
   left = tonumber(left)
 end
 local count = #ARGV - 3
 local queues = 1 + count + (tomb == '0' and 0 or 1)
-local offers = count == 1 and KEYS[queues + 2]
-local slots = #KEYS - queues - count - (offers and 1 or 0)
+local slots = #KEYS - queues - count
 local now = 0 -- a plain release that calls no waiter needs no clock
 local fault, other = 0, false
 for index = 1, count do
@@ -29,25 +27,19 @@ for index = 1, count do
     lock = false -- a key of another type is not a lock
   end
   local has_waiters = queue and redis.call('PTTL', queue) ~= -2
-  local is_called = has_waiters and calls == '1'
-  if now == 0 and (is_called or left > 0) then
+  if now == 0 and (has_waiters or left > 0) then
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
   end
-  if queue and waiter ~= '' then
-    local _, _, leave, offer_of = queue_functions(offers)
-    if lock and lock ~= value and lock == offer_of(waiter) then
-      redis.call('DEL', key) -- a release has set it for an earlier attempt of the waiter
-      lock = false
-    end
-    leave(queue, waiter)
+  if has_waiters and waiter ~= '' then
+    redis.pcall('ZREM', queue, waiter)
   end
   if lock == value and left > 0 then
     if redis.call('PTTL', key) > left then
       redis.call('PEXPIRE', key, left)
       redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, resource)
       -- The first waiter sleeps until the TTL that it knows. Ask it to try again soon.
-      local first = is_called and redis.pcall('ZRANGE', queue, 0, 0)[1]
+      local first = has_waiters and redis.pcall('ZRANGE', queue, 0, 0)[1]
       local channel = first and first:match('^(.*) ')
       if channel then
         redis.pcall('PUBLISH', channel, ' ' .. first)
@@ -58,11 +50,11 @@ for index = 1, count do
       redis.call('DEL', key)
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
-    if is_called and slots <= 0 then
-      queue_functions(offers)(queue, now, '', nil, 1, nil, offers and { key, resource })
+    if has_waiters and slots <= 0 then
+      queue_functions()(queue, now, '')
     end
   end
-  if is_called and slots > 0 then
+  if has_waiters and slots > 0 then
     -- As many waiters have a turn as slots are free. The slot of this release is named last: earlier
     -- calls have named the others.
     local free = {}

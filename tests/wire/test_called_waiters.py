@@ -1,12 +1,8 @@
-"""Real masters whose releases set the lock for the next waiter: who holds it, and what is left."""
+"""Real masters whose releases call the next waiter: who holds the lock, and what is left."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,9 +12,8 @@ import pytest
 
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
-from tests.live.left_over import locked, nothing_left, values
-from tests.live.noted_grants import note_grants
-from tests.live.replaced_scripts import lengthen_offers
+from tests.live.left_over import nothing_left, values
+from tests.live.linked import has_sleepers
 from tests.looking import looking_at, scripts_run
 from tests.waiting import until
 from tests.wire.test_waiters import ask_once, wait_queued
@@ -34,21 +29,9 @@ both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @pytest.fixture
-def lasting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make offers last longer than a busy machine stops a waiter before the release."""
-    lengthen_offers(monkeypatch)
-
-
-@pytest.fixture
-def asking_once(monkeypatch: pytest.MonkeyPatch, lasting: None) -> None:
-    """Make waiters ask again only if something wakes them."""
+def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make waiters ask again only after a call."""
     ask_once(monkeypatch)
-
-
-@pytest.fixture
-def granted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the waiters to which a majority grants the lock from here on."""
-    return note_grants(monkeypatch)
 
 
 @contextmanager
@@ -60,7 +43,7 @@ def waiting(
         taker = pool.submit(variant.acquire, "order:1", **{"wait": 20.0, **how})
         wait_queued(masters, "order:1", behind + 1)
         variant.settle()
-        until(lambda: variant.links.waiters.queues._queues, "the waiter sleeps")
+        until(lambda: has_sleepers(variant.links), "the waiter sleeps")
         yield taker
 
 
@@ -78,9 +61,7 @@ def wait_held(masters: Sequence[LocalMaster], lease: RedlockLease) -> None:
 @both
 @pytest.mark.parametrize("n", [1, 3, 5])
 @pytest.mark.usefixtures("asking_once")
-def test_a_granted_waiter_sends_no_second_acquire(
-    name: str, n: int, masters: list[LocalMaster]
-) -> None:
+def test_a_called_waiter_asks_once(name: str, n: int, masters: list[LocalMaster]) -> None:
     masters = masters[:n]
     with joined("threads", masters) as ours, joined(name, masters) as theirs:
         lease = ours.acquire("order:1")
@@ -91,7 +72,7 @@ def test_a_granted_waiter_sends_no_second_acquire(
             ours.settle()
             won = taker.result(60)
             wait_held(masters, won)
-            assert scripts_run(masters) == [one + 1 for one in before]
+            assert scripts_run(masters) == [one + 2 for one in before]
         assert won.fences[0] > lease.fences[0]
         state, won = theirs.extend(won, 9.0)
         assert state is LeaseState.RENEWED
@@ -101,9 +82,7 @@ def test_a_granted_waiter_sends_no_second_acquire(
 
 
 @pytest.mark.usefixtures("asking_once")
-def test_waiters_of_several_processes_are_granted_the_lock_in_their_order(
-    masters: list[LocalMaster], granted: list[str]
-) -> None:
+def test_waiters_of_several_processes_are_called_in_their_order(masters: list[LocalMaster]) -> None:
     with (
         joined("threads", masters) as ours,
         joined("loop", masters) as second,
@@ -116,122 +95,8 @@ def test_waiters_of_several_processes_are_granted_the_lock_in_their_order(
             assert not last.done()
             second.release(lease)
             third.release(last.result(60))
-        assert len(granted) == 2
         third.settle()
         nothing_left(masters)
-
-
-# Waiters that are gone.
-
-CHILD = """
-import sys
-from tests.wire.variants import make_backend
-backend = make_backend(sys.argv[2:], max_ttl=60.0, master_timeout=3.0, connect_timeout=5.0)
-backend.acquire(("order:1",), float(sys.argv[1]), 60.0, '{"child":1}')
-"""
-
-
-@contextmanager
-def child_waiting(masters: Sequence[LocalMaster], ttl: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that waits in all queues."""
-    urls = [master.url for master in masters]
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(ttl), *urls])
-    try:
-        wait_queued(masters, "order:1", 1)
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-
-
-@pytest.mark.usefixtures("asking_once")
-def test_the_waiter_after_a_killed_one_is_granted_the_lock(
-    masters: list[LocalMaster], granted: list[str]
-) -> None:
-    with joined("threads", masters, max_ttl=60.0) as ours:
-        lease = ours.acquire("order:1", ttl=60.0)
-        with (
-            child_waiting(masters, 60.0) as child,
-            joined("threads", masters, max_ttl=60.0) as theirs,
-            waiting(theirs, masters, 1) as taker,
-        ):
-            child.kill()
-            child.wait()
-            until(lambda: listening(masters) == [2] * 5, "the masters have noticed")
-            ours.release(lease)
-            won = taker.result(60)
-            wait_held(masters, won)
-            theirs.release(won)
-            theirs.settle()
-        assert len(granted) == 1
-        nothing_left(masters)
-
-
-def listening(masters: Sequence[LocalMaster]) -> list[int]:
-    """Return on how many channels each master calls waiters."""
-    asked = ("PUBSUB", "CHANNELS", "redlock:wake:*")
-    return [len(looking_at(master).execute_command(*asked)) for master in masters]
-
-
-@pytest.mark.usefixtures("lasting")
-def test_a_stopped_waiter_that_is_granted_the_lock_has_it_for_its_ttl(
-    masters: list[LocalMaster],
-) -> None:
-    with joined("threads", masters, max_ttl=60.0) as ours:
-        lease = ours.acquire("order:1", ttl=60.0)
-        with (
-            child_waiting(masters, 1.0) as child,
-            joined("threads", masters, max_ttl=60.0) as theirs,
-        ):
-            stop(child)
-            with waiting(theirs, masters, 1) as taker:
-                ours.release(lease)
-                ours.settle()
-                assert [b'"child"' in one for one in values(masters, "order:1")] == [True] * 5
-                won = taker.result(60)
-            wait_held(masters, won)
-            theirs.release(won)
-            theirs.settle()
-        nothing_left(masters)
-
-
-def test_a_waiter_that_has_stopped_before_is_not_granted_the_lock(
-    masters: list[LocalMaster],
-) -> None:
-    with joined("threads", masters, max_ttl=60.0) as ours:
-        lease = ours.acquire("order:1", ttl=60.0)
-        with child_waiting(masters, 60.0) as child:
-            stop(child)
-            for master in masters:  # that was long ago
-                make_older(looking_at(master))
-            with joined("threads", masters, max_ttl=60.0) as theirs:
-                with waiting(theirs, masters, 1) as taker:
-                    ours.release(lease)
-                    won = taker.result(60)
-                wait_held(masters, won)
-                theirs.release(won)
-                theirs.settle()
-        assert not locked(masters)
-
-
-def stop(child: subprocess.Popen[bytes]) -> None:
-    """Stop a process until it is killed."""
-    child.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-
-
-OLDER = """
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  local offer = { cmsgpack.unpack(redis.call('HGET', KEYS[1], name)) }
-  offer[2] = offer[2] - 2000000
-  redis.call('HSET', KEYS[1], name, cmsgpack.pack(unpack(offer)))
-end
-"""
-
-
-def make_older(client: Any) -> None:
-    """Make the offers of a master two seconds older."""
-    client.eval(OLDER, 1, "redlock:offers:order:1")
 
 
 # Masters that are gone.
@@ -240,9 +105,7 @@ def make_older(client: Any) -> None:
 @both
 @pytest.mark.parametrize("dead", [1, 2])
 @pytest.mark.usefixtures("asking_once")
-def test_the_masters_that_are_left_grant_the_lock(
-    name: str, dead: int, masters: list[LocalMaster], granted: list[str]
-) -> None:
+def test_the_masters_that_are_left_call(name: str, dead: int, masters: list[LocalMaster]) -> None:
     with joined("threads", masters) as ours, joined(name, masters) as theirs:
         lease = ours.acquire("order:1")
         ours.settle()
@@ -258,32 +121,9 @@ def test_the_masters_that_are_left_grant_the_lock(
 
 
 @both
-@pytest.mark.usefixtures("asking_once")
-def test_masters_that_hang_set_the_lock_later(
-    name: str, masters: list[LocalMaster], granted: list[str]
-) -> None:
-    with joined("threads", masters) as ours, joined(name, masters) as theirs:
-        lease = ours.acquire("order:1")
-        ours.settle()
-        with waiting(theirs, masters) as taker:
-            for master in masters[:2]:
-                master.pause()
-            ours.release(lease)
-            won = taker.result(60)
-            for master in masters[:2]:
-                master.resume()
-            wait_held(masters, won)
-        assert len(granted) == 1
-        assert theirs.release(won) is True
-        theirs.settle()
-        nothing_left(masters)
-
-
-@both
 @pytest.mark.parametrize("restarted", [1, 3, 5])
 @pytest.mark.parametrize("kept", [False, True], ids=["emptied", "with AOF"])
-@pytest.mark.usefixtures("lasting")
-def test_a_restarted_master_grants_by_no_offer_of_before(
+def test_a_waiter_whose_masters_restart_gets_the_lock(
     name: str, restarted: int, kept: bool
 ) -> None:
     args = ["--appendonly", "yes", "--appendfsync", "always"] if kept else []
@@ -305,7 +145,7 @@ def test_a_restarted_master_grants_by_no_offer_of_before(
         nothing_left(masters, 20.0)
 
 
-# Waiters that are interrupted just when they are granted the lock.
+# Waiters that are interrupted just when they are called.
 
 
 @both
