@@ -26,11 +26,10 @@ pytestmark = [pytest.mark.nightly, pytest.mark.live, pytest.mark.postgres, pytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests/live/last_release_site.py"
-BEFORE_THE_FIRST = "bab826e"
+BEFORE_THE_FIRST = "bdc42fef"
 """The commit that is taken for the last release until one is tagged.
 
-It has the same tables, and no permits yet. On PostgreSQL it does not understand whom the tree
-calls, nor the other way round, so there a waiter for the other's lock looks by itself.
+It is the first with the tables of the first release, which one migration creates.
 """
 TIMES = 30  # that each process adds 1
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
