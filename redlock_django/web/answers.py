@@ -6,6 +6,7 @@ error says "Nothing was changed" and `retryable` only if that is certain (`judge
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
 from django.utils.translation import gettext
 
+from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import (
     BadName,
     BadResource,
@@ -30,6 +32,8 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
+
+logger = logging.getLogger("redlock_django")
 
 PROBLEM_BASE = "urn:redlock-django:"
 """The start of a problem's `type`."""
@@ -211,8 +215,14 @@ _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 def judge_effects(error: BaseException, request: Any, *, undone: bool) -> None:
     """Note on a lock error whether its view may have changed something; the first note counts.
 
-    `undone` is whether the view had not begun, or a transaction around it was rolled back.
+    `undone` is whether the view had not begun, or a transaction around it was rolled back. A name
+    that the client's values do not make is logged: the client of a webhook shows its answer to
+    nobody.
     """
+    if isinstance(error, BadResource) and has_problem(error) and not hasattr(error, "logged"):
+        vars(error)["logged"] = True
+        place = printable(f"{request.method} {request.path}")
+        logger.warning("%s was answered 400: %s", place, printable(str(error)))
     if isinstance(error, (LockLost, ResourceLocked, StoreUnavailable)):
         known = undone or request.method in _SAFE_METHODS
         vars(error).setdefault("may_have_effects", not known)
