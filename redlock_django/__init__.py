@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         QuorumUnreachable,
         RedlockError,
         ResourceLocked,
-        SignatureInvalid,
         StoreUnavailable,
         TicketUsed,
     )
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from redlock_django.web.lock_resource import lock_resource
     from redlock_django.web.mixins import LockResourceMixin
     from redlock_django.web.name_templates import resource
-    from redlock_django.web.verified_by import verified_by
 
 __all__ = [
     "AlreadyHeld",
@@ -59,7 +57,6 @@ __all__ = [
     "QuorumUnreachable",
     "RedlockError",
     "ResourceLocked",
-    "SignatureInvalid",
     "StoreUnavailable",
     "TicketUsed",
     "hold",
@@ -71,7 +68,6 @@ __all__ = [
     "resource",
     "resume_lock",
     "transaction_lock",
-    "verified_by",
 ]
 
 _MODULES = {
@@ -87,7 +83,6 @@ _MODULES = {
     "resource": "web.name_templates",
     "resume_lock": "locking.resumed_lock",
     "transaction_lock": "locking.transactions.transaction_lock",
-    "verified_by": "web.verified_by",
 }
 
 

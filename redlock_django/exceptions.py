@@ -39,14 +39,6 @@ class IncompleteBody(RedlockError):
     """The connection was closed before the whole body of the request had arrived."""
 
 
-class SignatureInvalid(RedlockError):
-    """The signature of the request is missing, wrong or too old. `status` is that of the answer."""
-
-    def __init__(self, message: str = "", *, status: int = 403) -> None:
-        super().__init__(message or type(self).__doc__ or "")
-        self.status = status
-
-
 class IdempotencyRefused(RedlockError):
     """The request is answered without running its view, because of its idempotency key.
 
@@ -127,7 +119,6 @@ __all__ = [
     "RequestTooLarge",
     "ResourceLocked",
     "ResultUnavailable",
-    "SignatureInvalid",
     "StoreUnavailable",
     "TicketUsed",
     "TooManyWaiters",

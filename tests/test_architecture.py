@@ -61,7 +61,7 @@ LAYERS = [
     web.options web.hold
     web.request_state
     web.call
-    web.lock_resource web.verified_by
+    web.lock_resource
     web.mixins web.rules
     middleware
     idempotency.fingerprint idempotency.protocol

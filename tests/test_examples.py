@@ -64,8 +64,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from ninja import NinjaAPI
 from redlock_django import (
-    IdempotentMixin, ResourceLocked, hold, idempotent, lock, lock_resource, transaction_lock,
-    verified_by
+    IdempotentMixin, ResourceLocked, hold, idempotent, lock, lock_resource, transaction_lock
 )
 from rest_framework.decorators import action
 from rest_framework.response import Response

@@ -14,7 +14,6 @@ from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import (
     handlers_of,
 )
-from redlock_django.checks.lock_order import called_functions, module_of
 from redlock_django.checks.views import errors_of_views
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
@@ -27,7 +26,6 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import (
     METHODS,
-    IdempotentOptions,
     settings_of,
 )
 from redlock_django.models import IdempotencyRecord
@@ -36,10 +34,7 @@ from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
-    checks_user,
     class_of,
-    is_recording_wrapper,
-    is_verified,
     records_requests,
 )
 
@@ -47,8 +42,7 @@ from redlock_django.web.view_kinds import (
 def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return the messages about IDEMPOTENCY, its database and its views.
 
-    E001: invalid. W015: a database that no view writes to. E010 and E011: misplaced. W052:
-    webhooks.
+    E001: invalid. W015: a database that no view writes to. E010 and E011: misplaced.
     """
     messages: list[CheckMessage] = []
     for options in valid_aliases():
@@ -63,7 +57,6 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _misplaced(view)
     yield from _before_authentication(view)
-    yield from _unverified(view)
 
 
 def _before_authentication(view: Any) -> Iterator[CheckMessage]:
@@ -78,47 +71,6 @@ def _before_authentication(view: Any) -> Iterator[CheckMessage]:
             yield checks.Error(str(error), id="redlock_django.E010")
         elif in_rest_framework and lacks_mixin(view.cls):
             yield checks.Error(str(mixin_error(name)), id="redlock_django.E010")
-
-
-def _idempotent_views(view: Any) -> Iterator[tuple[str, IdempotentOptions]]:
-    """Yield the name and the options of a view, and of its handlers, that are `@idempotent`."""
-    handlers = [(handler.name, handler.function) for handler in handlers_of(view)]
-    for name, handler in ((view_name(view), view), *handlers):
-        options = getattr(handler, "idempotent_options", None)
-        if isinstance(options, IdempotentOptions):
-            yield name, options
-
-
-def _unverified(view: Any) -> Iterator[CheckMessage]:
-    """Yield W052 for a webhook if nothing around it can verify who has sent an event.
-
-    A decorator of the site may do so, and so may a framework or a class with a dispatch of its own.
-    """
-    webhooks = [name for name, options in _idempotent_views(view) if options.scope is not None]
-    if webhooks and getattr(view, "csrf_exempt", False) and not _may_be_verified(view):
-        yield checks.Warning(
-            f"{webhooks[0]}: nothing around @idempotent verifies who has sent an event, so any "
-            "client can use up the ids of events, and the real ones are then not run.",
-            hint="Put @verified_by(...) above @idempotent. If a middleware or a server in front of "
-            "the site verifies the sender, silence this check.",
-            id="redlock_django.W052",
-        )
-
-
-_NOT_VERIFYING = ("django.views.decorators.", "django.utils.decorators", "redlock_django.")
-
-
-def _may_be_verified(view: Any) -> bool:
-    """Return whether code around the first `@idempotent` of a view may verify a request."""
-    for function in called_functions(view):
-        if is_verified(function) or checks_user(function):
-            return True
-        if is_recording_wrapper(function):
-            return False
-        module = module_of(function)  # a `partial` has none, and verifies nothing
-        if module and not module.startswith(_NOT_VERIFYING):
-            return True
-    return True
 
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:

@@ -11,7 +11,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.checks.handlers import ViewHandler, called_by, is_decorated
+from redlock_django.checks.handlers import ViewHandler
 from redlock_django.web.options import LockOptions
 from redlock_django.web.transactions import (
     view_name,
@@ -20,12 +20,11 @@ from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
-    is_verified,
     opens_transaction,
 )
 
 _HINT = (
-    "Put @lock_resource below @verified_by and login and permission decorators, LockResourceMixin "
+    "Put @lock_resource below login and permission decorators, LockResourceMixin "
     "after the mixins that check permissions, and in REST framework @lock_resource on handlers "
     "with LockAPIMixin. A rule locks before the view checks anything: use the decorator instead."
 )
@@ -53,18 +52,7 @@ def login_inside_lock(
             )
 
 
-def called_functions(view: Any) -> Iterator[Any]:
-    """Yield a view, what it calls, what that calls, and so on.
-
-    The decorators of `method_decorator` are called, if one of them locks or records.
-    """
-    while view is not None:
-        function = _in_order(view) if is_decorated(view) else view
-        yield function
-        view = called_by(function)
-
-
-def module_of(view: Any) -> str:
+def _module_of(view: Any) -> str:
     """Return the module in which a wrapper is defined; `__module__` is that of the view.
 
     Of an instance, it is that of its `__call__`; a `partial` has none.
@@ -95,7 +83,7 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
             continue
         if mixins is not None and issubclass(base, mixins.AccessMixin):
             return base.__name__
-        if checks_user(dispatch) or is_verified(dispatch):
+        if checks_user(dispatch):
             return base.__name__
     return None
 
@@ -128,10 +116,8 @@ def _check_of_handler(handler: ViewHandler, around: LockOptions | None) -> str |
 
 
 def _checking_decorator(view: Any) -> str | None:
-    """Return the decorator of a view, at any depth, that checks the user or a signature."""
-    if checks_user(view):
-        return "a login or permission decorator"
-    return "@verified_by" if is_verified(view) else None
+    """Return the decorator of a view, at any depth, that checks the user, or None."""
+    return "a login or permission decorator" if checks_user(view) else None
 
 
 def _locked(view: Any) -> Any:
@@ -159,7 +145,7 @@ def _applied(function: Any) -> Any:
 
     Raises what its decorators raise.
     """
-    if module_of(function) != "django.utils.decorators":
+    if _module_of(function) != "django.utils.decorators":
         return function
     kept = inspect.getclosurevars(function).nonlocals
     if not {"decorators", "method"} <= kept.keys():

@@ -15,14 +15,13 @@ from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
 from redlock_django.web.request_state import RequestState
-from redlock_django.web.request_values import read_body
 from redlock_django.web.transactions import (
     call_in_transactions,
     marker_of_request,
     transaction_marker,
     view_name,
 )
-from redlock_django.web.view_kinds import is_verified, opens_transaction, records_requests
+from redlock_django.web.view_kinds import opens_transaction, records_requests
 
 try:
     from rest_framework import views
@@ -144,8 +143,6 @@ class LockAPIMixin(APIView):
         if (options := self._idempotent_options(request)) is not None:
             # Authentication and permissions may read request.data, whose parsers read a stream.
             options.read_body(request._request)
-        elif is_verified(getattr(self, str(request.method).lower(), None)):
-            read_body(request)
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
         handler = getattr(self, name, None)

@@ -17,7 +17,6 @@ from redlock_django.idempotency.flow.attempt import async_view, sync_view
 from redlock_django.idempotency.key import KeySource, key_source
 from redlock_django.idempotency.placement import (
     check_lock_of_operation,
-    check_verified_first,
     inner_permission_check,
     replay_skips_check_error,
 )
@@ -198,7 +197,6 @@ def _decorated(view: View, options: IdempotentOptions) -> View:
         )
     if records_requests(view):
         raise InvalidRedlock(f"{view_name(view)} is decorated with @idempotent twice; remove one")
-    check_verified_first(view)
     check_lock_of_operation(view)
     check = None if options.replay_check is not None else inner_permission_check(view)
     if check is not None:

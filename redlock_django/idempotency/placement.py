@@ -17,7 +17,6 @@ from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
-    is_verified,
     opens_transaction,
     operation_of,
     records_requests,
@@ -101,16 +100,6 @@ _AFTER_AUTHENTICATION = {
 }
 
 
-def check_verified_first(view: Callable[..., Any]) -> None:
-    """Raise InvalidRedlock for a view to decorate that verifies its request further in."""
-    if is_verified(view):
-        raise InvalidRedlock(
-            f"{view_name(view)}: @verified_by is inside of @idempotent, so a request that "
-            "nobody has signed would use up the id of an event, or get a replay. Put @verified_by "
-            "above @idempotent"
-        )
-
-
 def check_lock_of_operation(view: Callable[..., Any]) -> None:
     """Raise InvalidRedlock for an operation of django-ninja whose function has a lock."""
     if opens_transaction(getattr(operation_of(view), "view_func", None)):
@@ -141,11 +130,7 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
         own = vars(cls).get("dispatch")
         if own is None or records_requests(own):
             continue
-        if (
-            checks_user(own)
-            or is_verified(own)
-            or (mixins is not None and issubclass(cls, mixins.AccessMixin))
-        ):
+        if checks_user(own) or (mixins is not None and issubclass(cls, mixins.AccessMixin)):
             return cls.__name__
     return None
 
@@ -157,8 +142,8 @@ def handler_permission_check(owner: type, methods: Iterable[str]) -> str | None:
     """
     for name in sorted(map(str.lower, methods)):
         handler = getattr(owner, name, None)
-        if checks_user(handler) or is_verified(handler):
-            return f"the login, permission or @verified_by decorator of {name}()"
+        if checks_user(handler):
+            return f"the login or permission decorator of {name}()"
     return None
 
 

@@ -244,11 +244,6 @@ def checks_user(view: object) -> bool:
     )
 
 
-def is_verified(view: object) -> bool:
-    """Return whether a view has the decorator `@verified_by`, at any depth."""
-    return any(hasattr(function, "verified_by") for function in _with_function(view))
-
-
 def _with_function(view: object) -> tuple[object, object]:
     """Return a view, and the function that it calls if it is the method of an operation."""
     # `@decorate_view` of django-ninja decorates that method, which lacks the attributes.

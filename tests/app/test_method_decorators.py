@@ -31,7 +31,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from redlock_django import idempotent, lock_resource, verified_by
+from redlock_django import idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web import view_kinds
@@ -51,7 +51,7 @@ def _plain(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])
-@pytest.mark.parametrize("ours", [locked, by_anyone, verified_by(lambda request: True)])
+@pytest.mark.parametrize("ours", [locked, by_anyone])
 def test_an_async_class_is_run_as_one(
     urls: Urls, is_free: Callable[[str], bool], server: str, ours: Any
 ) -> None:
@@ -125,10 +125,6 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
     "apart": ([locked, wrapping, by_anyone], "@idempotent is below the lock, but not directly"),
     "twice": ([idempotent, by_anyone], "decorated with @idempotent twice"),
     "login inside": ([by_anyone, login_required], "a login or permission decorator is inside"),
-    "signature inside": (
-        [by_anyone, verified_by(lambda request: True)],
-        "@verified_by is inside of @idempotent",
-    ),
 }
 
 

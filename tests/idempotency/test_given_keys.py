@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.decorators import login_required
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
+from ninja import NinjaAPI
+from ninja.decorators import decorate_view
 from pytest_django import Settings
 
-from redlock_django import idempotent, lock_resource, resource, verified_by
+from redlock_django import idempotent, lock_resource, resource
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site, make_order, orders, record
@@ -107,7 +110,7 @@ def test_an_async_view_that_fails_is_uncertain_and_never_repeated(
 def test_django_refuses_an_async_view_under_atomic_requests(
     site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str
 ) -> None:
-    put(urls, views_of(lambda view: verified_by(lambda request: True)(view), **STRIPE)[row])
+    put(urls, views_of(**STRIPE)[row])
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
     with pytest.raises(RuntimeError, match="cannot use ATOMIC_REQUESTS with async views"):
         Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
@@ -262,6 +265,12 @@ def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Se
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{**rule, "scope": "stripe"}]}}
     with pytest.raises(InvalidRedlock, match=r"unknown key 'scope'.*@idempotent"):
         Client().post("/")
+
+
+def test_idempotent_around_an_operation_with_a_login_decorator_is_refused() -> None:
+    api = NinjaAPI(urls_namespace="login inside")
+    with pytest.raises(InvalidRedlock, match=r"login.* is inside of @idempotent"):
+        api.post("/")(decorate_view(once())(login_required(receive)))
 
 
 def test_the_settings_of_a_view_can_be_read(site: Site) -> None:

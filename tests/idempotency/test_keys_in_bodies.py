@@ -12,6 +12,7 @@ from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 from pytest_django import Settings
+from rest_framework.permissions import BasePermission
 
 from redlock_django import idempotent
 from tests.idempotency.conftest import Site, make_order, orders
@@ -116,3 +117,15 @@ def test_a_form_that_is_too_large_is_refused(
     refused = send(part % (b"a" * 1000), **options)
     assert (refused.status_code, refused.json()["code"]) == (413, "idempotency-body-too-large")
     assert orders() == 0
+
+
+def test_a_permission_of_rest_framework_may_read_the_body_first(site: Site) -> None:
+    class Reads(BasePermission):
+        def has_permission(self, request: Any, view: Any) -> bool:
+            return bool(request.data)
+
+    view = views_of(**STRIPE)["REST"]
+    view.cls.permission_classes = (Reads,)
+    site.put(path("", view))
+    assert [send(EVENT).status_code for _ in range(2)] == [200, 200]
+    assert orders() == 1
