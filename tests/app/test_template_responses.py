@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
@@ -13,10 +13,16 @@ from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
+from django.utils.decorators import decorator_from_middleware
 from django.views.generic import View
 from pytest_django import Settings
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import LOCK_MIDDLEWARE
@@ -43,6 +49,16 @@ class AddsContext:
 
     def process_template_response(self, request: HttpRequest, response: Any) -> Any:
         response.context_data["added"] = "by the middleware"
+        return response
+
+
+class NotesRendered(AddsContext):
+    """Notes whether the responses that it gets are rendered."""
+
+    seen: ClassVar[list[bool]] = []
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        self.seen.append(response.is_rendered)
         return response
 
 
@@ -121,3 +137,30 @@ def test_a_view_may_render_its_response_itself(
 
 def test_a_view_that_is_called_without_middleware_renders_its_response() -> None:
     assert locked(page)(RequestFactory().post("/")).content == b"page "
+
+
+@pytest.mark.parametrize("decorate", [locked, once])
+def test_a_decorator_below_the_lock_changes_the_response(
+    urls: Urls, settings: Settings, decorate: Any
+) -> None:
+    settings.MIDDLEWARE = []
+    changed = decorator_from_middleware(AddsContext)(page)
+    assert post(urls, decorate(changed)).content == b"page by the middleware"
+
+
+def test_a_response_of_rest_framework_is_rendered_before_its_middleware(
+    urls: Urls, settings: Settings
+) -> None:
+    class Api(LockAPIMixin, APIView):  # type: ignore[misc]
+        authentication_classes = ()
+        renderer_classes = (JSONRenderer,)
+
+        @locked
+        def post(self, request: Request) -> Response:
+            return Response({})
+
+    NotesRendered.seen.clear()
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.NotesRendered"]
+    assert post(urls, Api.as_view()).content == b"{}"
+    assert NotesRendered.seen == [True]
