@@ -105,7 +105,7 @@ class TransactionLock:
         until = time.monotonic() + self._wait
         for key in self._keys:
             # One round trip. A lock that is refused afterwards ends with the transaction.
-            if _selected(connection, "pg_try_advisory_xact_lock(%s)", [key]):
+            if _checked_select(connection, "pg_try_advisory_xact_lock(%s)", [key]):
                 continue
             left = until - time.monotonic()
             with self._refused(left), connection.cursor() as cursor:
@@ -116,7 +116,7 @@ class TransactionLock:
     def _lock_row(self, connection: BaseDatabaseWrapper, instance: models.Model) -> None:
         # SQLite has no SELECT FOR UPDATE, and Django leaves it out there: all rows are locked.
         if connection.vendor != "sqlite":
-            _selected(connection)
+            _checked_select(connection)
         rows = type(instance)._base_manager.using(self._database)
         with self._refused(self._wait):
             locked = rows.select_for_update(nowait=not self._wait)
@@ -209,7 +209,7 @@ def _check_begun(connection: BaseDatabaseWrapper) -> None:
         )
 
 
-def _selected(connection: BaseDatabaseWrapper, column: str = "0", values: Any = ()) -> Any:
+def _checked_select(connection: BaseDatabaseWrapper, column: str = "0", values: Any = ()) -> Any:
     """Return a column, selected by the first statement of a transaction that is a lock.
 
     Raises InvalidRedlock if the transaction may not see what the last holder has committed, or if
@@ -284,16 +284,14 @@ def limited_wait(alias: str, seconds: float) -> Iterator[None]:
 @contextmanager
 def _limit_in_postgresql(alias: str, seconds: float) -> Iterator[None]:
     # The setting is local to a transaction. After an error its rollback restores the setting.
-    with transaction.atomic(using=alias, savepoint=False):
-        with connections[alias].cursor() as cursor:
-            cursor.execute(
-                "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
-                [f"{max(1, round(seconds * 1000))}ms"],
-            )
-            before, _ = cursor.fetchone()
+    with transaction.atomic(using=alias, savepoint=False), connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)",
+            [f"{max(1, round(seconds * 1000))}ms"],
+        )
+        before, _ = cursor.fetchone()
         yield
-        with connections[alias].cursor() as cursor:
-            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
+        cursor.execute("SELECT set_config('lock_timeout', %s, true)", [before])
 
 
 @contextmanager
@@ -301,13 +299,11 @@ def _limit_in_mysql(alias: str, seconds: float) -> Iterator[None]:
     connection = connections[alias]
     statement = "SET SESSION innodb_lock_wait_timeout = %s"
     # In a transaction, a proxy that shares connections keeps this one until the limit is restored.
-    with transaction.atomic(using=alias, savepoint=False):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT @@innodb_lock_wait_timeout")
-            (before,) = cursor.fetchone()
+    with transaction.atomic(using=alias, savepoint=False), connection.cursor() as cursor:
+        cursor.execute("SELECT @@innodb_lock_wait_timeout")
+        (before,) = cursor.fetchone()
         try:
-            with connection.cursor() as cursor:
-                cursor.execute(statement, [max(1, math.ceil(seconds))])
+            cursor.execute(statement, [max(1, math.ceil(seconds))])
             yield
         finally:
             # The driver's own cursor: Django refuses statements after an error in a transaction.
