@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django import lock
+from redlock_django import lock, locks
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import BadResource
 from redlock_django.operate.health import master_status
@@ -16,6 +18,7 @@ from tests.live.left_over import nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 from tests.waiting import stalls, until
+from tests.wire.test_waiters import queued
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -62,6 +65,24 @@ def test_a_held_lock_is_listed_with_its_holder_and_ttl(masters: list[LocalMaster
         assert seen.holder["path"] == "/orders/1/pay/"
         assert seen.holder["user"] == "7"
     until(lambda: not held_locks().locks, what="released")
+
+
+def test_a_lock_that_a_waiter_has_got_is_listed_by_a_majority(masters: list[LocalMaster]) -> None:
+    async def wait() -> int:
+        async with lock("order:1", ttl=60, wait=60) as held:
+            listed = 0
+            for master in masters:
+                with master.client() as client:
+                    listed += client.zscore("redlock:held", "order:1") is not None
+            assert (await asyncio.to_thread(only)).fingerprint == held.fingerprint
+        await locks.aclose()
+        return listed
+
+    with ThreadPoolExecutor(1) as pool, lock("order:1", ttl=60):
+        listed = pool.submit(asyncio.run, wait())
+        until(lambda: queued(masters, "order:1") == [1] * 5, what="queued by all")
+        time.sleep(0.1)  # so that it sleeps, and gets the lock from the release if that can be
+    assert listed.result(60) >= 3
 
 
 def test_each_state_is_recognized(masters: list[LocalMaster]) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.protocol.statuses import GRANTED
-from redlock_django.engine.steps import Round
-from redlock_django.wire.clock import wall_ns
+from redlock_django.engine.steps import Pause, Round
+from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
@@ -135,6 +135,29 @@ def test_a_thread_is_woken_although_an_interrupt_struck_before() -> None:
         with pytest.raises(KeyboardInterrupt):
             reading.result(20)
         waiting.result(20)
+
+
+def test_a_thread_that_waits_to_be_called_is_woken_although_an_interrupt_struck_before() -> None:
+    with one_link(ThreadDriver, FOREVER) as (driver, _, _):
+        shared = driver.combiner
+        shared.reader = Mock(decided=False)  # so that the other thread does not read
+        waiter = driver.waiter(("order:1",))
+        waiting = threading.Thread(target=driver._sleep, args=(waiter, Pause(FOREVER)), daemon=True)
+        waiting.start()
+        until(lambda: waiter in shared.sleeping)
+        until(lambda: waiter.until > clock() + 1, "it sleeps")
+        wake = Mock(wraps=waiter.wake)
+        waiter.wake = Mock(side_effect=KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            waiter.call(0)
+        waiter.wake = wake
+        try:
+            shared.wake_decided()  # as the driver does
+            assert wake.called
+        finally:
+            wake()
+            waiting.join(20)
+            assert not waiting.is_alive()
 
 
 def test_a_thread_of_several_rounds_is_woken_although_an_interrupt_struck_at_any_moment() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.links.waiter import Crowd, Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine import (
@@ -14,6 +15,7 @@ from tests.engine.mutation import (
     never,
     without,
 )
+from tests.wire import test_reading
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -24,6 +26,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "a call ends two pauses", "queue: what ended a pause does not end the next one",
         Waiter.end_rest, without("self.wake, self.until = wake_none, math.inf"),
         schedules.what_ended_a_pause_does_not_end_the_next_one,
+    ),
+    Mutant(
+        "an interrupt leaves a thread asleep that was called",
+        "threads: after an interrupt, every thread that need not wait is woken",
+        Combiner.wake_decided, instead("[*self.waiting, *self.sleeping]", "[*self.waiting]"),
+        test_reading.test_a_thread_that_waits_to_be_called_is_woken_although_an_interrupt_struck_before,
     ),
     Mutant(
         "all of a crowd ask", "queue: of the waiters of a process, only the first ask",
