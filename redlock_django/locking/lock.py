@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
@@ -194,6 +194,13 @@ class Lock:
             self._leave(held_lease)
             if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
                 service.backend.post_release(held_lease.lease)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self._parameters.names}: a Lock belongs to one task or thread. It cannot be copied, "
+            "pickled or sent to another process. Make another one there with lock(), or hand the "
+            "lock on: held.transfer() returns a ticket, which resume_lock() takes"
+        )
 
     def __repr__(self) -> str:
         state = "held" if self.locked else "handed on" if self.handed_on else "not held"

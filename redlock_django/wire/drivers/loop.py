@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
@@ -293,6 +293,10 @@ class LoopDriver:
 
     def __del__(self) -> None:
         self.abandon()
+
+    def __reduce__(self) -> NoReturn:
+        # Otherwise a copy without links is made, and deleted.
+        raise TypeError("connections to masters cannot be copied or pickled")
 
     async def aclose(self) -> None:
         """Close every link. The object cannot be used afterwards."""

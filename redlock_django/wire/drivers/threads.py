@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
@@ -163,6 +163,10 @@ class ThreadDriver:
 
     def __del__(self) -> None:
         self.abandon()
+
+    def __reduce__(self) -> NoReturn:
+        # Otherwise a copy without links is made, and deleted.
+        raise TypeError("connections to masters cannot be copied or pickled")
 
     # One step.
 
