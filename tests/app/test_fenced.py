@@ -11,6 +11,7 @@ from django.test.utils import isolate_apps
 from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
+from tests.app.conftest import MEMORY
 from tests.test_documents import ROOT
 from tests.test_examples import BLOCK
 
@@ -48,7 +49,7 @@ class Transfer(FencedModel):
 
 @pytest.fixture(autouse=True)
 def _tables(settings: Settings) -> Iterator[None]:
-    settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     made = [Account, RichAccount, Transfer]
     with connection.schema_editor() as editor:
         for model in made:
@@ -83,6 +84,24 @@ def late(no_renewals: None) -> Lock:
     now = backend.now
     backend.now = lambda: now() + 60
     return held
+
+
+def test_two_primaries_at_once_may_grant_fences_out_of_order(
+    account: Account, settings: Settings
+) -> None:
+    """docs/how-to/one-redis.md: a row follows the order of the fences, not that of the grants."""
+    settings.REDLOCK = {"default": settings.REDLOCK["default"], "promoted": {"BACKEND": MEMORY}}
+    promoted = locks["promoted"].backend
+    assert isinstance(promoted, MemoryBackend)
+    time = promoted.time
+    promoted.time = lambda: time() - 500_000  # the clocks of its clients and its own: 0.5 s behind
+    with lock("account:1") as earlier, lock("account:1", using="promoted") as later:
+        assert later.fence < earlier.fence
+        assert rows(account).fenced(later).update(balance=50) == 1
+        assert rows(account).fenced(earlier).update(balance=70) == 1
+        with pytest.raises(LockLost):
+            rows(account).fenced(later).update(balance=60)
+    assert balance(account) == 70
 
 
 @isolate_apps("testproject.shop")
