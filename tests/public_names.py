@@ -136,6 +136,9 @@ def _commands() -> Iterator[str]:
     from django.core.management import get_commands, load_command_class
     from django.core.management.base import BaseCommand
 
+    from redlock_django.management.child_process import FENCE
+
+    yield from (f"command {name} sets {FENCE}" for name in ("lead", "with_lock"))
     usual = BaseCommand().create_parser("manage.py", "x")._option_string_actions
     for name, app in get_commands().items():
         if app != "redlock_django":

@@ -21,6 +21,8 @@ from redlock_django.wire.clock import clock
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FENCE = "REDLOCK_FENCE"
+"""The environment variable that has the fencing token of its lock for a program."""
 GRACE = 1 / 4
 """The part of the TTL that a program has between SIGTERM and SIGKILL."""
 MARGIN = 1 / 10
@@ -86,10 +88,14 @@ class ChildProcess:
             raise SystemExit(128 + number)
 
     @contextmanager
-    def running(self, grace: float) -> Iterator[None]:
-        """Run the program during the block; raise CommandError if it cannot be run."""
+    def running(self, grace: float, fence: int | None) -> Iterator[None]:
+        """Run the program during the block; raise CommandError if it cannot be run.
+
+        `fence` is the fencing token of its lock, None without a lock (ON_UNAVAILABLE).
+        """
         self._grace, self._starting = grace, True
-        process = self._start()
+        environment = {name: value for name, value in os.environ.items() if name != FENCE}
+        process = self._start(environment if fence is None else {**environment, FENCE: str(fence)})
         try:
             self._process = process
             for early in self._early:
@@ -99,7 +105,7 @@ class ChildProcess:
             if not self._ended and (process.returncode is None or self._guarded):
                 self.end()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         """Start the program, and return when it has taken the place of the launcher."""
         read, report = os.pipe()
         with open(read, "rb") as answer:
@@ -109,6 +115,7 @@ class ChildProcess:
                         *(sys.executable or "python3", "-I", "-S", str(_LAUNCHER)),
                         *(str(os.getpid()), str(report), *self._command),
                     ],
+                    env=environment,
                     pass_fds=(report,),
                     process_group=0 if self._grouped else None,
                 )

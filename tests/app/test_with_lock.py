@@ -321,15 +321,38 @@ def test_a_command_is_a_child_that_inherits_nothing(capfd: pytest.CaptureFixture
     code = (
         "import os; status = dict(line.split(':\\t', 1) for line in open('/proc/self/status'));"
         "print(os.getppid(), sorted(os.listdir('/proc/self/fd')), status['SigBlk'],"
-        "status['SigIgn'], sorted(os.environ.items()))"
+        "status['SigIgn'], sorted({**os.environ, 'REDLOCK_FENCE': ''}.items()))"
     )
     command = ["python3", "-c", f"exec({code!r})"]
     before = os.listdir("/proc/self/fd")
     assert with_lock("nightly", "--", *command) == (0, "")
     assert os.listdir("/proc/self/fd") == before
     under_lock = capfd.readouterr().out
-    subprocess.run(command, check=True)
+    subprocess.run(command, env=os.environ, check=True)
     assert under_lock == capfd.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["with_lock", "lead"])
+def test_a_command_has_the_fencing_token_of_its_lock(
+    memory: MemoryBackend, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    with lock("nightly") as held:
+        before = held.fence
+    call_command(command, "nightly", "--", "sh", "-c", "echo $REDLOCK_FENCE")
+    with lock("nightly") as held:
+        assert before < int(capfd.readouterr().out) < held.fence
+
+
+def test_a_command_without_a_lock_has_no_fencing_token(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.refuse(0)
+    monkeypatch.setenv("REDLOCK_FENCE", "7")  # of the lock around this process
+    assert with_lock("nightly", "--", "sh", "-c", "echo ${REDLOCK_FENCE-none}")[0] == 0
+    assert capfd.readouterr().out == "none\n"
 
 
 def test_a_command_is_not_started_after_the_death_of_its_supervisor(tmp_path: Path) -> None:

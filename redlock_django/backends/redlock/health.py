@@ -54,7 +54,7 @@ def health_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reports:
-    """What the reports of all masters show together.
+    """The facts that follow from the reports of all masters together.
 
     `fingerprint` is that of a client with these settings that has asked them all, `offset` the
     middle one of their clocks. `missing` are the masters that did not answer. `is_used` is whether

@@ -75,7 +75,7 @@ def _enter(campaign: Leadership, stack: ExitStack) -> Term:
 def _run(child: ChildProcess, term: Term, grace: float, margin: float) -> tuple[int | None, str]:
     """Run the program until it ends; return its status and, if it lost the lead, how."""
     child.must_end_by(clock() + term.remaining() - margin)
-    with child.running(grace):
+    with child.running(grace, term.number):
         while (status := child.wait()) is None:
             now, left = clock(), term.remaining()
             try:

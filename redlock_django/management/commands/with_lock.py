@@ -100,7 +100,8 @@ class Command(BaseCommand):
 
     def _run(self, child: ChildProcess, held: Lock, keep_going: bool) -> int:
         watch = _Watch(held)
-        with child.running(min(LONGEST_GRACE, watch.ttl * GRACE)):
+        fence = None if held._unlocked else held.fence
+        with child.running(min(LONGEST_GRACE, watch.ttl * GRACE), fence):
             while (status := child.wait()) is None:
                 lost = watch.look()
                 if not keep_going:
