@@ -212,6 +212,14 @@ class Checker:
             if self.fences[resource] != fence and not excused:
                 raise Violation(f"{resource}: another client has held it since it was handed on")
 
+    def told_used(self, client: str, ticket: Ticket) -> None:
+        """Check that a majority of the masters had one taker of a ticket that counts as used."""
+        token = ticket.lease.token
+        takers = {by for master in self.masters for old, by in master.replaced if old == token}
+        had = (sum((token, by) in master.replaced for master in self.masters) for by in takers)
+        if max(had, default=0) < quorum(len(self.masters)):
+            raise Violation(f"{client} is told that a ticket was used which nobody has used")
+
     def renewed(self, extended: Holding) -> None:
         """Check a lease that was extended."""
         if extended.left(self.world.now) > 0:

@@ -423,6 +423,8 @@ class Client:
             lease = yield from self.store.resume(ticket.lease, ttl, '{"pid":1}')
         except (TicketUsed, LockLost, NotAcquired) as error:
             self.world.seen[f"not taken: {type(error).__name__}"] += 1
+            if isinstance(error, TicketUsed):
+                self.checker.told_used(self.name, ticket)
             return
         except Interrupted:
             self.world.note(self.name, "has undone")

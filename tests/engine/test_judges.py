@@ -16,6 +16,7 @@ from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import hand_on, pauses, quorum, rounds
 from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.undo import undo_of
@@ -260,6 +261,14 @@ JUDGES: dict[str, Judge] = {
         unraised(Checker.resumed, 2),
         ((hand_on.resume, instead("handed.fences", "tuple(one + 1 for one in handed.fences)")),),
         "with another fence", HANDING,
+    ),
+    "a ticket counts as used if a taker had it": Judge(
+        unraised(Checker.told_used),
+        (
+            (_Swapping.is_refused, instead("account.rival_won", "account.denied")),
+            (_Swapping.refusal, instead("account.majority(...)", "bool(takers)")),
+        ),
+        "which nobody has used", HANDING,
     ),
     "nobody holds a lock before its taker": Judge(
         unraised(Checker.resumed, 3),

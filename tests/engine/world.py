@@ -12,7 +12,7 @@ from typing import Any
 
 from redlock_django.backends.memory.keyspace import ScriptReply
 from redlock_django.backends.memory.master import MemoryMaster, encoded
-from redlock_django.engine.protocol.commands import Command, Release
+from redlock_django.engine.protocol.commands import Command, Release, Swap
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY
 from redlock_django.wire.servers.info import run_of
@@ -155,6 +155,7 @@ class SimulatedMaster:
         # Called after every script, if given.
         self.watched: Callable[[SimulatedMaster], None] | None = None
         self.freed: set[str] = set()  # tokens that a release has found here, and deleted
+        self.replaced: set[tuple[str, str]] = set()  # a token, and one that has replaced it here
         self._reborn()
 
     def _publish(self, channel: str, name: bytes) -> int:
@@ -232,6 +233,8 @@ class SimulatedMaster:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
+        if isinstance(command, Swap) and reply[1] == GRANTED:
+            self.replaced.add((command.old, command.token))
         if self.watched is not None:
             self.watched(self)
         return reply
