@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import pytest_django
 from asgiref.sync import async_to_sync, sync_to_async
+from django.contrib import messages
 from django.contrib.auth.models import User
+from django.contrib.messages.storage.cookie import CookieStorage
 from django.db import connections, models, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import RequestFactory
@@ -106,6 +108,22 @@ def test_a_path_with_a_character_that_postgresql_does_not_store(database: None) 
     assert IdempotencyRecord.objects.using(ALIAS).get().path == "/orders/%00/"
     other = ask(idempotent(make_order), url="/orders/%2500/")  # the same text, another path
     assert other.status_code == 422
+
+
+def test_a_message_with_characters_that_postgresql_does_not_store(database: None) -> None:
+    """It stores no NUL and no half of a pair of surrogates, not even in JSON."""
+
+    def view(request: HttpRequest) -> HttpResponse:
+        request._messages = CookieStorage(request)  # type: ignore[attr-defined]
+        messages.info(request, "a\0b\ud800 \U0001f600 é")
+        return make_order(request)
+
+    decorated = idempotent(view)
+    answers = [ask(decorated) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[1]["Idempotent-Replayed"] == "true"
+    dumped = IdempotencyRecord.objects.using(ALIAS).get().messages
+    assert json.loads(dumped)[0][1] == "a\0b\ud800 \U0001f600 é"
 
 
 @pytest.fixture
