@@ -23,9 +23,14 @@ from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
+from ninja import NinjaAPI
 from pytest_django import Settings
+from rest_framework.permissions import BasePermission
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
-from redlock_django import IdempotentMixin, idempotent
+from redlock_django import IdempotentMixin, idempotent, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.checking import found
@@ -171,17 +176,41 @@ def test_signatures_are_compared_in_constant_time(
 
 # The views.
 
+by_github = idempotent(key="header:X-GitHub-Delivery", scope="github api")
+
 
 @pytest.fixture
 def hooks(site: Site, page: ModuleType, now: Callable[[float], None]) -> Iterator[Site]:
     """A site with the views of the page, and a table for its model."""
-    page.hooks.urls_namespace = f"hooks-{id(site)}"
+
+    class Signed(BasePermission):
+        def has_permission(self, request: Any, view: Any) -> bool:
+            return bool(page.github_signature(request._request))
+
+    class Rest(LockAPIMixin, APIView):
+        authentication_classes = ()
+        permission_classes = (Signed,)
+
+        @by_github
+        @lock_resource(page.repository)
+        def post(self, request: Any) -> Response:
+            return Response("done")
+
+    api = eval(re.findall(r"`(NinjaAPI\(.*?\))`", PAGE)[0], {**vars(page), "NinjaAPI": NinjaAPI})
+    api.urls_namespace = f"hooks-{id(site)}"
+
+    @api.post("/github/")
+    @by_github
+    @lock_resource(page.repository)
+    def of_ninja(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
     at_stripe.clear()
     site.put(
         path("stripe/", page.stripe),
         path("github/", page.github),
-        path("rest/", page.GitHub.as_view()),
-        path("ninja/", page.hooks.urls),
+        path("rest/", Rest.as_view()),
+        path("ninja/", api.urls),
     )
     with connection.schema_editor() as editor:
         editor.create_model(Subscription)
@@ -324,7 +353,7 @@ def test_nothing_is_locked_for_a_forged_event(hooks: Site, happened: list[str]) 
 
 REPOSITORY = {"id": 7}
 DELIVERIES: dict[str, tuple[str, Any]] = {
-    "push": ("push", {"repository": REPOSITORY, "action": "x"}),
+    "push": ("push", {"repository": REPOSITORY, "ref": "refs/heads/main"}),
     "ping of a repository": ("ping", {"zen": "Speak.", "hook_id": 1, "repository": REPOSITORY}),
     "ping of an organization": ("ping", {"zen": "Speak.", "hook_id": 1, "organization": {"id": 1}}),
     "installation": ("installation", {"action": "created", "repositories": [REPOSITORY]}),
@@ -360,10 +389,29 @@ def test_the_key_may_be_the_signed_body(site: Site, page: ModuleType) -> None:
 
 
 @transactional
+def test_an_async_view_with_the_decorator_that_the_page_describes(
+    site: Site, page: ModuleType, now: Callable[[float], None]
+) -> None:
+    [code] = [block for block in BLOCKS if "def signed_by" in block]
+    code = code.replace("def wrapper", "async def wrapper").replace(
+        "return view", "return await view"
+    )
+    asynchronous: dict[str, Any] = {}
+    exec(code, asynchronous)
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    once = idempotent(key=page.event_id, scope="async")(view)
+    site.put(path("stripe/", csrf_exempt(asynchronous["signed_by"](page.stripe_signature)(once))))
+    assert post("/stripe/", b"{}").status_code == 403
+    assert replays(stripe(event()), stripe(event())) == ONCE
+
+
+@transactional
 def test_a_class_of_the_page(site: Site, page: ModuleType, now: Callable[[float], None]) -> None:
     [text] = re.findall(r"`@(method_decorator\(.*?\))`", PAGE)
-    given = {**vars(page), "method_decorator": method_decorator}
-    decorate = eval(text.replace("…", "stripe_signature"), given)
+    decorate = eval(text, {**vars(page), "method_decorator": method_decorator})
 
     class Hook(IdempotentMixin, View):
         idempotent_options = {"key": page.event_id, "scope": "class"}  # noqa: RUF012
