@@ -5,14 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from redlock_django.backends.base import BaseBackend
-    from redlock_django.backends.inspection.results import HeldLocks, ServerHealth
+    from redlock_django.backends.inspection.results import Freed, HeldLocks, ServerHealth
 
 
 def page(backend: BaseBackend, **options: Any) -> HeldLocks:
     """Return a page of the held locks."""
     with backend.inspect() as inspection:
         return inspection.page(**options)
+
+
+def look(backend: BaseBackend, resources: Sequence[str]) -> HeldLocks:
+    """Return what is known of these resources."""
+    with backend.inspect() as inspection:
+        return inspection.look(resources)
+
+
+def free(backend: BaseBackend, resource: str, fingerprint: str | None = None) -> Freed:
+    """Free a lock that another client holds: the one with this fingerprint, None for any."""
+    with backend.inspect() as inspection:
+        return inspection.free(resource, fingerprint)
 
 
 def health(backend: BaseBackend) -> list[ServerHealth]:

@@ -19,6 +19,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
+from tests.inspecting import free, look
 from tests.losses import ends_lost
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def test_all_resources_are_taken_or_none(store: Any) -> None:
 
 def test_a_lost_lock_is_reported(store: Any) -> None:
     with ends_lost(), lock("order:1") as held:
-        assert store.free("order:1", held.fingerprint).outcome.value == "released"
+        assert free(store, "order:1", held.fingerprint).outcome.value == "released"
         with pytest.raises(LockLost):
             held.extend()
 
@@ -105,7 +106,7 @@ def test_the_commands_show_and_release_its_locks(
         call_command("list_locks")
         assert held.fingerprint in capsys.readouterr().out
         call_command("release_lock", "order:1", "--noinput", "--holder", held.fingerprint)
-        assert not store.look(["order:1"]).locks
+        assert not look(store, ["order:1"]).locks
     call_command("redlock_status")
     assert store.settings.directory.name in capsys.readouterr().out
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.inspecting import look
+
 
 def until(
     condition: Callable[[], object],
@@ -41,7 +43,7 @@ def hold_until_wanted(resource: str) -> None:
     waiter = threading.Thread(target=wait_for_it)
     with lock(resource):
         waiter.start()
-        until(lambda: locks["default"].backend.look([resource]).locks[0].waiters, "a waiter")
+        until(lambda: look(locks["default"].backend, [resource]).locks[0].waiters, "a waiter")
     waiter.join()
 
 

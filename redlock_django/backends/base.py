@@ -14,7 +14,6 @@ from redlock_django.wire.notice import ignore as ignore
 
 if TYPE_CHECKING:
     from redlock_django.backends.inspection.contract import Inspection
-    from redlock_django.backends.inspection.results import Freed, HeldLocks
 
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""
@@ -207,16 +206,6 @@ class BaseBackend:
         A server that hangs is waited for once, over all questions.
         """
         raise NotImplementedError
-
-    def look(self, resources: Sequence[str]) -> HeldLocks:
-        """Return what is known of these resources."""
-        with self.inspect() as inspection:
-            return inspection.look(resources)
-
-    def free(self, resource: str, fingerprint: str | None = None) -> Freed:
-        """Free a lock that another client holds: the one with this fingerprint, None for any."""
-        with self.inspect() as inspection:
-            return inspection.free(resource, fingerprint)
 
     def declare_new(self) -> bool | None:
         """Trust servers that seem new, at once; return False if they were trusted already.

@@ -42,6 +42,7 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.protocol.commands import Heal
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.operate.inspection import who_holds
+from tests.inspecting import free, look
 from tests.losses import ends_lost
 
 if TYPE_CHECKING:
@@ -237,12 +238,12 @@ def test_the_ttl_is_checked() -> None:
             held.transfer(ttl="60")  # type: ignore[arg-type]
         held.ensure_held()
         held.transfer()
-    assert 55 < (backend().look([NAME]).locks[0].ttl or 0) <= 60
+    assert 55 < (look(backend(), [NAME]).locks[0].ttl or 0) <= 60
 
 
 def test_a_minimum_hold_is_kept_by_giver_and_taker() -> None:
     ticket = given(min_hold=20, ttl=1)
-    assert (backend().look([NAME]).locks[0].ttl or 0) >= 20
+    assert (look(backend(), [NAME]).locks[0].ttl or 0) >= 20
     with resume_lock(ticket, ttl=1):
         pass
     assert refused()
@@ -317,8 +318,8 @@ def test_a_ticket_is_too_late_when_its_time_is_over() -> None:
 
 def test_a_forced_release_ends_a_lock_that_was_handed_on() -> None:
     ticket = given()
-    fingerprint = backend().look([NAME]).locks[0].fingerprint
-    backend().free(NAME, fingerprint)
+    fingerprint = look(backend(), [NAME]).locks[0].fingerprint
+    free(backend(), NAME, fingerprint)
     with pytest.raises(TicketUsed, match="or an operator has released its lock"):
         resume_lock(ticket).acquire()
 

@@ -15,6 +15,7 @@ import pytest
 
 from redlock_django import lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
+from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines, Place
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def test_an_interrupt_as_the_store_returns_the_lease_leaves_no_lock(
     with pytest.raises(KeyboardInterrupt):
         lock(NAME, limit=limit).acquire()
     assert kept, "the store was not asked"
-    assert not backend.look([NAME]).locks
+    assert not look(backend, [NAME]).locks
 
 
 def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
@@ -89,7 +90,7 @@ def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
     with pytest.raises(KeyboardInterrupt), lock(NAME) as held:
         held.transfer(ttl=60)
     assert kept, "the store was not asked"
-    assert not locks["default"].backend.look([NAME]).locks
+    assert not look(locks["default"].backend, [NAME]).locks
     assert not held.locked
 
 
@@ -119,13 +120,13 @@ def _transfer(lines: Lines, wanted: tuple[Place, int] | None) -> bool:
     try:
         lines.run(lambda: held.transfer(ttl=60), wanted)
     except KeyboardInterrupt:
-        found = locks["default"].backend.look([NAME]).locks
+        found = look(locks["default"].backend, [NAME]).locks
         assert all((one.ttl or 0) <= 10 for one in found)
         assert held.locked is any(one.has_quorum for one in found), "it knows whether it holds"
         assert held.release() is bool(found)
     else:
         assert held.handed_on
         assert not lines.struck
-        locks["default"].backend.free(NAME)
-    assert not locks["default"].backend.look([NAME]).locks
+        free(locks["default"].backend, NAME)
+    assert not look(locks["default"].backend, [NAME]).locks
     return lines.struck

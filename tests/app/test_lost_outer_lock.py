@@ -20,6 +20,7 @@ from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
 from tests.app.test_lock import in_thread
+from tests.inspecting import free
 from tests.losses import ends_lost
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
@@ -65,7 +66,7 @@ def lose(request: pytest.FixtureRequest, lose_locks: Lose) -> Lose:
 
     def lost() -> None:
         lose_locks()
-        locks["default"].backend.free(R)
+        free(locks["default"].backend, R)
         if request.param == "for a moment":
             in_thread(lambda: take_and_release(R))
         elif request.param == "now":

@@ -20,6 +20,7 @@ from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
+from tests import inspecting
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks
 from tests.losses import ends_lost
 
@@ -44,7 +45,7 @@ def masters() -> list[tuple[MemoryBackend, int]]:
 def free(*names: str) -> None:
     """Free locks as `manage.py release_lock` does."""
     for name in names:
-        locks["default"].backend.free(name)
+        inspecting.free(locks["default"].backend, name)
 
 
 def test_only_verify_notices_a_forced_release_at_once() -> None:

@@ -21,6 +21,7 @@ from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
+from tests.inspecting import look
 from tests.live.leading.supervisors import is_alive
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -465,7 +466,7 @@ def test_a_signal_while_waiting_leaves_no_lock(site: dict[str, str]) -> None:
         waiting = start(site, "nightly", "--wait", "60", "--", "echo", "ran")
         until(lambda: catches(waiting.pid, signal.SIGTERM), "its handlers")
         backend = locks["default"].backend
-        until(lambda: backend.look(["nightly"]).locks[0].waiters, "it waits")
+        until(lambda: look(backend, ["nightly"]).locks[0].waiters, "it waits")
         waiting.send_signal(signal.SIGTERM)
         out, err = waiting.communicate(timeout=90)
     assert (waiting.returncode, out, err) == (128 + 15, "", "")

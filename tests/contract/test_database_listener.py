@@ -20,6 +20,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.listener import Listener
 from redlock_django.locking.services import locks
 from tests.contract.stores import DATABASE, HOLDER, Postgres, Started, Store
+from tests.inspecting import look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def wait_for_a_lock() -> None:
     backend = backend_of()
     held = backend.acquire(("order:1",), 30, 0, HOLDER)
     waiter = Started(lambda: backend.acquire(("order:1",), 30, 30, HOLDER))
-    until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
     backend.release(held)
     backend.release(waiter.lease())
 
@@ -201,7 +202,7 @@ def test_a_forked_child_that_ends_does_not_disturb_the_listener(
     assert is_listening()
     held = backend_of().acquire(("order:1",), 30, 0, HOLDER)
     waiter = Started(lambda: backend_of().acquire(("order:1",), 100, 100, HOLDER))
-    until(lambda: backend_of().look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+    until(lambda: look(backend_of(), ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
     backend_of().release(held)
     assert waiter.lease().waited < 30
 

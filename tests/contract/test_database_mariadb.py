@@ -16,6 +16,7 @@ from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.transaction_lock import limited_wait
 from tests import inspecting
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
+from tests.inspecting import look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_no_option_of_requests_applies(
     assert held("a:1")
     assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED
     assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED, "the row did not change"
-    assert 30 < (backend_of().look(["a:1"]).locks[0].ttl or 0) <= 40
+    assert 30 < (look(backend_of(), ["a:1"]).locks[0].ttl or 0) <= 40
     assert backend_of().release(lease) is True
 
 
@@ -96,7 +97,7 @@ def test_statements_without_returning_as_mysql_needs_them(
     lease = backend.acquire(("order:1",), 30, 0, HOLDER)
     assert held("order:1")
     waiter = Started(lambda: backend.acquire(("order:1",), 30, 20, HOLDER))
-    until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
     assert backend.release(lease) is True
     assert waiter.lease().fences > lease.fences
     slot = backend.acquire(("order:1",), 30, 0, HOLDER, 2)

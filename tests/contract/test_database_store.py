@@ -47,6 +47,7 @@ from tests.contract.stores import (
     Store,
     SyncCaller,
 )
+from tests.inspecting import look
 from tests.postgres import local_postgres
 from tests.waiting import until
 
@@ -146,16 +147,16 @@ def test_a_crash_of_postgresql_forgets_no_lock(
         locks.close()
         held: list[bool] = []
 
-        def look() -> bool:
+        def is_taken() -> bool:
             try:
                 held.append(taken("order:1"))
             except StoreUnavailable:
                 return False
             return True
 
-        until(look, what="PostgreSQL has recovered")
+        until(is_taken, what="PostgreSQL has recovered")
         assert held == [True]
-        holding = backend_of().look(["order:1"]).locks[0]
+        holding = look(backend_of(), ["order:1"]).locks[0]
         assert holding.ttl is not None
         assert holding.ttl > 500, "the extension was forgotten"
 
@@ -332,7 +333,7 @@ def test_a_notification_wakes_a_waiter(
         backend.listener.watch("waiter", print)
         until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
         waiter = caller.start("order:1", wait=100)
-        until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+        until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
         backend.release(held)
         assert waiter.lease().waited < 30
         caller.release(waiter.lease())

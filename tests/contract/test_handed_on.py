@@ -14,6 +14,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.locking import tickets
 from redlock_django.wire.clock import wall_ns
 from tests.contract.stores import HOLDER, Started, Store, SyncCaller
+from tests.inspecting import free, look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def test_a_waiter_gets_the_lock_when_the_taker_releases_it(
 ) -> None:
     handed = give(caller, caller.acquire(NAME))
     waiter = caller.start(NAME, wait=30)
-    until(lambda: store.backend.look([NAME]).locks[0].waiters, "it waits")
+    until(lambda: look(store.backend, [NAME]).locks[0].waiters, "it waits")
     taken = caller.resume(handed)
     assert not waiter.done
     caller.release(taken)
@@ -207,12 +208,12 @@ def test_a_waiter_gets_a_lock_that_was_not_taken_in_time(store: Store, caller: S
 
 def test_operators_see_what_was_handed_on_and_not_taken(store: Store, caller: SyncCaller) -> None:
     handed = give(caller, caller.acquire(NAME))
-    (held,) = store.backend.look([NAME]).locks
+    (held,) = look(store.backend, [NAME]).locks
     assert held.holder["handed_on"] == 1
     assert held.has_quorum
     caller.release(caller.resume(handed, holder=HOLDER))
     handed = give(caller, caller.acquire(NAME))
-    (held,) = store.backend.look([NAME]).locks
-    store.backend.free(NAME, held.fingerprint)
+    (held,) = look(store.backend, [NAME]).locks
+    free(store.backend, NAME, held.fingerprint)
     with pytest.raises((LockLost, TicketUsed)):
         caller.resume(handed)

@@ -9,6 +9,7 @@ import pytest
 
 from redlock_django import leader, locks
 from tests.contract.stores import Store
+from tests.inspecting import look
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("store")
@@ -26,7 +27,7 @@ def test_terms_follow_each_other_and_their_numbers_grow(store: Store) -> None:
         numbers.append(term.number)
         candidate = threading.Thread(target=campaign)
         candidate.start()
-        until(lambda: store.backend.look(["scheduler"]).locks[0].waiters, "a candidate waits")
+        until(lambda: look(store.backend, ["scheduler"]).locks[0].waiters, "a candidate waits")
         assert len(numbers) == 1
     candidate.join(20)  # less than the TTL
     assert numbers == sorted({*numbers})

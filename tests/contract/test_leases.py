@@ -14,6 +14,7 @@ import pytest
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
+from tests.inspecting import look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def wait_for_waiters(store: Store, many: int) -> None:
     """Return when so many callers wait for "order:1"."""
 
     def waiting() -> bool:
-        locks = store.backend.look(["order:1"]).locks
+        locks = look(store.backend, ["order:1"]).locks
         return bool(locks) and locks[0].waiters == many
 
     until(waiting, what=f"{many} callers are in the queue")

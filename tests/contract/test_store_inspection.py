@@ -9,6 +9,7 @@ from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.validity import LeaseState
 from tests import inspecting
 from tests.contract.stores import Store, SyncCaller
+from tests.inspecting import free, look
 from tests.waiting import until
 
 
@@ -89,7 +90,7 @@ def test_an_unknown_order_is_an_error(store: Store) -> None:
 def test_resources_are_looked_up_by_name(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
     until(lambda: listed(store) == ["order:1"], what="the lock is listed")
-    found = store.backend.look(["order:2", "order:1"])
+    found = look(store.backend, ["order:2", "order:1"])
     assert [holding.fingerprint for holding in found.locks] == [lease.fingerprint]
     assert found.complete
 
@@ -97,7 +98,7 @@ def test_resources_are_looked_up_by_name(store: Store, caller: SyncCaller) -> No
 def test_a_forced_release_frees_the_lock(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
     until(lambda: listed(store) == ["order:1"], what="the lock is listed")
-    freed = store.backend.free("order:1", lease.fingerprint)
+    freed = free(store.backend, "order:1", lease.fingerprint)
     assert freed.outcome is ReleaseOutcome.RELEASED
     assert freed.fingerprint == lease.fingerprint
     assert freed.holder["path"] == "/orders/1/pay/"
@@ -108,7 +109,7 @@ def test_a_forced_release_frees_the_lock(store: Store, caller: SyncCaller) -> No
 
 def test_a_forced_release_keeps_the_fence(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
-    store.backend.free("order:1")
+    free(store.backend, "order:1")
     assert caller.acquire("order:1").fences[0] > lease.fences[0]
 
 
@@ -116,14 +117,14 @@ def test_a_forced_release_spares_the_next_holder(store: Store, caller: SyncCalle
     shown = caller.acquire("order:1")
     caller.release(shown)
     now = caller.acquire("order:1")
-    freed = store.backend.free("order:1", shown.fingerprint)
+    freed = free(store.backend, "order:1", shown.fingerprint)
     assert freed.outcome is ReleaseOutcome.CHANGED
     assert freed.now == now.fingerprint
     assert caller.extend(now, 30)[0] is LeaseState.RENEWED
 
 
 def test_a_free_resource_cannot_be_released_by_force(store: Store) -> None:
-    assert store.backend.free("order:1").outcome is ReleaseOutcome.NOT_HELD
+    assert free(store.backend, "order:1").outcome is ReleaseOutcome.NOT_HELD
 
 
 def test_every_server_is_healthy_and_counted(store: Store, caller: SyncCaller) -> None:

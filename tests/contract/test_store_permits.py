@@ -17,6 +17,7 @@ from redlock_django.operate.inspection import who_holds
 from tests import inspecting
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
 from tests.contract.test_leases import TTL, wait_for_waiters
+from tests.inspecting import free, look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def test_a_minimum_hold_keeps_its_slot(store: Store, caller: SyncCaller) -> None
 def test_a_slot_is_extended_and_lost_like_a_lock(store: Store, caller: SyncCaller) -> None:
     first, second = hold_all(caller, 2)
     assert caller.extend(second, 30)[0] is LeaseState.RENEWED
-    assert store.backend.free(second.resources[0]).outcome.name == "RELEASED"
+    assert free(store.backend, second.resources[0]).outcome.name == "RELEASED"
     assert caller.extend(second, 30)[0] is LeaseState.LOST
     assert caller.extend(first, 30)[0] is LeaseState.RENEWED
     assert caller.acquire(NAME, limit=2).slot == 1
@@ -176,9 +177,9 @@ def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -
         (NAME, 2, 3, 0),
     ]
     assert (page.slots[NAME].held, page.slots[NAME].limits) == (3, (3,))
-    (second,) = store.backend.look([f"{NAME}[1]"]).locks
+    (second,) = look(store.backend, [f"{NAME}[1]"]).locks
     assert (second.slot, second.waiters) == (1, 1)
-    freed = store.backend.free(second.resource, second.fingerprint)
+    freed = free(store.backend, second.resource, second.fingerprint)
     assert (freed.outcome, freed.name, freed.slot) == (ReleaseOutcome.RELEASED, NAME, 1)
     assert waiting.lease().slot == 1
     found = who_holds(NAME, slots=True)

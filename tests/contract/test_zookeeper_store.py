@@ -51,6 +51,7 @@ from redlock_django.wire.clock import clock
 from tests import inspecting
 from tests.app.checking import found
 from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
+from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
 from tests.timeouts import generous_timeouts
@@ -402,7 +403,7 @@ def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
         held.release()
     locks.close()
     assert taken("long")
-    assert 0 < (backend_of().look(["long"]).locks[0].ttl or 0) <= 20.3
+    assert 0 < (look(backend_of(), ["long"]).locks[0].ttl or 0) <= 20.3
     lease = backend_of().acquire(("short",), 30, 10, HOLDER)
     assert time.monotonic() > began + 1.0
     assert backend_of().release(lease) is True
@@ -1011,7 +1012,7 @@ def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     holder = backend.acquire(("order:1",), 30, 0, HOLDER)
     fences.append(holder.fences[0])
     waiter = Started(serve)
-    until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="it waits")
+    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
     other = backend_of("other")  # a new session, which raises the base
     fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
     backend.release(holder)
@@ -1041,7 +1042,7 @@ def test_with_credentials_no_other_client_can_delete_locks(
         client.get_children(queue)
     with pytest.raises(NoAuthError):
         client.delete(guarded.tree.root, recursive=True)
-    assert guarded.free("order:1").outcome.name == "RELEASED"
+    assert free(guarded, "order:1").outcome.name == "RELEASED"
     assert guarded.extend(lease, 30)[0] is LeaseState.LOST
 
 
@@ -1233,7 +1234,7 @@ def _slots_watched(backend: ZooKeeperBackend) -> set[str]:
 
 
 def _waits(many: int) -> bool:
-    return backend_of().look(["order:1"]).locks[0].waiters == many
+    return look(backend_of(), ["order:1"]).locks[0].waiters == many
 
 
 def _declared() -> bool:

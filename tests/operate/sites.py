@@ -18,6 +18,7 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import fingerprint_of
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
+from tests import inspecting
 from tests.operate.commands import THREE_IN_MEMORY, memory, put
 from tests.operate.planted import about_holder, free, plant_value
 
@@ -101,7 +102,7 @@ class MemorySite(Site):
         return fingerprint_of(token.encode())
 
     def free(self, resource: str) -> None:
-        memory().free(resource)
+        inspecting.free(memory(), resource)
 
     def add_waiters(self, resource: str, many: int) -> None:
         queue = {f"process {number}".encode(): float(number) for number in range(many)}
