@@ -122,7 +122,6 @@ def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
         (THREE, {"MAX_TTL": 30}, "a:6379", "MAX_TTL, RESTART_DELAY"),
         (THREE, {"MAX_CLOCK_SKEW": 0.4, "RESTART_DELAY": 70}, "a:6379", "MAX_CLOCK_SKEW, RESTART"),
         (["redis://A./0", "redis://d", "redis://e"], {}, "a:6379", "MASTERS"),
-        ([THREE, ["redis://d", "redis://e", "redis://f"]], {}, "a:6379", "MASTERS"),
         (["redis://c"], {"PROFILE": "failover"}, "c:6379", "MASTERS, PROFILE, RESTART_DELAY"),
     ],
 )
