@@ -16,7 +16,7 @@ from redlock_django.checks.aliases import valid_aliases
 from redlock_django.checks.handlers import (
     handlers_of,
 )
-from redlock_django.checks.lock_order import (
+from redlock_django.checks.logins import (
     login_inside_lock,
 )
 from redlock_django.exceptions import InvalidRedlock

@@ -13,9 +13,7 @@ from django.core.checks import CheckMessage
 
 from redlock_django.checks.handlers import ViewHandler
 from redlock_django.web.options import LockOptions
-from redlock_django.web.transactions import (
-    view_name,
-)
+from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
@@ -24,16 +22,16 @@ from redlock_django.web.view_kinds import (
 )
 
 _HINT = (
-    "Put @lock_resource below login and permission decorators, LockResourceMixin "
-    "after the mixins that check permissions, and in REST framework @lock_resource on handlers "
-    "with LockAPIMixin. A rule locks before the view checks anything: use the decorator instead."
+    "Put @lock_resource below login and permission decorators, LockResourceMixin after the mixins "
+    "that check permissions, and in REST framework @lock_resource on handlers with LockAPIMixin. "
+    "A rule locks before the view checks anything: use the decorator instead."
 )
 
 
 def login_inside_lock(
     view: Any, handlers: Iterable[ViewHandler], *, rule: Any
 ) -> Iterator[CheckMessage]:
-    """Yield W014 if a view checks the user or a signature only after its lock is acquired.
+    """Yield W014 if a view checks the user only after its lock is acquired.
 
     `handlers` are those of its class, or the functions of its path. `rule` is the view locked by a
     rule, around everything, or None.
@@ -50,15 +48,6 @@ def login_inside_lock(
                 hint=_HINT,
                 id="redlock_django.W014",
             )
-
-
-def _module_of(view: Any) -> str:
-    """Return the module in which a wrapper is defined; `__module__` is that of the view.
-
-    Of an instance, it is that of its `__call__`; a `partial` has none.
-    """
-    function = view if hasattr(view, "__globals__") else type(view).__call__
-    return str(getattr(function, "__globals__", {}).get("__name__", ""))
 
 
 def _login_check(view: Any, *, by_rule: bool) -> str | None:
@@ -132,20 +121,10 @@ def _in_order(function: Any) -> Any:
     """Return what `method_decorator` calls: its decorators, each around the next.
 
     Django applies them again for each request, to a method of its instance, and gives its own
-    wrapper the attributes of all of them, without their order.
+    wrapper the attributes of all of them, without their order. Any other function is returned as it
+    is, and so is one whose decorators raise an error, as they do at each request.
     """
-    try:
-        return _applied(function)
-    except Exception:  # noqa: BLE001 - each request raises it, too
-        return function
-
-
-def _applied(function: Any) -> Any:
-    """Return what `method_decorator` makes of a method; any other function as it is.
-
-    Raises what its decorators raise.
-    """
-    if _module_of(function) != "django.utils.decorators":
+    if getattr(function, "__globals__", {}).get("__name__") != "django.utils.decorators":
         return function
     kept = inspect.getclosurevars(function).nonlocals
     if not {"decorators", "method"} <= kept.keys():
@@ -153,6 +132,9 @@ def _applied(function: Any) -> Any:
     method = kept["method"]
     bound: Any = functools.partial(method.__get__(object()))
     functools.update_wrapper(bound, method)  # as Django does
-    for decorate in kept["decorators"]:
-        bound = decorate(bound)
+    try:
+        for decorate in kept["decorators"]:
+            bound = decorate(bound)
+    except Exception:  # noqa: BLE001
+        return function
     return bound
