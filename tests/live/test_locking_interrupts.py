@@ -23,6 +23,7 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.resumed_lock import resume_lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.combiner import Combiner
@@ -134,6 +135,27 @@ async def releasing(masters: list[LocalMaster], cut: Callable[..., Any]) -> None
     await cut(held.arelease())
 
 
+async def handing_on(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    held = await lock(R).aacquire()
+    try:
+        await cut(held.atransfer(ttl=60))
+    except asyncio.CancelledError:
+        held.ensure_held()  # its token is restored
+        assert await held.arelease() is True
+        raise
+
+
+async def taking(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    held = await lock(R).aacquire()
+    ticket = await held.atransfer(ttl=60)
+    try:
+        await cut(resume_lock(ticket).aacquire())
+    except asyncio.CancelledError:
+        taken = await resume_lock(ticket).aacquire()
+        assert await taken.arelease() is True
+        raise
+
+
 async def block(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
     async def body() -> None:
         async with lock(R) as held:
@@ -159,7 +181,8 @@ async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize(
-    "scene", [cold, warm, several, waiting, extending, releasing, block, split]
+    "scene",
+    [cold, warm, several, waiting, extending, releasing, handing_on, taking, block, split],
 )
 def test_cancelled_at_every_step(
     scene: Callable[..., Coroutine[Any, Any, None]], late: bool, masters: list[LocalMaster]

@@ -6,13 +6,13 @@ import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.engine.errors import QuorumUnreachable, TicketUsed
+from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked, TicketUsed
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy, behind
@@ -155,6 +155,23 @@ def test_of_several_takers_one_holds_several_names_or_a_slot(
             taker, lease = taken_by_one(made[0].hand_on(given), made)
             assert lease.resources == given.resources
             assert taker.variant.release(lease) is True
+
+
+@names
+def test_a_minimum_hold_goes_with_a_lock_while_a_minority_is_down(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with clients(name, masters[:3], 2) as made:
+        for client in made:
+            client.cut(2)
+        handed = made[0].hand_on(made[0].acquire("order:1"))
+        now = made[0].variant.backend.clock()
+        handed = replace(handed, started=0.0, until=handed.until - now, earliest_end=5.0)
+        taker, lease = taken_by_one(handed, made)
+        assert taker.variant.release(lease) is True
+        with pytest.raises(ResourceLocked):
+            made[0].variant.acquire("order:1")
+        assert 4000 < _value(masters[0])[1] < 6000
 
 
 @names
