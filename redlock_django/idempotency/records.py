@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.utils import timezone
@@ -48,29 +48,6 @@ class Record:
     attempt: str
     status: RecordStatus
     response: StoredResponse | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnresolvedRequest:
-    """A request without a recorded outcome: it is running, interrupted or uncertain.
-
-    `created` is the time at which it began.
-    """
-
-    key_hash: str
-    attempt: str
-    state: RecordState
-    user: str
-    method: str
-    path: str
-    created: datetime
-
-    @classmethod
-    def of(cls, row: IdempotencyRecord) -> Self:
-        """Return the request of a database row."""
-        same = ("key_hash", "attempt", "user", "method", "path")
-        values = {name: getattr(row, name) for name in same}
-        return cls(state=RecordState(row.state), created=row.created_at, **values)
 
 
 class RecordStore:
@@ -184,13 +161,16 @@ class RecordStore:
             changes = {"state": RecordState.TOMBSTONE, "completed_at": now, "expires_at": expires}
             return bool(uncertain.update(**changes))
 
-    def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
-        """Return the unresolved requests whose key hash has this prefix, oldest first."""
+    def unresolved(self, prefix: str = "") -> list[IdempotencyRecord]:
+        """Return the records of unresolved requests whose key hash has this prefix, oldest first.
+
+        A request is running, interrupted or uncertain.
+        """
         # An unresolved record has no expires_at, and that column has an index.
         rows = self.rows().filter(expires_at__isnull=True, state__in=UNRESOLVED)
         with _database_errors(self.alias):
-            rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
-            return [UnresolvedRequest.of(row) for row in rows]
+            rows = rows.filter(key_hash__startswith=prefix).defer("headers", "body", "messages")
+            return list(rows.order_by("created_at", "pk"))
 
     def forget_expired_responses(self) -> None:
         """Delete some of the responses that are not replayed any more.

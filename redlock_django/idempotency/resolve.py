@@ -6,17 +6,21 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.idempotency.flow.runner import InFlightLock
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import RecordStore, UnresolvedRequest
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.settings import settings_of, store_of
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
+
+if TYPE_CHECKING:
+    from redlock_django.models import IdempotencyRecord
 
 logger = logging.getLogger("redlock_django")
 
@@ -53,7 +57,7 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
 
 
 def resolve(
-    store: RecordStore, record: UnresolvedRequest, *, applied: bool, by: str, aliases: Sequence[str]
+    store: RecordStore, record: IdempotencyRecord, *, applied: bool, by: str, aliases: Sequence[str]
 ) -> ResolveOutcome:
     """Record whether an unresolved request took effect, and log which user resolved it.
 
@@ -62,7 +66,7 @@ def resolve(
     under that lock. Raises IdempotencyUnavailable.
     """
     with ExitStack() as held:
-        if record.state is RecordState.RUNNING:
+        if record.state == RecordState.RUNNING:
             try:
                 for alias in aliases:
                     # Need not last until COMMIT: each statement names the state that it expects.

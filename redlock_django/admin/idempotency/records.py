@@ -196,7 +196,6 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
         from redlock_django.exceptions import IdempotencyUnavailable
-        from redlock_django.idempotency.records import UnresolvedRequest
         from redlock_django.idempotency.resolve import ResolveOutcome, resolve, store_and_aliases
 
         user = request.user
@@ -205,7 +204,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
             store, aliases = store_and_aliases(self.using)
             outcome = resolve(
                 store,
-                UnresolvedRequest.of(record),
+                record,
                 applied=applied,
                 by=user.get_username(),
                 aliases=aliases,

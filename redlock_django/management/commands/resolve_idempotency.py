@@ -12,7 +12,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import RecordStore, UnresolvedRequest
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.resolve import (
     ResolveOutcome,
     is_running,
@@ -22,6 +22,7 @@ from redlock_django.idempotency.resolve import (
 from redlock_django.locking.names import printable
 from redlock_django.management.operator_command import OperatorCommand, iso, operator_name
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM, UsageError
+from redlock_django.models import IdempotencyRecord
 
 NOT_RESOLVED = 1
 DECLINED, UNKNOWN = "declined", "not found"
@@ -41,7 +42,7 @@ class Resolution(NamedTuple):
 
     outcome: str
     key: str
-    record: UnresolvedRequest | None = None
+    record: IdempotencyRecord | None = None
 
 
 class Command(OperatorCommand):
@@ -118,7 +119,7 @@ class Command(OperatorCommand):
         return results
 
     def _inspected(self, one: Resolution, aliases: list[str]) -> Resolution:
-        if one.record is None or one.record.state is not RecordState.RUNNING:
+        if one.record is None or one.record.state != RecordState.RUNNING:
             return one._replace(outcome=one.outcome or RecordState.UNCERTAIN.value)
         running = is_running(one.record.key_hash, aliases)
         words = {True: "in flight", False: "interrupted", None: "in flight or interrupted"}
@@ -140,10 +141,10 @@ class Command(OperatorCommand):
         )
         return one._replace(outcome=outcome.value)
 
-    def _is_confirmed(self, record: UnresolvedRequest, applied: bool) -> bool:
+    def _is_confirmed(self, record: IdempotencyRecord, applied: bool) -> bool:
         """Show the request and ask for confirmation on stderr, because stdout is for data."""
         self.warn(f"{record.method} {printable(record.path)}, user {record.user or 'none'}")
-        self.warn(f"  {record.key_hash}, since {_iso(record)}")
+        self.warn(f"  {record.key_hash}, since {iso(record.created_at.timestamp())}")
         effect = (
             "The request took effect and is never processed again."
             if applied
@@ -173,12 +174,8 @@ def _described(result: Resolution) -> dict[str, Any]:
         "method": record and record.method,
         "path": record and record.path,
         "user": record and record.user,
-        "since": record and _iso(record),
+        "since": record and iso(record.created_at.timestamp()),
     }
-
-
-def _iso(record: UnresolvedRequest) -> str | None:
-    return iso(record.created.timestamp())
 
 
 def _hash_prefix(text: str) -> str:
