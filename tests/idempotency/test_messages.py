@@ -125,9 +125,25 @@ def test_the_message_of_a_lost_answer_is_shown_after_the_replay(site: Site, sess
     assert shown(site.client) == ""
 
 
+def test_a_click_after_the_page_shows_the_message_again_if_it_was_in_a_cookie(
+    site: Site, storage: str
+) -> None:
+    """The server cannot know whether the cookie that the client does not send was shown."""
+    keep_sessions(site, "db")
+    serve(site, idempotent(pay))
+    click(site.client)
+    assert shown(site.client) == PAID
+    assert click(site.client)["Idempotent-Replayed"] == "true"
+    assert shown(site.client) == ("" if storage == "Session" else PAID)
+
+
 @pytest.mark.usefixtures("records_in_a_file")
-def test_a_click_while_the_first_request_runs_shows_the_message_once(site: Site) -> None:
+@pytest.mark.parametrize("engine", ["cache", "signed_cookies"])
+def test_a_click_while_the_first_request_runs_shows_the_message_once(
+    site: Site, engine: str
+) -> None:
     """A browser drops the first answer, and follows the one to its last click."""
+    keep_sessions(site, engine)
     before = copy_of(site.client.cookies)
     second: list[InThread] = []
 
