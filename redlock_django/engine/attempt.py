@@ -55,15 +55,13 @@ class Attempt(Round):
     fences: tuple[int, ...]
     __slots__ = ("ask", "fences", "last", "late", "left", "started", "until", "won")
 
-    def __init__(
-        self, ask: Acquire, started: float, patient: float = 0.0, spares: bool = False
-    ) -> None:
+    def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
         masters = ask.deployment.masters
         # As in `Round`, and by positional arguments: an attempt takes twice as long otherwise.
         self.commands = (ask,) * masters
         self.tally = self.last = Tally(masters, ask.deployment.skew, True)
         self.patient = patient
-        self.awaited, self.spares = True, spares
+        self.awaited = True
         self.ask = ask
         self.started = started
         self.late = self.won = False
@@ -106,8 +104,8 @@ class Attempt(Round):
         """True if no client is proved to hold the lock: a split vote, or a race with a release.
 
         Asking again at once is right even for a client that does not wait; otherwise all of them
-        may lose. The same holds if idle connections had been closed, as routers do, or masters were
-        spared: the next attempt has new connections, and asks all masters.
+        may lose. The same holds if idle connections had been closed, as routers do: the next
+        attempt has new connections.
         """
         if self.last.is_refused:
             return False

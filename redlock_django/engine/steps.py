@@ -23,16 +23,13 @@ class Round:
     """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
 
     A round that is not `awaited` is sent without waiting for its answers. A round that is `patient`
-    waits for late answers up to that moment, as long as no quorum has answered. A round that
-    `spares` masters does not ask masters that owe many replies, as long as a quorum can be asked
-    without them.
+    waits for late answers up to that moment, as long as no quorum has answered.
     """
 
     commands: tuple[Command | None, ...]
     tally: Tally
     patient: float = 0.0
     awaited: bool = True
-    spares: bool = False
 
     def waits_on(self, now: float) -> bool:
         """Return whether an answer that is late is still waited for."""

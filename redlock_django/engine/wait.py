@@ -113,8 +113,7 @@ class Wait:
             called = None if self.waiter is None else self.waiter.called_slot
             resources = self.slots.resource(token, called)
             ask = AcquireSlot(client.deployment, resources, *common, limit=self.slots.limit)
-        # Only the first attempt spares masters: those may be needed if it is lost.
-        self.attempt = attempt = Attempt(ask, now, self.give_up, not self.lost)
+        self.attempt = attempt = Attempt(ask, now, self.give_up)
         self.resting = False
         return attempt
 

@@ -51,7 +51,6 @@ from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
 NOT_ASKED = failed("not asked", sent=False)
-NOT_NEEDED = failed("has not answered its last commands yet", sent=False, stale=True)
 RARE = {
     BURIED: "buried",
     NOT_READY: "not ready",
@@ -146,7 +145,6 @@ class Link:
         self.owed: deque[Message] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.heard = 0.0  # when its last reply came, in the seconds that the client was running
-        self.behind = -1.0  # the same, as the master was found to be behind
         self.took = 0.0  # how long that reply took
         self.inspected = hello.sent  # when INFO was last asked for
         self.watched = False  # whether an event is scheduled that checks for an overdue reply
@@ -198,8 +196,7 @@ class Wire:
         self.world = world
         self.owner = owner
         self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
-        # So few that masters are often behind, although rounds are far fewer than in reality.
-        self.lateness = Lateness(master_timeout, max(give_up, 6 * master_timeout), 4)
+        self.lateness = Lateness(master_timeout, max(give_up, 6 * master_timeout))
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = deployment
         self.membership = membership
@@ -231,9 +228,6 @@ class Wire:
         missing = sum(line.link is None or bool(line.late) for line in self.lines)
         few = len(self.lines) - missing <= len(self.lines) // 2
         patient = few and exchange.asked.waits_on(now)
-        if not exchange.number % self.lateness.most_behind:
-            self._look(now)
-        behind = self._behind(now)
         asked: list[tuple[Line, Command]] = []
         for line, command in zip(self.lines, exchange.commands, strict=True):
             if command is None:
@@ -251,9 +245,6 @@ class Wire:
             elif command.trusted and line.late and not patient:
                 self.world.seen["late"] += 1
                 exchange.cast(line.index, _not_sent(line.late))
-            elif exchange.asked.spares and line in behind:
-                self.world.seen["behind"] += 1
-                exchange.cast(line.index, NOT_NEEDED)
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.account.unreachable
@@ -275,31 +266,6 @@ class Wire:
             self._write(line, message)
             if line.late:
                 self._fail_late(line, exchange, line.late)
-
-    def _may_vote(self, now: float) -> list[Line]:
-        return [
-            line
-            for line in self.lines
-            if line.link and not line.late and now >= line.ready and not line.doubt(now)
-        ]
-
-    def _look(self, now: float) -> None:
-        """Look for masters that are behind, as `LateWatch.look` does."""
-        owed = {line.index: len(line.link.owed) for line in self._may_vote(now)}
-        for index in self.lateness.behind(owed, len(self.lines)):
-            link = self.lines[index].link
-            silent = self._running() - max(link.heard, link.owed[0].written)
-            if self.lateness.is_quiet(silent, link.took):
-                link.behind = link.heard
-
-    def _behind(self, now: float) -> list[Line]:
-        """Return the masters that are behind, as `LateWatch.behind` does."""
-        behind = [line for line in self.lines if line.link and line.link.behind == line.link.heard]
-        if behind and sum(line not in behind for line in self._may_vote(now)) < quorum(
-            len(self.lines)
-        ):
-            return []
-        return behind
 
     def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock

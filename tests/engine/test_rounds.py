@@ -241,21 +241,6 @@ def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
     assert masters.tokens() == ["", lease.token, lease.token]
 
 
-def test_only_the_first_attempt_spares_masters() -> None:
-    """A master that owes many replies may be needed if it is lost."""
-    masters = Masters(3)
-    protocol = masters.acquire()
-    spares: list[bool] = []
-    step = next(protocol)
-    while len(spares) < 3:
-        if isinstance(step, Round) and step.awaited:
-            spares.append(step.spares)
-            for master in range(3):
-                step.tally.cast(master, failed("closed", sent=False, stale=True))
-        step = protocol.send(masters.now)
-    assert spares == [True, False, False]
-
-
 def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
     masters = Masters(3)
     protocol = masters.acquire()

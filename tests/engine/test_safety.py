@@ -43,7 +43,7 @@ RARE = [
     "split votes", "refused by one rival", "unreachable", "two resources",
     "late message", "buried", "kept release", "link lost", "joined",
     "not ready", "untrusted", "stale link",
-    "reply expired", "taken for late", "late", "in time again", "behind",
+    "reply expired", "taken for late", "late", "in time again",
     "patient",
     "interrupted with grants out", "interrupted releasing",
     "killed holding", "paused past the deadline", "woke up too late",

@@ -15,7 +15,6 @@ from redlock_django.locking.counters import MasterCounts, counters
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import master_down, master_up
-from redlock_django.wire.judging.late_masters import MOST_BEHIND
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.variants import Variant, open_variant, threads_by_day, trust
@@ -126,31 +125,6 @@ def test_a_hung_master_is_down_until_it_resumes(
         masters[3].resume()
         until(lambda: len(heard) > 1, "the end of the outage is reported")
     assert [what for what, _, _ in heard] == ["down", "up"]
-
-
-@threads_by_day
-def test_masters_that_hang_owe_few_replies(
-    name: str, masters: list[LocalMaster], configure: Configure
-) -> None:
-    """They work off what they owe at the expense of the host that they share."""
-    with open_variant(name, configure(MASTER_TIMEOUT=4.0)) as variant:
-        work(variant)
-        variant.wait_usable(5)
-        hung = variant.links.masters[:2]
-        for master in masters[:2]:
-            master.pause()
-        work(variant, times=10 * MOST_BEHIND)  # each is two rounds
-        owed = [len(master.link.owed) for master in hung if master.link]
-        for master in masters[:2]:
-            master.resume()
-        assert len(owed) == 2
-        assert max(owed) <= 10 * MOST_BEHIND
-        variant.settle()
-        variant.acquire("order:2")
-        variant.settle()
-        for master in masters[:2]:
-            with master.client() as client:
-                assert client.exists("redlock:lock:order:2"), "it is asked again"
 
 
 @threads_by_day

@@ -209,9 +209,7 @@ class ManualLinks(Links):
         self.ends[index] = ends = Ends(self.time)
         return ends
 
-    def ask(
-        self, command: Command, *indexes: int, patient: float = 0.0, spares: bool = False
-    ) -> Exchange:
+    def ask(self, command: Command, *indexes: int, patient: float = 0.0) -> Exchange:
         """Send a round's command to some masters, or to all; it is patient for these seconds."""
         where = indexes or range(len(self.masters))
         commands = tuple(command if m.index in where else None for m in self.masters)
@@ -219,7 +217,7 @@ class ManualLinks(Links):
         skew = self.deployment.skew if command.trusted else None
         tally = Tally(len(self.masters), skew=skew, rivals=rivals)
         until = self.time() + patient if patient else 0.0
-        asked = Round(commands, tally, patient=until, spares=spares)
+        asked = Round(commands, tally, patient=until)
         exchange = self.outbox.exchange(asked, lambda: None)
         self.outbox.begin(exchange)
         self.outbox.flush()

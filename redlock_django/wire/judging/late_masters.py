@@ -21,15 +21,6 @@
    is starved, and to connect again costs it more than to wait.
 6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
    long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
-7. A master is *behind* if it owes MOST_BEHIND replies more than each master of a quorum, and has
-   answered nothing for QUIET seconds and twice as long as its last reply took. The links look for
-   such masters once in MOST_BEHIND rounds. Until one of them answers, the first attempt of a call
-   to acquire a lock does not ask it, as long as a quorum can be asked without it; what it owes
-   still counts. If that attempt is lost because another master fails meanwhile, its call asks all
-   of them at once. So a master that hangs has little to work off when it is back, at the expense of
-   the host that it shares. One that is far away, or slow with a burst of commands, is not behind:
-   it answers meanwhile. Without this rule, two masters that came back owed 1,500 replies each and
-   not 115, and the longest pair took 14 and not 6 ms (MASTER_TIMEOUT 0.25 s, 24 November 2026).
 
 The links judge by `LateWatch`, which applies `Lateness`; the simulator applies `Lateness`, too.
 """
@@ -38,12 +29,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import median
 
 from redlock_django.engine.protocol.votes import failed
-from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.host_load import SHORT, load_average
 from redlock_django.wire.link.link import Exchange, Link, Owed
@@ -62,10 +52,6 @@ LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 
 SHORTEST = 0.001  # seconds of the shortest poll
 MOST_STALLS = 50  # the last stalls that are remembered
-MOST_BEHIND = 64
-"""Rounds between two looks for masters that are behind, and the replies that these owe more."""
-
-QUIET = 0.02  # seconds without any answer before a master counts as behind
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
 
@@ -75,14 +61,8 @@ class Lateness:
     A `give_up` of None is the default: see `GIVE_UP`.
     """
 
-    def __init__(
-        self,
-        master_timeout: float,
-        give_up: float | None = None,
-        most_behind: int = MOST_BEHIND,
-    ) -> None:
+    def __init__(self, master_timeout: float, give_up: float | None = None) -> None:
         self.master_timeout = master_timeout
-        self.most_behind = most_behind
         self.give_up = max(GIVE_UP, 6 * master_timeout) if give_up is None else give_up
 
     def patience(self, usual: float) -> float:
@@ -107,22 +87,6 @@ class Lateness:
         It owes `owed` replies, and nothing has come for `silent` seconds, of `longest` seconds.
         """
         return silent >= longest or owed > MOST_OWED
-
-    def behind(self, owed: Mapping[int, int], masters: int) -> list[int]:
-        """Return the masters that owe so many replies that they are behind if they are quiet.
-
-        `owed` maps each master that may vote to the number of replies that it owes; `masters` is
-        the number of all masters.
-        """
-        need = quorum(masters)
-        if len(owed) < need:
-            return []
-        most = sorted(owed.values())[need - 1] + self.most_behind
-        return [master for master, replies in owed.items() if replies >= most]
-
-    def is_quiet(self, silent: float, took: float) -> bool:
-        """Return whether a master answers nothing; its last reply took `took` seconds."""
-        return silent >= max(QUIET, 2 * took)
 
 
 def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
@@ -178,10 +142,6 @@ class RunningTime:
         """Return for how long polls took longer than asked, since a moment of the clock."""
         stalls = list(self._stalls)  # another thread may add one
         return sum(end - max(begin, moment) for begin, end in stalls if end > moment)
-
-
-BEHIND = "has not answered its last commands yet"
-"""Why a master that is behind is not asked."""
 
 
 class LateWatch:
@@ -257,31 +217,6 @@ class LateWatch:
             self._patient.append((exchange, index, reason))
         else:
             exchange.cast(index, failed(reason))
-
-    def look(self, now: float) -> None:
-        """Look for masters that are behind: once in MOST_BEHIND rounds."""
-        links = {m.index: m.link for m in self.masters if m.link and not m.fault(now)}
-        owed = {index: len(link.owed) for index, link in links.items()}
-        for index in self.rule.behind(owed, len(self.masters)):
-            link = links[index]
-            silent = now - max(link.heard, link.owed[0].sent)
-            if self.rule.is_quiet(silent, link.took):
-                link.behind = link.heard
-                self.masters[index].look_closer()
-
-    def behind(self, now: float) -> set[Master]:
-        """Return the masters that are behind, which a first attempt does not ask.
-
-        There are none if no quorum can be asked without them; and a late master is late only.
-        """
-        for master in filter(_is_behind, self.masters):
-            self.read(master)  # it may have answered by now
-        behind = set(filter(_is_behind, self.masters))
-        if behind:
-            others = sum(1 for m in self.masters if m not in behind and not m.fault(now))
-            if others < quorum(len(self.masters)):
-                behind.clear()
-        return behind
 
     def in_time(self, master: Master) -> None:
         """Count a master again: it was late, and has answered all that it owed."""
@@ -366,8 +301,3 @@ class LateWatch:
             extra={"master": master.address.name},
         )
         self.changed()
-
-
-def _is_behind(master: Master) -> bool:
-    link = master.link
-    return link is not None and link.behind == link.heard and not master.late

@@ -157,7 +157,6 @@ class Link:
     """One live connection: the bytes still to be sent, and the replies still owed."""
 
     __slots__ = (
-        "behind",
         "blocked",
         "expired",
         "heard",
@@ -199,7 +198,6 @@ class Link:
         self.out = bytearray()
         self.tail = b""
         self.heard = clock()  # when the last reply came
-        self.behind = 0.0  # the same, as the master was found to be behind
         self.took = 0.0  # how long the last reply took, in seconds
         self.ran = 0.0  # how long the driver had been running when the last reply came
         self.blocked = False

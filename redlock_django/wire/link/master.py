@@ -30,7 +30,7 @@ DOUBTFUL = frozenset((
 class Plan:
     """The masters that can be asked, without a closer look, up to `until`, and their links.
 
-    That is a quorum at least. The votes of the others are `left_out`: they are late or behind, or
+    That is a quorum at least. The votes of the others are `left_out`: they are late, or
     have no link. `until` is 0.0 from the moment at which anything changes for one of all masters.
     """
 

@@ -18,7 +18,7 @@ from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
 from redlock_django.engine.quorum import Switch, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.late_masters import BEHIND, MOST_BEHIND, SHORTEST, LateWatch
+from redlock_django.wire.judging.late_masters import LateWatch
 from redlock_django.wire.link.link import (
     Exchange,
     Kind,
@@ -115,25 +115,22 @@ class Planner:
     def _make_plan(self, now: float) -> bool:
         """Plan to ask a quorum without a closer look; return False if none can be asked so.
 
-        All others must be late, behind or without a link, and nothing be left to do for them.
+        All others must be late or without a link, and nothing be left to do for them.
         """
         links: dict[Master, Link] = {}
         left_out: dict[int, Vote] = {}
-        behind = self._lateness.behind(now)
         for master in self._masters:
-            if (link := master.link) and self._is_sound(master, now) and master not in behind:
+            if (link := master.link) and self._is_sound(master, now):
                 links[master] = link
-            elif (master.late or master in behind or not link) and not master.unfinished:
-                why = master.fault(now) or BEHIND
-                left_out[master.index] = failed(why, sent=False, stale=why == BEHIND)
+            elif (master.late or not link) and not master.unfinished:
+                left_out[master.index] = failed(master.fault(now), sent=False)
             else:
                 return False
         if len(links) < self.quorum:
             return False
         plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
-        # Masters that are behind may answer at any time.
-        plan.until = now + SHORTEST if behind else min(m.sound_until for m in links)
+        plan.until = min(master.sound_until for master in links)
         return True
 
     def _is_sound(self, master: Master, now: float) -> bool:
@@ -158,11 +155,11 @@ class Planner:
         """
         left_out, commands = self.plan.left_out, exchange.asked.commands
         alike = commands.count(command)
-        for index, vote in left_out.items():
+        for index in left_out:
             if (other := commands[index]) is None:
                 alike += 1
-            elif not other.trusted or (vote.stale and not exchange.asked.spares):
-                return False  # a release, or a round that needs the masters that are behind
+            elif not other.trusted:
+                return False  # a release
         if alike != len(commands):
             return False
         for index, vote in left_out.items():
@@ -214,8 +211,6 @@ class Outbox:
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links; `flush` sends them."""
         now = clock()
-        if not exchange.number % MOST_BEHIND:
-            self._lateness.look(now)
         if not self._begin_plainly(exchange, now):
             self._begin_each(exchange, now)
 
@@ -274,7 +269,6 @@ class Outbox:
         """Return the masters that may be asked, with their commands; count the others' votes."""
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
         patient = exchange.asked.waits_on(now) and self._planner.usable() < self._planner.quorum
-        behind = self._lateness.behind(now) if exchange.asked.spares else ()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self._masters, exchange.asked.commands, strict=True):
             if command is None:
@@ -285,7 +279,6 @@ class Outbox:
             fault = ""
             if command.trusted or master.link is None:
                 fault = master.fault(now, late=not patient, early=command.early)
-                fault = fault or (BEHIND if master in behind else "")
             if isinstance(command, Acquire):
                 fault = fault or self._planner.conflict()
             if not fault:
@@ -296,7 +289,7 @@ class Outbox:
             elif master.waits(now) and now - master.looked > LOOK_AGAIN:
                 master.looked = now
                 self.check(master, "join")
-            exchange.cast(master.index, failed(fault, sent=False, stale=fault == BEHIND))
+            exchange.cast(master.index, failed(fault, sent=False))
         return asked
 
     # Single commands.

@@ -1,8 +1,6 @@
-"""Rules of masters that answer late, or are behind."""
+"""Rules of masters that answer late."""
 
 from __future__ import annotations
-
-from functools import partial
 
 from redlock_django.wire.judging.late_masters import Lateness, LateWatch, RunningTime
 from tests.engine.mutants.mutant import Mutant
@@ -118,37 +116,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "a rest too small to add", "link: a poll counts as a millisecond at least",
         RunningTime.polled, never("asked < SHORTEST"),
         test_lateness.test_a_reply_gets_late_however_the_numbers_are_rounded,
-    ),
-    Mutant(
-        "a master that hangs is asked on", "link: a master that is behind is not asked",
-        Lateness.behind, never("replies >= most"),
-        partial(test_lateness.test_a_master_is_behind_that_owes_more_than_a_quorum_of_others,
-                (64, 64, 0, 0, 0), [0, 1]),
-    ),
-    Mutant(
-        "behind one other master", "link: a master is behind a quorum of others",
-        Lateness.behind, instead("need - 1", "0"),
-        partial(test_lateness.test_a_master_is_behind_that_owes_more_than_a_quorum_of_others,
-                (100, 0, 37, 37, 37), []),
-    ),
-    Mutant(
-        "a quorum is not asked", "link: masters that are behind are asked for a quorum",
-        LateWatch.behind, never("others < quorum(...)"),
-        test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
-    ),
-    Mutant(
-        "answers of masters behind are not read", "link: read before it is left out again",
-        LateWatch.behind, without("self.read(master)"),
-        test_lateness.test_a_master_whose_answer_is_unread_is_not_behind,
-    ),
-    Mutant(
-        "a far master is behind", "link: a master that answers is not behind",
-        Lateness.is_quiet, always("silent >= max(...)"),
-        test_lateness.test_a_master_is_behind_only_if_it_is_quiet,
-    ),
-    Mutant(
-        "idle is quiet", "link: a master is quiet since its oldest command",
-        LateWatch.look, instead("max(link.heard, ...)", "link.heard"),
-        test_lateness.test_a_master_that_was_idle_is_not_quiet,
     ),
 )  # fmt: skip

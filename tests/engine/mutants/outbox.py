@@ -16,7 +16,6 @@ from tests.engine.mutation import (
 )
 from tests.wire import (
     link_schedules,
-    test_lateness,
     test_link_waits,
     test_plain_rounds,
 )
@@ -54,7 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plan without a doubtful master", "fast path: only masters that are away are left out",
-        Planner._make_plan, always("master.late or master in behind or not link"),
+        Planner._make_plan, always("master.late or not link"),
         partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
     ),
     Mutant(
@@ -150,16 +149,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "a late master is not read first", "link: a late master is read before a round",
         Outbox._fit_for,
         without("self._read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
-    ),
-    Mutant(
-        "lost without those that are behind", "link: asked again if another master fails meanwhile",
-        Planner._make_plan, instead("why == BEHIND", "False"),
-        test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
-    ),
-    Mutant(
-        "an extension spares masters", "link: only a first attempt leaves out those behind",
-        Planner.count_left_out, never("vote.stale and not exchange.asked.spares"),
-        test_lateness.test_only_a_first_attempt_leaves_out_masters_that_are_behind,
     ),
     Mutant(
         "asked without a majority", "link: refused at once if no majority is open",

@@ -163,9 +163,4 @@ MUTANTS: tuple[Mutant, ...] = (
         always("account.majority(len(queued))"),
         test_queue.test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called,
     ),
-    Mutant(
-        "each attempt spares masters", "link: an attempt that follows asks every master",
-        Wait.next_attempt, instead("not self.lost", "True"),
-        test_rounds.test_only_the_first_attempt_spares_masters,
-    ),
 )  # fmt: skip
