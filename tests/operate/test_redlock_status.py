@@ -6,14 +6,12 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django import lock
-from redlock_django.wire.judging.host_load import PAUSE, StallWatch
 from tests.app.checking import found
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
 from tests.operate.misconfigured import misconfigure
@@ -88,7 +86,7 @@ def test_every_fault_is_named(
     assert ran.json["masters"][3]["latency_ms"] is None
     assert "did not answer within 2 s" in ran.said
     busy = ran.json["host"]["busy"]
-    assert f"This host is {'busy' if busy else 'not busy'} (this process was stalled" in ran.said
+    assert f"This host is {'busy' if busy else 'not busy'} (its load average is" in ran.said
     assert "1 of 5 masters are counted, 3 are needed" in ran.said
     settings.REDLOCK["default"]["TOLERATE"] = ["eviction"]
     settings.REDLOCK = dict(settings.REDLOCK)
@@ -135,44 +133,21 @@ def test_a_master_whose_database_a_cache_empties(
     assert "canary" not in f"{ran}"
 
 
-@pytest.mark.parametrize(
-    ("stalled", "load", "busy"), [(0.0, 0.5, False), (0.2, 0.5, True), (0.0, 9.0, True)]
-)
+@pytest.mark.parametrize(("load", "busy"), [(0.5, False), (9.0, True)])
 def test_a_silent_master_or_a_busy_host(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, stalled: float, load: float, busy: bool
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, load: float, busy: bool
 ) -> None:
     """The command says which of them it was."""
     settings.REDLOCK = {"default": THREE_IN_MEMORY}
     memory().down[0] = "did not answer within 0.25 s"
-    monkeypatch.setattr(StallWatch, "_run", lambda watch: setattr(watch, "stalled", stalled))
-    monkeypatch.setattr("redlock_django.wire.judging.host_load.load_average", lambda: (load, 2))
+    command = "redlock_django.management.commands.redlock_status"
+    monkeypatch.setattr(f"{command}.load_average", lambda: (load, 2))
     ran = run("redlock_status", "--format=json")
     assert ran.json["host"]["busy"] is busy
     assert ("so masters may seem slow that are not" in ran.said) is busy
     assert ("the masters or the network are slow" in ran.said) is not busy
     memory().down[0] = "refused the connection"
     assert "This host" not in run("redlock_status").said
-
-
-def test_stalls_are_measured_while_a_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("redlock_django.wire.judging.host_load.clock", lambda: now[0])
-    with StallWatch() as idle:
-        pass
-    assert (idle.stalled, idle.seconds) == (0.0, 0.0)
-    slept = [PAUSE, PAUSE + 0.3, PAUSE + 0.001]
-    watch = StallWatch()
-    watch._ended = threading.Event()
-
-    def wait(seconds: float) -> bool:
-        now[0] += slept.pop()
-        if not slept:
-            watch._ended.set()
-        return False
-
-    monkeypatch.setattr(watch._ended, "wait", wait)
-    watch._run()
-    assert watch.stalled == pytest.approx(0.3)
 
 
 def test_the_memory_backend(settings: Settings) -> None:

@@ -19,7 +19,7 @@ from redlock_django.operate.health import (
     master_status,
     server_word,
 )
-from redlock_django.wire.judging.host_load import StallWatch, load_average
+from redlock_django.wire.judging.late_masters import load_average
 from redlock_django.wire.servers.acl import least_acl
 
 FAULTY = 1
@@ -37,8 +37,7 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Query the masters and show the results."""
         using = options["using"]
-        with StallWatch() as host:
-            masters = master_status(using)
+        masters = master_status(using)
         quorum, word = QuorumHealth.of(masters), server_word(using)
         are_masters = locks[using].backend.servers_are_masters
         if self.as_json:
@@ -53,7 +52,7 @@ class Command(OperatorCommand):
                 "needed": quorum.needed,
                 "quorum": quorum.is_reached,
             }
-            self.write_json({**document, **numbers, "host": _host(host)})
+            self.write_json({**document, **numbers, "host": _host()})
         else:
             self.write_table(
                 (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
@@ -64,7 +63,7 @@ class Command(OperatorCommand):
             self.stderr.write(what, self.style.WARNING)
         self._notes(using, masters)
         if any("did not answer" in one.reason for one in masters):
-            self._explain(host, word)
+            self._explain(word)
         needed = f", {quorum.needed} are needed" if quorum.servers > 1 else ""
         summary = f"{using}: {counted(quorum, word)}{needed}."
         if not quorum.is_reached:
@@ -74,14 +73,11 @@ class Command(OperatorCommand):
         if not self.as_json:
             self.stderr.write(summary, self.style.SUCCESS)
 
-    def _explain(self, host: StallWatch, word: str) -> None:
+    def _explain(self, word: str) -> None:
         """Write whether a server that did not answer in time is slow, or this host."""
         load, processors = load_average()
-        measured = (
-            f"this process was stalled for {host.stalled:.2f} s of {host.seconds:.2f} s; the load "
-            f"average is {load:.1f} on {processors} processors"
-        )
-        if host.busy:
+        measured = f"its load average is {load:.1f} on {processors} processors"
+        if load > processors:
             self.warn(f"This host is busy ({measured}), so {word}s may seem slow that are not.")
         else:
             self.warn(f"This host is not busy ({measured}): the {word}s or the network are slow.")
@@ -96,15 +92,9 @@ class Command(OperatorCommand):
             self.stderr.write(f"Required permissions: {least_acl(store.key_prefix)}")
 
 
-def _host(host: StallWatch) -> dict[str, Any]:
+def _host() -> dict[str, Any]:
     load, processors = load_average()
-    return {
-        "busy": host.busy,
-        "stalled": round(host.stalled, 3),
-        "seconds": round(host.seconds, 3),
-        "load": round(load, 2),
-        "processors": processors,
-    }
+    return {"busy": load > processors, "load": round(load, 2), "processors": processors}
 
 
 def _described(one: ServerHealth, is_master: bool) -> dict[str, Any]:

@@ -28,6 +28,7 @@ The links judge by `LateWatch`, which applies `Lateness`; the simulator applies 
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -35,7 +36,6 @@ from statistics import median
 
 from redlock_django.engine.protocol.votes import failed
 from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.host_load import SHORT, load_average
 from redlock_django.wire.link.link import Exchange, Link, Owed
 from redlock_django.wire.link.master import Master
 
@@ -50,6 +50,7 @@ MOST_LATE = 2  # how many times longer a link is kept while most masters are lat
 USUAL = 8  # how many times longer than usual a reply may take
 LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 
+SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process did not stall
 SHORTEST = 0.001  # seconds of the shortest poll
 MOST_STALLS = 50  # the last stalls that are remembered
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
@@ -104,6 +105,15 @@ def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
     else:
         why = "it or the network is slow: this process was not stalled"
     return f"did not answer within {seconds:g} s ({why})"
+
+
+def load_average() -> tuple[float, int]:
+    """Return this host's load average of the last minute, and the number of its processors."""
+    processors = os.cpu_count() or 1
+    try:
+        return os.getloadavg()[0], processors
+    except OSError:
+        return 0.0, processors
 
 
 class RunningTime:
