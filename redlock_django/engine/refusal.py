@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from redlock_django.engine.errors import (
     LimitReached,
@@ -21,52 +19,6 @@ REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""
 
 
-class CrowdRefusal:
-    """The last answer to any waiter of a crowd, if it proves that others hold the lock.
-
-    It refuses a waiter whose wait ended before its process allowed it to ask.
-    """
-
-    __slots__ = ("_tally",)
-
-    def __init__(self) -> None:
-        self._tally: Tally | None = None
-
-    def note(self, tally: Tally, *, late: bool) -> None:
-        """Note how the last attempt of any of them has ended."""
-        self._tally = tally if tally.rival_won and not late else None
-
-    @property
-    def is_refused(self) -> bool:
-        """True if the crowd was refused last, and has not acquired the lock since."""
-        return self._tally is not None
-
-    def error(self, resources: tuple[str, ...]) -> ResourceLocked | None:
-        """Return the error for a waiter that has not asked; None if the masters must be asked."""
-        return None if self._tally is None else _locked(resources, self._tally)
-
-
-class WaitingCaller(Protocol):
-    """A caller that waits for a lock, as its driver knows it: `name` is what masters call.
-
-    It is `held_back` as long as enough others of its process ask for the same resources. Their last
-    answer is `crowd_refusal`, None if there are no others to follow.
-    """
-
-    name: str
-    called_slot: int | None
-    """The slot that masters named when they called it; None if none did since its last round."""
-
-    @property
-    def held_back(self) -> bool: ...
-
-    @property
-    def crowd_refusal(self) -> CrowdRefusal | None: ...
-
-    def leave(self) -> None:
-        """Note that the lock was acquired."""
-
-
 def refusal(
     deployment: Deployment,
     resources: tuple[str, ...],
@@ -77,18 +29,10 @@ def refusal(
     """Return the error for a round that was not won."""
     if late or not (tally.is_refused or not tally.account.unreachable):
         return unreachable(deployment, resources, tally, late=late)
-    return _locked(resources, tally, partial(_answers, deployment, tally), limit)
-
-
-def _locked(
-    resources: tuple[str, ...],
-    tally: Tally,
-    answers: Callable[[], Mapping[str, str]] | None = None,
-    limit: int = 1,
-) -> ResourceLocked:
-    """Return the error for a lock that others hold: no votes are built before it is read."""
+    # No votes are built before the error is read.
     names = resources[0] if len(resources) == 1 else _at_fault(resources, tally)
     text, retry_after = Text(partial(_held, names, tally, limit)), partial(_free_in, tally)
+    answers = partial(_answers, deployment, tally)
     kind = ResourceLocked if limit == 1 else LimitReached
     return kind(text, resource=names, tally=answers, retry_after=retry_after)
 

@@ -11,11 +11,10 @@ from redlock_django.engine.attempt import Client, to_masters
 from redlock_django.engine.protocol.commands import Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
-from redlock_django.engine.refusal import WaitingCaller
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
-from redlock_django.engine.wait import Wait
+from redlock_django.engine.wait import Wait, WaitingCaller
 
 
 def acquire(
@@ -52,8 +51,6 @@ def acquire(
     slots = SlotChoice(resources[0], limit, client.released) if limit > 1 else None
     waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots)
     try:
-        if waiter is not None and waiter.held_back:
-            now = yield from waiting.follow_crowd(now)
         while True:
             attempt = waiting.next_attempt(now)
             now = yield attempt

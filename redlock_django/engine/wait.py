@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Client, to_masters
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.pauses import clock_lag, retry_delays
 from redlock_django.engine.protocol.commands import TOKEN, Acquire, AcquireSlot
 from redlock_django.engine.quorum import Tally
-from redlock_django.engine.refusal import CrowdRefusal, WaitingCaller, refusal
+from redlock_django.engine.refusal import refusal
 from redlock_django.engine.slot_choice import SlotChoice
-from redlock_django.engine.steps import Pause, Protocol, Round
+from redlock_django.engine.steps import Pause, Round
 from redlock_django.engine.undo import undo_of
 from redlock_django.engine.validity import RedlockLease
 
-LAST_MOMENT = 0.1  # seconds at the end of a wait in which a waiter does not begin to ask
 _NONE: frozenset[int] = frozenset()
+
+
+class WaitingCaller(Protocol):
+    """A caller that waits for a lock, as its driver knows it: `name` is what masters call."""
+
+    name: str
+    called_slot: int | None
+    """The slot that masters named when they called it; None if none did since its last round."""
 
 
 class Wait:
@@ -38,7 +47,6 @@ class Wait:
     # The place in the queues.
     name = ""
     """The name by which masters call the waiter; "" if it joins no queue."""
-    crowd: CrowdRefusal | None = None
     ticket = 0
     lag = 0  # µs by which the client's clock is known to be behind
     queued = _NONE  # the masters that may have the waiter in a queue
@@ -70,35 +78,12 @@ class Wait:
         self.give_up = give_up
         self.slots = slots
         if waiter is not None:
-            self.name, self.crowd = waiter.name, waiter.crowd_refusal
+            self.name = waiter.name
 
     @property
     def limit(self) -> float:
         """The moment up to which the last attempt begins if votes are split."""
         return self.give_up + self.client.overrun
-
-    def follow_crowd(self, now: float) -> Protocol[float]:
-        """Pause as long as others of the process ask for the same resources; return the clock.
-
-        The driver ends the pause when this waiter may ask. Its ticket is from before. A waiter
-        whose time is over by then, or will be in a moment, gets the refusal that the others got
-        last: otherwise a crowd that gives up together would delay the next waiter's answers. If
-        that refusal is not known, it asks once, as a client that does not wait, and joins no queue.
-
-        Raises ResourceLocked.
-        """
-        crowd, self.paused = self.crowd, True
-        self.ticket = next(self.client.proposals)
-        now = yield Pause(self.give_up - self.asked)
-        if crowd is not None and crowd.is_refused:
-            if 0 < (left := self.give_up - now) < LAST_MOMENT:
-                now = yield Pause(left)
-            if now >= self.give_up and (known := crowd.error(self.resources)):
-                known.waited = known.took = now - self.asked
-                raise known
-        if now >= self.give_up:
-            self.name = ""  # for its only attempt, it need not join a queue
-        return now
 
     def next_attempt(self, now: float) -> Attempt:
         """Begin the next attempt, and return it."""
@@ -133,16 +118,12 @@ class Wait:
         return Round(undo, Tally(masters), awaited=False)
 
     def note(self, attempt: Attempt) -> None:
-        """Note which masters may have the waiter in a queue, and what its crowd may conclude."""
+        """Note which masters may have the waiter in a queue."""
         if self.name:
             self.queued |= attempt.tally.asked
-        if self.crowd is not None:
-            self.crowd.note(attempt.last, late=attempt.late)
 
     def lease(self, attempt: Attempt, home: object) -> RedlockLease:
-        """Return the lease of an attempt that has won the lock, and leave the crowd."""
-        if self.waiter is not None:
-            self.waiter.leave()
+        """Return the lease of an attempt that has won the lock."""
         return RedlockLease(
             attempt.ask.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl,
             attempt.started, attempt.until, attempt.fences,

@@ -47,8 +47,7 @@ class SimulatedStore(BaseBackend):
         client = self.client
         in_time = _Deadline(client, wait)
         if wait > 0:
-            # As `Links.waiter` does.
-            client.waiter = self.wire.waiters.new(resources if limit == 1 else ())
+            client.waiter = self.wire.waiters.new()
         protocol = rounds.acquire(
             self._engine_client(),
             resources,
@@ -62,8 +61,6 @@ class SimulatedStore(BaseBackend):
         try:
             return (yield from in_time.check(protocol))
         finally:
-            if client.waiter is not None:
-                client.waiter.leave()
             client.waiter = None
 
     def extend(self, lease: Lease, ttl: float) -> Any:

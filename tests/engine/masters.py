@@ -14,7 +14,6 @@ from redlock_django.engine.attempt import Client
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, refused
 from redlock_django.engine.quorum import Tally, Verdict
-from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
@@ -135,14 +134,12 @@ class Masters:
         holder: str = "{}",
         wall: float = 0.0,
         waiter: str = "",
-        held_back: bool = False,
-        crowd: CrowdRefusal | None = None,
         limit: int = 1,
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         caller = None
         if waiter:
-            caller = self.waiters[waiter] = Waiter(waiter, held_back, crowd)
+            caller = self.waiters[waiter] = Waiter(waiter)
         return rounds.acquire(
             Client(
                 self.deployment,
@@ -183,15 +180,10 @@ class Masters:
 
 @dataclass
 class Waiter:
-    """A waiter that `held_back` and `crowd_refusal` describe; see `refusal.WaitingCaller`."""
+    """A waiter; see `wait.WaitingCaller`."""
 
     name: str
-    held_back: bool
-    crowd_refusal: CrowdRefusal | None
     called_slot: int | None = None
-
-    def leave(self) -> None:
-        """Stay: there are no others."""
 
 
 _numbers = count(1)

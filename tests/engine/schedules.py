@@ -6,9 +6,7 @@ A schedule raises AssertionError, or an error that it does not expect, if a prom
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -26,7 +24,7 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.links.waiter import Crowd, Waiter
+from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine.masters import MARKER, START, Masters
 
@@ -519,55 +517,12 @@ def a_waiter_that_watches_a_turn_asks_after_it() -> None:
 def what_ended_a_pause_does_not_end_the_next_one() -> None:
     rest = _Rest(0, 1, 2)
     rest.waiter.rest(Pause(60.0))
-    rest.waiter.ask_now()
+    rest.waiter.hurry(0.0)
     assert rest.waiter.until == rest.now
     rest.waiter.end_rest()
     rest.now += 1.0
     rest.waiter.rest(Pause(2.0))
     assert rest.waiter.until == 3.0
-
-
-def _crowd(waiters: int) -> list[Waiter]:
-    """Return that many waiters of one process for the same resource."""
-    process = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: 0.0)
-    return [process.new(("r",)) for _ in range(waiters)]
-
-
-def of_a_crowd_only_the_first_may_ask() -> None:
-    assert [waiter.held_back for waiter in _crowd(6)] == [False] * 3 + [True] * 3
-
-
-def a_waiter_whose_call_is_over_lets_the_next_one_ask() -> None:
-    crowd = _crowd(8)
-    woken: list[int] = []
-    for index, waiter in enumerate(crowd):
-        waiter.rest(Pause(9.0))
-        waiter.wake = partial(woken.append, index)
-    crowd[5].leave()
-    assert not woken, "it was not in front"
-    crowd[1].leave()
-    assert (woken, crowd[3].held_back, crowd[3].until) == ([3], False, 0.0)
-    del crowd[0]  # without a call of `leave`: as if an interrupt had struck there
-    crowd[1].leave()
-    assert woken == [3, 4, 6]
-
-
-def a_waiter_that_comes_while_another_leaves_may_ask() -> None:
-    *others, last = _crowd(4)
-    crowd = last.crowd
-    assert crowd is not None
-    crowd.leave(last)
-    first, leaving = crowd._first, iter(others[:1])
-
-    def first_before_another_leaves() -> list[Waiter]:
-        found = first()
-        for other in leaving:
-            other.leave()
-        return found
-
-    with patch.object(Crowd, "_first", lambda self: first_before_another_leaves()):
-        crowd.join(last)
-    assert not last.held_back
 
 
 def interrupted_after_the_grants_nothing_is_left() -> None:

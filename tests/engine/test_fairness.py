@@ -90,43 +90,6 @@ def test_waiters_that_ask_before_their_turn_overtake_no_waiter(seeds: range) -> 
         assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
 
 
-def _in_processes(simulation: Simulation, processes: int) -> None:
-    """Make the clients the waiters of so many processes, as far as asking the masters goes."""
-    shared = [client.wire.waiters.crowds for client in simulation.clients[:processes]]
-    for number, client in enumerate(simulation.clients):
-        client.wire.waiters.crowds = shared[number % processes]
-
-
-@by_day
-def test_waiters_that_others_of_their_process_keep_from_asking_are_not_overtaken(
-    seeds: range,
-) -> None:
-    for seed in seeds:
-        simulation = crowd(seed, replace(TURNS, clients=24, ttls=(0.2, 0.2)))
-        _in_processes(simulation, 2)
-        run_disturbed(simulation)
-        assert simulation.checker.overtaken == 0, f"seed {seed}"
-        assert len(simulation.checker.holders) == 24
-        assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
-
-
-@by_day
-def test_the_order_is_kept_where_waiters_of_a_process_die(seeds: range) -> None:
-    for seed in seeds:
-        simulation = crowd(seed, replace(TURNS, clients=24, ttls=(0.2, 0.2)))
-        _in_processes(simulation, 2)
-
-        def kill_a_waiter(simulation: Simulation = simulation) -> None:
-            resting = [client for client in simulation.living if client.is_resting]
-            if len(resting) > 3:
-                simulation.world.rng("killing").choice(resting).kill()
-
-        run_disturbed(simulation, kill_a_waiter)
-        assert simulation.world.seen["killed"] > 2
-        assert simulation.checker.overtaken == 0, f"seed {seed}"
-        assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
-
-
 def _with_shared_links(clients: list[Client], processes: int) -> None:
     """Make these clients the threads of so many processes, with one clock and one set of links."""
     for number, client in enumerate(clients):
@@ -255,16 +218,12 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
 
 
 @by_day
-@pytest.mark.parametrize(("processes", "gap"), [(80, 3.0), (5, 0.5)])
-def test_masters_that_a_crowd_overloads_serve_all_its_waiters(
-    processes: int, gap: float, seeds: range
-) -> None:
+def test_masters_that_a_crowd_overloads_serve_all_its_waiters(seeds: range) -> None:
     """Each command takes 12 ms, so the first round of all clients exceeds any patience."""
     setup = replace(TURNS, masters=3, clients=80, max_ttl=8.0, busy=1e9)
     for seed in seeds:
         simulation = Simulation(seed, replace(setup, master_timeout=0.1, give_up=3.0))
         simulation.world.run(2.0)
-        _in_processes(simulation, processes)
         for master in simulation.masters:
             master.receive = partial(_work_off, master, master.receive, [0.0])  # type: ignore[method-assign]
         for client in simulation.clients:
@@ -272,7 +231,7 @@ def test_masters_that_a_crowd_overloads_serve_all_its_waiters(
             client.start(client.once(("r0",), 6.0, 25.0, 0.001))
         simulation.world.run(25.0)
         assert len(simulation.checker.holders) == 80, f"seed {seed}"
-        assert max(simulation.checker.gaps) < gap, f"seed {seed}"
+        assert max(simulation.checker.gaps) < 3.0, f"seed {seed}"
 
 
 def _work_off(

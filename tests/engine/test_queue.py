@@ -14,7 +14,6 @@ from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, 
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
-from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
@@ -735,111 +734,6 @@ def test_an_acquire_carries_its_waiter_and_ticket() -> None:
     ask = first.commands[0]
     assert isinstance(ask, Acquire)
     assert (ask.waiter, ask.ticket) == (A, ask.proposal)
-
-
-def test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(wait=60.0, waiter=A, held_back=True)
-    assert next(protocol) == Pause(60.0)
-    came, masters.now = masters.now, masters.now + 5.0
-    asked = protocol.send(masters.now)
-    assert isinstance(asked, Round)
-    ask = asked.commands[0]
-    assert isinstance(ask, Acquire)
-    assert (ask.ticket, ask.proposal - ask.ticket) == (int(came * 1_000_000), 5_000_000)
-
-
-def test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue() -> None:
-    masters = Masters(3)
-    masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=A, held_back=True)
-    assert next(protocol) == Pause(0.5)
-    masters.now += 0.5
-    asked = protocol.send(masters.now)
-    assert isinstance(asked, Round)
-    masters.hear(asked)
-    assert masters.queues() == [[], [], []]
-    with pytest.raises(ResourceLocked) as caught:
-        protocol.send(masters.now)  # without a round that leaves the queues
-    assert caught.value.waited == 0.5
-
-
-def _behind_others() -> tuple[Masters, CrowdRefusal, RedlockLease, Protocol[RedlockLease]]:
-    """Return masters with a held lock, and B, which waits 0.5 s for it behind others."""
-    masters, crowd = Masters(3), CrowdRefusal()
-    held = masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, held_back=True, crowd=crowd)
-    assert next(protocol) == Pause(0.5)
-    return masters, crowd, held, protocol
-
-
-def test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were() -> None:
-    masters, crowd, _, protocol = _behind_others()
-    Waiting(masters, A, crowd=crowd)
-    masters.now += 0.5
-    with pytest.raises(ResourceLocked, match="r: held by another client") as caught:
-        protocol.send(masters.now)  # without a round
-    assert caught.value.waited == caught.value.took == pytest.approx(0.501)
-    assert caught.value.attempts == 0
-    assert caught.value.retry_after == pytest.approx(10.0, abs=0.2)
-    assert not caught.value.asked, "no server has answered this call"
-
-
-def test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end() -> None:
-    masters, crowd, _, protocol = _behind_others()
-    Waiting(masters, A, crowd=crowd)
-    masters.now += 0.45
-    pause = protocol.send(masters.now)
-    assert isinstance(pause, Pause)
-    masters.now += pause.seconds
-    with pytest.raises(ResourceLocked) as caught:
-        protocol.send(masters.now)
-    assert caught.value.waited == pytest.approx(0.5)
-
-
-def test_a_waiter_in_the_last_moment_asks_if_one_before_it_was_served_meanwhile() -> None:
-    masters, crowd, held, protocol = _behind_others()
-    first = Waiting(masters, A, crowd=crowd)
-    masters.now += 0.45
-    pause = protocol.send(masters.now)
-    assert isinstance(pause, Pause)
-    free(masters, held)
-    first.won()
-    masters.now += pause.seconds
-    assert isinstance(protocol.send(masters.now), Round)
-
-
-def test_a_waiter_that_may_ask_earlier_asks() -> None:
-    masters, crowd, _, protocol = _behind_others()
-    Waiting(masters, A, crowd=crowd)
-    masters.now += 0.3
-    assert isinstance(protocol.send(masters.now), Round)
-
-
-def test_a_waiter_behind_one_that_was_served_asks_to_the_end() -> None:
-    masters, crowd, held, protocol = _behind_others()
-    first = Waiting(masters, A, crowd=crowd)
-    free(masters, held)
-    first.won()
-    masters.now += 0.5
-    assert isinstance(protocol.send(masters.now), Round)
-
-
-@pytest.mark.parametrize("how", [{"mute": (1, 2)}, {"deaf": (0, 1, 2)}])
-def test_a_waiter_behind_others_asks_itself_if_they_had_no_answer(how: dict[str, Any]) -> None:
-    masters, crowd, _, protocol = _behind_others()
-    first = Waiting(masters, A, crowd=crowd)
-    first.ask()
-    first.refused(**how)
-    masters.now += 0.5
-    assert isinstance(protocol.send(masters.now), Round)
-
-
-def test_an_interrupted_waiter_behind_others_sends_nothing() -> None:
-    protocol = Masters(3).acquire(wait=60.0, waiter=A, held_back=True)
-    next(protocol)
-    with pytest.raises(Cancelled):
-        protocol.throw(Cancelled())
 
 
 # How long a pause is.

@@ -6,7 +6,6 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiter import RESTING
 from tests.waiting import until
 
 
@@ -26,4 +25,4 @@ def wait_linked() -> None:
 
 def has_sleepers(links: Links) -> bool:
     """Return whether a waiter of these links sleeps until it is called."""
-    return any(waiter.state is RESTING for waiter in list(links.waiters._by_name.values()))
+    return any(waiter.pause is not None for waiter in list(links.waiters._by_name.values()))

@@ -55,7 +55,6 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.links import waiter
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.losses import ends_lost
@@ -206,7 +205,6 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     # A delay that no test reaches: a waiter asks again only when it is its turn.
     monkeypatch.setattr(pauses, "FALLBACK", 30.0)
     monkeypatch.setattr(pauses, "LONGEST", 30.0)
-    monkeypatch.setattr(waiter, "MOST_ASKING", 6)  # all of them are in the queues
     two = (R, "order:2")
     served: list[int] = []
 

@@ -141,7 +141,7 @@ def test_a_thread_that_waits_to_be_called_is_woken_although_an_interrupt_struck_
     with one_link(ThreadDriver, FOREVER) as (driver, _, _):
         shared = driver.combiner
         shared.reader = Mock(decided=False)  # so that the other thread does not read
-        waiter = driver.waiter(("order:1",))
+        waiter = driver.waiter()
         waiting = threading.Thread(target=driver._sleep, args=(waiter, Pause(FOREVER)), daemon=True)
         waiting.start()
         until(lambda: waiter in shared.sleeping)

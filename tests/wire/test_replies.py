@@ -65,7 +65,7 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
 def test_an_unexpected_answer_to_subscribe_drops_the_link(unexpected: bytes) -> None:
     with manual_links(1) as links:
         if unexpected[:1] == b"*":  # as in RESP2
-            links.waiter(("r",))
+            links.waiter()
             links.outbox.flush()
         exchange = links.ask(links.acquire())
         links.say(0, unexpected)
@@ -186,7 +186,7 @@ def test_a_server_without_resp3_never_gets_a_subscribe(caplog: pytest.LogCapture
         for _ in range(2):
             ends = links.new_ends(0)
             links.dialer.arrived(0, replace(ends.joined("0"), pushes=False))
-            links.waiter(("r",))
+            links.waiter()
             links.outbox.flush()
             links.reply(0, links.ask(links.acquire()).number)
         assert ends.names() == ["acquire"]

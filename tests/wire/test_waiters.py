@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import signal
 import socket
 import subprocess
@@ -20,10 +19,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine import pauses, wait
+from redlock_django.engine import pauses
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.wire.links import waiter as wire_waiter
-from redlock_django.wire.links.waiter import MOST_ASKING, RESTING, Crowd
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
 from tests.live.replaced_scripts import lengthen_turns
@@ -129,88 +127,17 @@ def test_each_release_calls_the_next(name: str, masters: list[LocalMaster], n: i
         assert queued(masters, "order:1") == [0] * n
 
 
-def wait_resting(variant: Variant, waiters: int) -> None:
-    """Wait until so many waiters for "order:1" sleep, in the masters' queues or behind those."""
-
-    def resting() -> int:
-        crowd = variant.links.waiters.crowds.get(("order:1",))
-        found = [] if crowd is None else [one() for one in list(crowd._waiters.values())]
-        asleep = [one for one in found if one and one.until < math.inf]
-        return sum(one.held_back or one.state is RESTING for one in asleep)
-
-    until(lambda: resting() == waiters, f"{waiters} waiters sleep: {resting()}")
-
-
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_of_many_waiters_of_a_process_three_are_in_the_queues_and_the_order_stays(
+def test_many_waiters_of_a_process_are_served_in_their_order(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    many, order = 7, list[int]()
-
-    def take(number: int) -> None:
-        lease: RedlockLease = variant.acquire("order:1", wait=20.0)
-        order.append(number)
-        wait_queued(masters[:3], "order:1", min(MOST_ASKING, many - 1 - number))
-        variant.release(lease)
-
-    with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
+    names = [str(number) for number in range(7)]
+    with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
-        takers = []
-        for number in range(many):
-            takers.append(pool.submit(take, number))
-            wait_resting(variant, number + 1)
-        variant.settle()
-        assert queued(masters[:3], "order:1") == [MOST_ASKING] * 3
-        variant.release(lease)
-        for taker in takers:
-            taker.result(60)
-        assert order == list(range(many))
-        assert not variant.links.waiters.crowds
-
-
-@both
-def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
-    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However far apart their waits begin, and so end, on a busy machine.
-    monkeypatch.setattr(wait, "LAST_MOMENT", 60.0)
-    many, asked = 12, 0
-    with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
-        lease = variant.acquire("order:1")
-        # Two threads that begin at the same moment may otherwise make a crowd each.
-        crowd = variant.links.waiters.crowds.setdefault(("order:1",), Crowd())
-        takers = [pool.submit(variant.acquire, "order:1", wait=1.0) for _ in range(many)]
-        for taker in takers:
-            with pytest.raises(ResourceLocked, match="order:1: held by another client") as caught:
-                taker.result(60)
-            assert caught.value.took > 0.99
-            asked += caught.value.asked
-        assert crowd.refusal.is_refused
-        assert asked == MOST_ASKING
-        variant.release(lease)
-        variant.settle()
-        assert queued(masters[:3], "order:1") == [0] * 3
-
-
-@pytest.mark.usefixtures("no_fallback")
-def test_waiters_that_are_cancelled_let_the_next_ones_of_their_process_ask(
-    masters: list[LocalMaster],
-) -> None:
-    with joined("loop", masters[:3]) as variant:
-        assert isinstance(variant, Loop)
-        lease = variant.acquire("order:1")
-        tasks = []
-        for number in range(MOST_ASKING + 2):
-            work = variant.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
-            tasks.append(asyncio.run_coroutine_threadsafe(work, variant.loop))
-            wait_resting(variant, number + 1)
-        tasks[MOST_ASKING].cancel()  # it has not asked
-        for task in tasks[:MOST_ASKING]:
-            task.cancel()
-        wait_queued(masters[:3], "order:1", 1)
-        variant.release(lease)
-        variant.release(tasks[-1].result(60))
+        with waiters(variant, masters[:3], *names) as queue:
+            variant.release(lease)
+            assert queue.ended() == names
 
 
 @pytest.mark.parametrize(("holder", "waiter"), [("threads", "loop"), ("loop", "threads")])

@@ -7,9 +7,7 @@ import pytest
 from redlock_django.engine.protocol.commands import AcquireSlot, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.link.resp import Templates, pack_command
-from redlock_django.wire.links.waiter import MOST_ASKING
 from redlock_django.wire.links.waiters import Waiters
-from tests.wire.manual_links import manual_links
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
@@ -33,15 +31,6 @@ def test_a_round_ends_what_a_call_has_named() -> None:
     waiters.call(waiter.name.encode() + b"/2", 0)
     waiter.ask()
     assert waiter.called_slot is None
-
-
-def test_waiters_for_slots_of_one_process_do_not_follow_each_other() -> None:
-    """Several of them may be served at once."""
-    with manual_links() as links:
-        waiters = [links.waiter(("r",), 2) for _ in range(2 * MOST_ASKING)]
-        assert not any(waiter.held_back for waiter in waiters)
-        waiters = [links.waiter(("r",)) for _ in range(2 * MOST_ASKING)]
-        assert any(waiter.held_back for waiter in waiters)
 
 
 @pytest.mark.parametrize("waiter", ["", "P:wake:7 1"])

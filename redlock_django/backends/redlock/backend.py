@@ -159,27 +159,17 @@ class RedisBackend(RedlockBackend):
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> RedlockLease:
         driver = self.thread_driver()
-        waiter = driver.waiter(resources, limit) if wait > 0 else None
-        try:
-            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
-            return driver.run(protocol, waiter=waiter)
-        except BaseException:
-            if waiter is not None:
-                waiter.leave()
-            raise
+        waiter = driver.waiter() if wait > 0 else None
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
+        return driver.run(protocol, waiter=waiter)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
     ) -> RedlockLease:
         driver = self.loop_driver()
-        waiter = driver.waiter(resources, limit) if wait > 0 else None
-        try:
-            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
-            return await driver.run(protocol, waiter=waiter)
-        except BaseException:
-            if waiter is not None:
-                waiter.leave()
-            raise
+        waiter = driver.waiter() if wait > 0 else None
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
+        return await driver.run(protocol, waiter=waiter)
 
     # A renewal does not wait for a connection: the next one follows soon, and the renewals of
     # other leases must not be held up.

@@ -87,9 +87,9 @@ class LoopDriver:
                     waiter.end_rest()
                 step = protocol.throw(error)
 
-    def waiter(self, resources: tuple[str, ...], limit: int = 1) -> Waiter:
-        """Return a new waiter for these resources; call its `leave` at the end."""
-        return self.links.waiter(resources, limit)
+    def waiter(self) -> Waiter:
+        """Return a new waiter."""
+        return self.links.waiter()
 
     def post(self, protocol: Protocol[Any]) -> bool:
         """Send a protocol's first round, from any thread; return False if the loop is closed."""

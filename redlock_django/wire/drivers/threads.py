@@ -116,12 +116,12 @@ class ThreadDriver:
             _outcome(partial(protocols[index].send, clock()), index, results)
         return [results[index] for index in range(len(protocols))]
 
-    def waiter(self, resources: tuple[str, ...], limit: int = 1) -> Waiter:
-        """Return a new waiter for these resources; call its `leave` at the end."""
+    def waiter(self) -> Waiter:
+        """Return a new waiter."""
         if self.combiner.inside() or self._running.is_interrupted(ThreadDriver.run.__code__, self):
             raise Interrupting
         with self.combiner.mutex:
-            return self.links.waiter(resources, limit)
+            return self.links.waiter()
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Send a protocol's first round without waiting for its answers."""

@@ -125,14 +125,13 @@ class Links:
             self.outbox.flush()
         self._last_look = now
 
-    def waiter(self, resources: tuple[str, ...], limit: int = 1) -> Waiter:
+    def waiter(self) -> Waiter:
         """Return a new waiter; from the first on, every link listens to its master's calls."""
         if not self.waiters.is_used:
             for master in self.masters:
                 self.dialer.listen(master)
             self.waiters.is_used = True
-        # Several of a crowd may be served at once: then each asks for itself.
-        return self.waiters.new(resources if limit == 1 else ())
+        return self.waiters.new()
 
     # The end.
 

@@ -9,7 +9,7 @@ from itertools import count
 
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
-from redlock_django.wire.links.waiter import Crowd, Waiter
+from redlock_django.wire.links.waiter import Waiter
 
 
 class Waiters:
@@ -28,20 +28,12 @@ class Waiters:
         self._numbers = count(1)
         self._listening: set[int] = set()  # the masters that accepted the subscription
         self._by_name: weakref.WeakValueDictionary[bytes, Waiter] = weakref.WeakValueDictionary()
-        # A crowd lasts as long as its waiters.
-        self.crowds: weakref.WeakValueDictionary[tuple[str, ...], Crowd] = (
-            weakref.WeakValueDictionary()
-        )
 
-    def new(self, resources: tuple[str, ...] = ()) -> Waiter:
-        """Return a new waiter, in the crowd of those for the same resources, if any are given."""
+    def new(self) -> Waiter:
+        """Return a new waiter."""
         name = f"{self.channel} {next(self._numbers)}"
         waiter = Waiter(name, self._masters, self._listening, self._clock)
         self._by_name[name.encode()] = waiter
-        if resources:
-            # If two threads make it at the same time, there are two crowds for a while.
-            crowd = self.crowds.get(resources) or self.crowds.setdefault(resources, Crowd())
-            crowd.join(waiter)
         return waiter
 
     def call(self, name: object, master: int) -> bool:

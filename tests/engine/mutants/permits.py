@@ -9,7 +9,6 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.wait import Wait
-from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine import test_slot_rounds
@@ -238,10 +237,5 @@ MUTANTS: tuple[Mutant, ...] = (
         "a called slot is asked for twice", "slots: a call is about the next round",
         Waiter.ask, without("self.called_slot = None"),
         test_waiters_for_slots.test_a_round_ends_what_a_call_has_named,
-    ),
-    Mutant(
-        "a crowd for all slots", "slots: waiters for slots do not follow each other",
-        Links.waiter, always("limit == 1"),
-        test_waiters_for_slots.test_waiters_for_slots_of_one_process_do_not_follow_each_other,
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redlock_django.wire.drivers.combiner import Combiner
-from redlock_django.wire.links.waiter import Crowd, Waiter
+from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine import (
     schedules,
@@ -29,40 +29,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an interrupt leaves a thread asleep that was called",
-        "threads: after an interrupt, every thread that need not wait is woken",
+        "queue: after an interrupt, every thread that need not wait is woken",
         Combiner.wake_decided, instead("[*self.waiting, *self.sleeping]", "[*self.waiting]"),
         test_reading.test_a_thread_that_waits_to_be_called_is_woken_although_an_interrupt_struck_before,
-    ),
-    Mutant(
-        "all of a crowd ask", "queue: of the waiters of a process, only the first ask",
-        Crowd.join, always("waiter in self._first()"),
-        schedules.of_a_crowd_only_the_first_may_ask,
-    ),
-    Mutant(
-        "a waiter that leaves lets no other ask",
-        "queue: when a waiter is served, the next one of its process asks",
-        Crowd.leave, never("other.held_back"),
-        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
-    ),
-    Mutant(
-        "a waiter that leaves wakes all who may ask",
-        "queue: when a waiter is served, only the next one of its process asks",
-        Crowd.leave, always("other.held_back"),
-        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
-    ),
-    Mutant(
-        "a waiter is behind as soon as it has looked",
-        "queue: a waiter that leaves meanwhile lets the newest one ask",
-        Crowd.join,
-        instead(
-            "if len(self._waiters) <= MOST_ASKING or waiter in self._first():\n"
-            "    waiter.let_ask()",
-            "if waiter not in self._first():\n"
-            "    waiter.hold_back(self)\n"
-            "else:\n"
-            "    waiter.let_ask()",
-        ),
-        schedules.a_waiter_that_comes_while_another_leaves_may_ask,
     ),
     Mutant(
         "calls over lost links are expected",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from redlock_django.engine import (
     pauses,
-    refusal,
 )
 from redlock_django.engine.wait import Wait
 from tests.engine import (
@@ -20,7 +17,6 @@ from tests.engine.mutation import (
     always,
     instead,
     never,
-    without,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -95,38 +91,6 @@ MUTANTS: tuple[Mutant, ...] = (
         Wait.pause,
         always("attempt.queued"),
         test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
-    ),
-    Mutant(
-        "a waiter behind others has a later ticket",
-        "queue: a waiter that may not ask yet has the ticket of its coming",
-        Wait.follow_crowd, without("self.ticket = next(self.client.proposals)"),
-        test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
-    ),
-    Mutant(
-        "a waiter behind others joins a queue to leave it",
-        "queue: a waiter behind others whose wait is over joins no queue",
-        Wait.follow_crowd, never("now >= self.give_up", nth=2),
-        test_queue.test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue,
-    ),
-    Mutant(
-        "a crowd asks when its waits end",
-        "queue: a waiter behind others whose wait is over is refused as they were",
-        refusal.CrowdRefusal.note, never("tally.rival_won"),
-        test_queue.test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were,
-    ),
-    Mutant(
-        "a crowd without an answer is refused",
-        "queue: a waiter behind others asks itself if they had no answer",
-        refusal.CrowdRefusal.note, always("tally.rival_won"),
-        partial(
-            test_queue.test_a_waiter_behind_others_asks_itself_if_they_had_no_answer,
-            {"mute": (1, 2)},
-        ),
-    ),
-    Mutant(
-        "a waiter asks in the last moment", "queue: many waits that end make few questions",
-        Wait.follow_crowd, never("0 < (left := self.give_up - now) < LAST_MOMENT"),
-        test_queue.test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end,
     ),
     Mutant(
         "a crowd that is not answered asks at once", "queue: without a quorum, pauses are long",
