@@ -132,7 +132,7 @@ class EditLockMixin(_ModelAdmin):
         try:
             return self._run(compared, page.pk)
         except (NotAcquired, LockLost) as error:
-            page.refusal = [_not_locked(request, error)]
+            page.refusal.append(_not_locked(request, error))
         return self._run(view)
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:

@@ -489,6 +489,31 @@ def test_a_save_whose_lock_is_lost_is_rolled_back_and_keeps_what_was_typed(
     assert titles() == ["Anna's"]
 
 
+def test_a_refusal_is_shown_even_if_its_lock_is_lost(
+    register: Register, anna: Client, bob: Client, article: Article
+) -> None:
+    """The page that follows has seen the other save, so it must say so."""
+    losing: list[str] = []
+
+    class LosingAdmin(EditLockMixin, ModelAdmin):
+        def get_fieldsets(self, request: Any, obj: Any = None) -> Any:
+            if losing and request.method == "POST":
+                name = losing.pop()
+                force_release(name, by="operator")
+                with pytest.raises(LockLost):
+                    lock(name, reentrant=True).acquire().verify()
+            return super().get_fieldsets(request, obj)
+
+    register(LosingAdmin)
+    hers, his = (OpenPage(client, change(article)) for client in (anna, bob))
+    his.send(title="Bob's")
+    losing.append(f"edit-save:edited.article:{article.pk}")
+    assert hers.send(title="Anna's").status_code == 200
+    assert hers.errors[0] == REFUSED
+    assert "its lock could not be acquired or was lost" in hers.errors[-1]
+    assert titles() == ["Bob's"]
+
+
 def test_without_a_store_a_page_is_shown_and_a_save_is_refused(
     register: Register, anna: Client, article: Article, settings: Settings
 ) -> None:

@@ -14,7 +14,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client
 from django.urls import clear_url_caches, path
 
@@ -63,7 +63,15 @@ def _database(
         ContentType.objects.clear_cache()
 
 
-class SlowAdmin(EditLockMixin, ModelAdmin):
+class RevisedAdmin(ModelAdmin):
+    """A ModelAdmin with a transaction around its views, as that of django-reversion has one."""
+
+    def change_view(self, *args: Any, **kwargs: Any) -> Any:
+        with transaction.atomic(using="edited"):
+            return super().change_view(*args, **kwargs)
+
+
+class SlowAdmin(EditLockMixin, RevisedAdmin):
     """A ModelAdmin that can wait between the comparison and the UPDATE."""
 
     saving: threading.Event | None = None
