@@ -1,4 +1,4 @@
-"""What a block raises whose lock was lost."""
+"""The errors of a block whose lock was lost."""
 
 from __future__ import annotations
 

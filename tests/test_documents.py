@@ -1,4 +1,4 @@
-"""What documents and docstrings name exists: links, paths, symbols, settings, checks, commands."""
+"""Documents and docstrings name what exists: links, paths, symbols, settings, checks, commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a view has added to `django.contrib.messages`: recorded, and added again on a replay.
+"""The messages of `django.contrib.messages` that a view has added: kept, and added on a replay.
 
 MessageMiddleware stores messages around the view: in a cookie of the response, or in the session.
 So a replay adds them with Django's own API, and the middleware stores them for its response.

@@ -218,7 +218,7 @@ class Checker:
         takers = {by for master in self.masters for old, by in master.replaced if old == token}
         had = (sum((token, by) in master.replaced for master in self.masters) for by in takers)
         if max(had, default=0) < quorum(len(self.masters)):
-            raise Violation(f"{client} is told that a ticket was used which nobody has used")
+            raise Violation(f"{client} gets TicketUsed for a ticket that no client has used")
 
     def renewed(self, extended: Holding) -> None:
         """Check a lease that was extended."""

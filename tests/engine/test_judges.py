@@ -268,7 +268,7 @@ JUDGES: dict[str, Judge] = {
             (_Swapping.is_refused, instead("account.rival_won", "account.denied")),
             (_Swapping.refusal, instead("account.majority(...)", "bool(takers)")),
         ),
-        "which nobody has used", HANDING,
+        "that no client has used", HANDING,
     ),
     "nobody holds a lock before its taker": Judge(
         unraised(Checker.resumed, 3),
