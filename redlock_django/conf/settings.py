@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -81,7 +81,7 @@ class AliasSettings:
     on_unavailable: str
     release: str
     rules: tuple[Mapping[str, Any], ...]
-    idempotency: Mapping[str, Any] = field(repr=False)
+    idempotency: Mapping[str, Any]
 
     @property
     def max_ttl(self) -> float:

@@ -53,11 +53,10 @@ def _tenant(value: object, name: str) -> Callable[..., Any]:
 
 _string = _in_section(string)
 _flag = _in_section(flag)
-_retention = partial(duration, most=LONGEST_RETENTION)
 
 KEYS: Mapping[str, tuple[Any, ArgumentCheck]] = {
     "DATABASE": ("default", _string),
-    "RETENTION": (DAY, partial(_retention, least=1)),
+    "RETENTION": (DAY, partial(duration, least=1, most=LONGEST_RETENTION)),
     "HEADER": ("Idempotency-Key", _string),
     "FIELD": ("idempotency_key", _string),
     "METHODS": (("POST", "PATCH"), partial(http_methods, allowed=METHODS)),
@@ -101,11 +100,7 @@ class IdempotencySettings:
         return header_of(request, self.header)
 
     def key_in_form(self, request: HttpRequest) -> str | None:
-        """Return the key in a posted form, or None.
-
-        Each form of a page has a field of its own: the forms of a formset, two in one <form>. They
-        are sent together, so the first key stands for all.
-        """
+        """Return the key in a posted form, or None; of several fields, the first one counts."""
         keys = posted_form(request).getlist(self.field)
         return str(keys[0]) if keys else None
 
