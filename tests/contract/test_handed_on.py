@@ -91,6 +91,15 @@ def test_a_ticket_is_too_late_when_its_time_is_over(store: Store, caller: SyncCa
     assert caller.release(other) is True
 
 
+def test_a_lock_whose_ticket_is_lost_can_be_released(caller: SyncCaller) -> None:
+    """As `transfer()` does after an interrupt, which also posts the release of its own lease."""
+    lease = caller.acquire(NAME)
+    handed = caller.hand_on(lease, secrets.token_hex(16), 30, IN_TRANSIT)
+    caller.backend.post_release(handed)
+    caller.backend.post_release(lease)
+    caller.release(caller.acquire(NAME, wait=20))
+
+
 def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> None:
     caller.hand_on(caller.acquire(NAME, ttl=20), secrets.token_hex(16), 1, IN_TRANSIT)
     store.pass_time(15)
