@@ -134,7 +134,7 @@ def test_a_waiter_gets_a_slot_after_an_expiry(store: Store, caller: SyncCaller) 
     waiter = caller.start(NAME, wait=60, limit=2)
     wait_for_waiters(store, 1)
     store.pass_time(30)
-    assert waiter.lease().waited > 0
+    assert waiter.lease().slot in {0, 1}
 
 
 def test_a_minimum_hold_keeps_its_slot(store: Store, caller: SyncCaller) -> None:

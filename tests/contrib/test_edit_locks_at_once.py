@@ -53,14 +53,20 @@ def _database(
         name = str(tmp_path_factory.mktemp("edited") / "db")
         entry: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
         entry |= {"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": WAIT}}
-    else:
-        entry = request.getfixturevalue(request.param)
+    else:  # a database of its own: other tests create tables in that of the server
+        entry = {**request.getfixturevalue(request.param), "NAME": "edited"}
     with django_db_blocker.unblock(), database_alias("edited", entry):
+        if request.param != "sqlite":
+            with connections["edited"]._nodb_cursor() as server:
+                server.execute("CREATE DATABASE edited")
         call_command("migrate", database="edited", verbosity=0)
         ContentType.objects.clear_cache()
         yield
-        call_command("flush", database="edited", verbosity=0, interactive=False)
         ContentType.objects.clear_cache()
+        connections["edited"].close()
+        if request.param != "sqlite":
+            with connections["edited"]._nodb_cursor() as server:
+                server.execute("DROP DATABASE edited")
 
 
 class RevisedAdmin(ModelAdmin):
