@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from redlock_django.engine.validity import Lease, with_drift
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import events
 from redlock_django.locking.parameters import LockParameters
 from redlock_django.locking.services import locks
@@ -75,6 +75,33 @@ class Handing:
 
     def __repr__(self) -> str:
         return f"<Handing of {', '.join(self.lease.names)!r}>"
+
+    def hand_on(self) -> None:
+        """Have the store hand the lease on. Raises LockLost, StoreUnavailable."""
+        while True:
+            try:
+                self.handed = self.backend.hand_on(self.lease, self.token, self.ttl, self.holder)
+                return
+            except LockLost:
+                if not self._was_extended():
+                    raise
+
+    async def ahand_on(self) -> None:
+        """Have it handed on as `hand_on` does, on the running loop."""
+        while True:
+            try:
+                self.handed = await self.backend.ahand_on(
+                    self.lease, self.token, self.ttl, self.holder
+                )
+                return
+            except LockLost:
+                if not self._was_extended():
+                    raise
+
+    def _was_extended(self) -> bool:
+        """Return whether another caller has extended the lease meanwhile: it is not over yet."""
+        before, self.lease = self.lease, self.held_lease.lease
+        return self.lease.until > before.until and self.held_lease.seconds_left() > 0
 
     def ticket(self) -> str:
         """End the hold, since the lease was handed on; return the ticket."""

@@ -338,9 +338,7 @@ class Lock:
         giving = Handing(self, self._handable(), self._parameters, ttl)
         try:
             with giving.held_lease.handing_on():
-                giving.handed = giving.backend.hand_on(
-                    giving.lease, giving.token, giving.ttl, giving.holder
-                )
+                giving.hand_on()
                 registry.unregister(giving.held_lease)
                 return giving.ticket()
         except BaseException:
@@ -352,9 +350,7 @@ class Lock:
         giving = Handing(self, self._handable(), self._parameters, ttl)
         try:
             with giving.held_lease.handing_on():
-                giving.handed = await giving.backend.ahand_on(
-                    giving.lease, giving.token, giving.ttl, giving.holder
-                )
+                await giving.ahand_on()
                 registry.unregister(giving.held_lease)
                 return giving.ticket()
         except BaseException:
