@@ -40,10 +40,10 @@ def paths(folder: str, names: str) -> set[str]:
 @pytest.mark.parametrize(
     ("trip", "most"),
     [
-        ("`with lock()`: acquire and release", 27),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 39),
+        ("`with lock()`: acquire and release", 24),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 36),
         ("POST with `@lock_resource` and `@idempotent`", 56),
-        ("its replay", 24),
+        ("its replay", 22),
     ],
 )
 def test_a_trip_enters_few_files(files: dict[str, set[str]], trip: str, most: int) -> None:
