@@ -28,18 +28,13 @@ BATCHES = 6
 LONGEST = 3600.0  # seconds; no lock ends, and none is renewed, during the run
 
 PLANNED = 3
-"""The masters of an alias in the calculated tables."""
+"""The masters of an alias in the calculated table."""
 
 USED = 0.5
 """The share of a core that is planned for: the other half is for bursts and the system."""
 
-MEMORY = 4e9
-"""The bytes that a master may use for held locks."""
-
 FENCE_TTL = 600  # seconds, the default
-RATES = (10**3, 10**5, 10**6)
-HELD = 10**7
-TTLS = (10, 60, 600)
+RATES = (10**3, 10**4, 10**5)
 
 
 class Costs(NamedTuple):
@@ -77,8 +72,7 @@ def main() -> None:
     with local_masters(max(SIZES)) as masters:
         found = {size: costs(masters[:size], given.pairs, given.locks) for size in SIZES}
     print("load:", load(), flush=True)
-    planned = found[PLANNED]
-    print("\n\n".join((measured(found), rates(planned), held_locks(planned))))
+    print(f"{measured(found)}\n\n{rates(found[PLANNED])}")
 
 
 # Measured.
@@ -181,27 +175,6 @@ def rates(cost: Costs) -> str:
         rows.append(row)
     heads = ["Locks per second", "Aliases", "Masters", "Cores of processes"]
     return markdown([*heads, "Fences on each master"], rows)
-
-
-def held_locks(cost: Costs) -> str:
-    """Return the aliases, masters, cores and memory for ten million held locks, by their TTL."""
-    rows = []
-    for ttl in TTLS:
-        extensions = HELD / (ttl / 3)
-        busy = extensions * cost.extension_master / (USED * 1e6)
-        aliases = ceil(max(busy, HELD * cost.held_master / MEMORY))
-        row = [
-            f"{ttl} s",
-            f"{extensions:,.0f}",
-            f"{aliases:,}",
-            f"{aliases * PLANNED:,}",
-            f"{HELD * cost.held_master / aliases / 1e9:.2f} GB",
-            _cores(extensions * cost.extension),
-            f"{HELD * cost.held / 1e9:.0f} GB",
-        ]
-        rows.append(row)
-    heads = ["TTL", "Extensions per second", "Aliases", "Masters", "Memory of each master"]
-    return markdown([*heads, "Cores of processes", "Memory of all processes"], rows)
 
 
 def _cores(microseconds: float) -> str:
