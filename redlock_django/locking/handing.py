@@ -77,7 +77,7 @@ class Handing:
         return f"<Handing of {', '.join(self.lease.names)!r}>"
 
     def hand_on(self) -> None:
-        """Have the store hand the lease on. Raises LockLost, StoreUnavailable."""
+        """Hand the lease on in the store. Raises LockLost, StoreUnavailable."""
         while True:
             try:
                 self.handed = self.backend.hand_on(self.lease, self.token, self.ttl, self.holder)
@@ -87,7 +87,7 @@ class Handing:
                     raise
 
     async def ahand_on(self) -> None:
-        """Have it handed on as `hand_on` does, on the running loop."""
+        """Hand the lease on as `hand_on` does, on the running loop."""
         while True:
             try:
                 self.handed = await self.backend.ahand_on(
