@@ -11,7 +11,7 @@ holder without revealing its token.
 
 - `lock_acquired`: `fingerprint`, `waited` (seconds until the attempt that succeeded, 0.0 for the
   first attempt)
-- `lock_refused`: `reason` (a string), `error` (ResourceLocked or QuorumUnreachable), `waited`
+- `lock_refused`: `reason` (a string), `error` (ResourceLocked or StoreUnavailable), `waited`
 - `lock_released`: `fingerprint`, `held` (seconds), `freed` (True, or None if too few masters have
   confirmed the release yet)
 - `lock_lost`: `fingerprint`, `held`, `reason`; sent from the thread or task of the holder, or, if
