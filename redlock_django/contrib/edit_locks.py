@@ -163,7 +163,9 @@ class EditLockMixin(_ModelAdmin):
             held = None
             if pk is not None:
                 name = self._lock_name("edit-save", pk)
-                held = lock(name, wait=WAIT, using=self.edit_using).enter_in(stack)
+                held = lock(name, wait=WAIT, using=self.edit_using)
+                held.keeps_response = True  # what is lost after COMMIT undoes nothing
+                held.enter_in(stack)
                 aliases.add(router.db_for_write(self.model))
             for alias in aliases:
                 stack.enter_context(transaction.atomic(using=alias))

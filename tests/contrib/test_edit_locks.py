@@ -19,7 +19,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.signing import Signer
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext, modify_settings
 from django.urls import clear_url_caches, path
@@ -29,6 +29,7 @@ from redlock_django.contrib import edit_locks
 from redlock_django.contrib.edit_locks import EditLockMixin
 from redlock_django.operate.forced_release import force_release
 from redlock_django.operate.inspection import held_locks
+from redlock_django.testing import lose_lock
 from tests.contrib.edited.models import (
     MODELS,
     Article,
@@ -487,6 +488,36 @@ def test_a_save_whose_lock_is_lost_is_rolled_back_and_keeps_what_was_typed(
     assert "was changed successfully" not in anna.get("/admin/").content.decode()
     assert hers.send().status_code == 302
     assert titles() == ["Anna's"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_save_whose_lock_is_lost_during_commit_is_answered_as_saved(
+    register: Register, anna: Client, article: Article, deletes: bool
+) -> None:
+    """What is committed must not be answered "Nothing was changed"."""
+
+    name = f"edit-save:edited.article:{article.pk}"
+
+    class SlowAdmin(EditLockMixin, ModelAdmin):
+        def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
+            transaction.on_commit(lambda: lose_lock(name))
+            super().save_model(request, obj, form, change)
+
+        def delete_model(self, request: Any, obj: Any) -> None:
+            transaction.on_commit(lambda: lose_lock(name))
+            super().delete_model(request, obj)
+
+    register(SlowAdmin)
+    page = change(article)
+    answer: Any
+    if deletes:
+        answer = anna.post(page.replace("/change/", "/delete/"), {"post": "yes"})
+    else:
+        answer = OpenPage(anna, page).send(title="Anna's")
+    assert answer.url == "/admin/edited/article/"
+    assert titles() == ([] if deletes else ["Anna's"])
+    assert "Nothing was changed" not in anna.get("/admin/").content.decode()
 
 
 def test_a_refusal_is_shown_even_if_its_lock_is_lost(
