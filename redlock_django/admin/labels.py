@@ -77,7 +77,7 @@ STATES = {
 LIMITS_DIFFER = (
     "The holders of this name state different limits (1: a lock), as while a new limit is "
     "deployed. At most the largest number of clients holds it. If it stays so, two places of the "
-    "code name it with different limits: run “manage.py check”."
+    "code name it with different limits: write the same limit in both."
 )
 
 

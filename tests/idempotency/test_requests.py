@@ -26,6 +26,7 @@ from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
 from django.views.decorators.cache import cache_control
+from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
@@ -288,6 +289,20 @@ def test_the_policies_of_a_view_are_replayed(site: Site) -> None:
     for answer in (site.post(), site.post()):
         assert {name: answer[name] for name in policies} == policies
         assert "Origin" in answer["Vary"]
+
+
+def test_what_is_noted_on_a_response_is_replayed_by_a_decorator_above(site: Site) -> None:
+    """An attribute of the response is no header: only a decorator above sets it on a replay."""
+    site.settings.MIDDLEWARE = [
+        *site.settings.MIDDLEWARE,
+        "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    ]
+    site.serve(xframe_options_exempt(idempotent(make_order)))
+    first, again = site.post(), site.post()
+    assert again["Idempotent-Replayed"] == "true"
+    assert [answer.get("X-Frame-Options") for answer in (first, again)] == [None, None]
+    site.serve(idempotent(xframe_options_exempt(make_order)))
+    assert site.post()["X-Frame-Options"] == "DENY"
 
 
 def test_a_compressed_response_is_replayed_as_the_client_accepts_it(site: Site) -> None:

@@ -120,6 +120,7 @@ def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
     assert text_of(viewer.get(LIST)).count("different limits: 3, 5") == 2
     text = text_of(viewer.get(detail(min(held.values(), key=lambda one: one.slot))))
     assert "Different limits: 3, 5. The holders of this name state different limits" in text
+    assert "write the same limit in both" in text
     assert "Slots held 2/5" in text
 
 
