@@ -72,9 +72,6 @@ class BaseBackend:
     is_shared: bool = True
     """True if other processes see the locks: without it, a lock excludes threads and tasks only."""
 
-    is_fair: bool = False
-    """True if waiters get a lock in the order in which they began to wait."""
-
     keeps_min_hold: bool = False
     """True if a release before `Lease.earliest_end` leaves the lock held until then."""
 
@@ -83,9 +80,6 @@ class BaseBackend:
 
     hands_on: bool = False
     """True if a lease can be handed on to another process: `hand_on`, `resume`."""
-
-    survives_restart: bool = False
-    """True if locks are still held after all servers of the store have restarted at once."""
 
     servers_are_masters: bool = False
     """True if the servers are independent masters, of which a majority decides."""

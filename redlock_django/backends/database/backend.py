@@ -42,11 +42,9 @@ class DatabaseBackend(BaseBackend):
     """Locks in one database, on connections of their own."""
 
     settings_class = DatabaseSettings
-    is_fair = True
     keeps_min_hold = True
     has_permits = True
     hands_on = True
-    survives_restart = True
     settings: DatabaseSettings
 
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:

@@ -36,7 +36,6 @@ class RedlockBackend(BaseBackend):
     """A store whose servers are N independent masters, of which a majority decides."""
 
     settings_class = RedlockSettings
-    is_fair = True
     keeps_min_hold = True
     has_permits = True
     hands_on = True

@@ -46,11 +46,9 @@ class ZooKeeperBackend(BaseBackend):
     """Locks in the nodes of one session, which all threads and loops of the process share."""
 
     settings_class = ZooKeeperSettings
-    is_fair = True
     keeps_min_hold = True
     has_permits = True
     hands_on = True
-    survives_restart = True
     void_reason = "the session with ZooKeeper was lost"
     settings: ZooKeeperSettings
 
