@@ -30,8 +30,8 @@ BASES = (".", "redlock_django", "redlock_django/management", "redlock_django/tem
 ELSEWHERE = ("site1/", "shop/")
 # Names the files of the commit that was measured.
 RECORDS = {ROOT / "docs/benchmarks.md"}
-# As `wc -w` counts them, about 500 above what they had when they were last shortened.
-MOST_WORDS = 59_600
+# As `wc -w` counts them, about 250 above what they had when they were last shortened.
+MOST_WORDS = 59_000
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
