@@ -47,8 +47,8 @@ HOLDER = f"""{SETUP}
         sys.stdin.readline()
 """
 SHORT_LIVED = HOLDER.replace('"TTL": 30, **generous_timeouts()', '"TTL": 4, **generous_timeouts(4)')
-# Each thread notes how many hold the name, in a server that no lock is on. The first holders hold it
-# until as many do as may: later holds are shorter than the way to the next holder.
+# Each thread notes how many hold the name, in a server that no lock is on. The first holders hold
+# it until as many do as may: later holds are shorter than the way to the next holder.
 WORKER = f"""{SETUP}
     import time
     from redis import Redis
