@@ -1,4 +1,4 @@
-"""The models of the admin, and of the database store."""
+"""The models: held locks in the admin, idempotency records, and the rows of the database store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hand-over of a held lock: what is checked before, what is sent, what ends with it."""
+"""The hand-on of a held lock: what is checked before, what is sent, what ends with it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LeaseSource(Protocol):
 
 
 class Handing:
-    """The hand-over of one lease, which is held, by a lock: what `hand_on` is called with.
+    """The hand-on of one lease, which is held, by a lock: what `hand_on` is called with.
 
     `handed` is the lease that it returned.
     Raises AlreadyHeld if other locks share the lease: their code would go on without it. That of a

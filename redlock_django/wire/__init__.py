@@ -2,6 +2,6 @@
 
 `servers` reads where a master is, connects, and asks whether the master is trusted. `link` has one
 connection as a pipeline, and the state of its master. `judging` watches for late masters and for
-clocks that step, `waiting` has the waiters. `links` joins them for all masters of an alias, and
-`drivers` runs the links: one driver for threads, one for each event loop.
+clocks that step. `links` joins them for all masters of an alias, and has the waiters that masters
+call. `drivers` runs the links: one driver for threads, one for each event loop.
 """

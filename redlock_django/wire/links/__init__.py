@@ -1,1 +1,1 @@
-"""The links to all masters of an alias: outbox, inbox, dialer, and the plan of a round."""
+"""The links to all masters of an alias: outbox, inbox, dialer, and the waiters."""
