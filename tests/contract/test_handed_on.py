@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from redlock_django import lock, resume_lock
+from redlock_django.backends.database.hand_on import DatabaseSwap
+from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
 from redlock_django.engine.errors import LockLost, ResourceLocked, TicketUsed
+from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.validity import LeaseState
 from redlock_django.locking import tickets
 from redlock_django.wire.clock import wall_ns
@@ -18,6 +21,7 @@ from tests.inspecting import free, look
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
     from redlock_django.engine.validity import Lease
 
 NAME = "order:1"
@@ -98,6 +102,56 @@ def test_a_lock_whose_ticket_is_lost_can_be_released(caller: SyncCaller) -> None
     caller.backend.post_release(handed)
     caller.backend.post_release(lease)
     caller.release(caller.acquire(NAME, wait=20))
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
+
+
+def _raise(*_: object, **__: object) -> NoReturn:
+    raise Interrupted
+
+
+def _interrupt_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt each hand-on, and each client that takes a lock, once the store has done it."""
+    replace_nodes = ZooKeeperSwap._replace
+
+    def replace_and_raise(swap: ZooKeeperSwap, *, ephemeral: bool) -> ZooKeeperProtocol[bool]:
+        yield from replace_nodes(swap, ephemeral=ephemeral)
+        raise Interrupted
+
+    monkeypatch.setattr(ZooKeeperSwap, "_replace", replace_and_raise)
+    monkeypatch.setattr(DatabaseSwap, "handed", _raise)
+    monkeypatch.setattr(DatabaseSwap, "taken", _raise)
+    monkeypatch.setattr(_Swapping, "left", _raise)
+    monkeypatch.setattr(_Swapping, "left_before", property(_raise))
+
+
+def test_an_interrupted_hand_on_leaves_the_lock_with_its_own_ttl(
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = caller.acquire(NAME, ttl=10)
+    with monkeypatch.context() as interrupting:
+        _interrupt_swaps(interrupting)
+        with pytest.raises(Interrupted):
+            give(caller, lease, 60)
+    until(lambda: caller.extend(lease, 10)[0] is LeaseState.RENEWED, "it is as it was")
+    store.pass_time(11)
+    caller.release(caller.acquire(NAME, wait=10))
+
+
+def test_an_interrupted_taker_leaves_the_lock_with_the_time_of_its_ticket(
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = give(caller, caller.acquire(NAME, ttl=10), 10)
+    with monkeypatch.context() as interrupting:
+        _interrupt_swaps(interrupting)
+        for _ in range(2):  # the ticket was not used
+            with pytest.raises(Interrupted):
+                caller.resume(handed, ttl=60)
+            until(lambda: "handed_on" in look(store.backend, [NAME]).locks[0].holder, "restored")
+    store.pass_time(11)
+    caller.release(caller.acquire(NAME, wait=10))
 
 
 def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> None:

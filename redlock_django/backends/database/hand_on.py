@@ -10,7 +10,7 @@ from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
 from redlock_django.backends.database.jobs import Job
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
-from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until
+from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until, with_drift
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -34,8 +34,8 @@ class DatabaseSwap:
             old.fences, home=access.connections, limit=old.limit,
             earliest_end=0.0 if takes else old.earliest_end, givers=old.givers,
         )  # fmt: skip
-        # When the lock ends that was handed on, and what a lock that is taken had left.
-        self._ends, self._left_before = 0.0, math.inf
+        # When the lock ends that was handed on, and what it had left before, at that moment.
+        self._ends, self._left_before, self._read_at = 0.0, math.inf, 0.0
         self.job: Job[int] = Job(self._swap)
 
     def _swap(self, cursor: CursorWrapper) -> int:
@@ -43,9 +43,10 @@ class DatabaseSwap:
         old, new = hash_of(self._old.token), self._new.token_hash
         resources, ttl = self._old.resources, self._new.ttl
         holder = self._new.holder
+        read_at = self._access.clock()
         # An earlier run may have replaced it: then its own answer stays.
-        if self._takes and (found := sql.ends(cursor, resources, old)):
-            _, self._left_before = found
+        if found := sql.ends(cursor, resources, old):
+            self._read_at, self._left_before = read_at, found[1]
         swapped = sql.swap(cursor, resources, old, new, holder, ttl, exactly=self._takes)
         if not self._takes and (found := sql.ends(cursor, resources, new)):
             self._ends, _ = found
@@ -83,9 +84,13 @@ class DatabaseSwap:
         self._access.connections.post(self._restore)
 
     def _restore(self, cursor: CursorWrapper) -> None:
+        if self._left_before == math.inf:
+            return  # nothing was replaced
         old, new = self._old, self._new
-        about, left = old.holder or IN_TRANSIT, 0.0
-        if self._takes:
-            passed = self._access.clock() - self._started
-            left = max(0.0, min(old.until, self._left_before) - passed)
-        sql.swap(cursor, old.resources, new.token_hash, hash_of(old.token), about, left)
+        left = self._left_before - (self._access.clock() - self._read_at)
+        if not self._takes:
+            left = max(left, with_drift(old.ttl))  # an extension may have come in between
+        about = old.holder or IN_TRANSIT
+        sql.restore(
+            cursor, old.resources, new.token_hash, hash_of(old.token), about, max(0.0, left)
+        )

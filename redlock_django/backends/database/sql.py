@@ -241,6 +241,23 @@ def swap(
     return int(cursor.rowcount)
 
 
+def restore(
+    cursor: CursorWrapper,
+    resources: Sequence[str],
+    new: str,
+    old: str,
+    holder: str,
+    left: float,
+) -> None:
+    """Undo a swap: replace the token `new` of locks by `old`, for `left` seconds.
+
+    Another run changes nothing: the client with the old token may have extended them since.
+    """
+    statement = dialect_of(cursor).sql(_SWAP_EXACTLY, len(resources))
+    with _recognized():
+        cursor.execute(statement, [old, holder, round(left * SECOND), *resources, new, new])
+
+
 def ends(cursor: CursorWrapper, resources: Sequence[str], token: str) -> tuple[float, float] | None:
     """Return when the locks of this token end, and in how many seconds; None if it has none."""
     statement = """
