@@ -29,6 +29,8 @@ def main(parent: str, report: str, *command: str) -> int:
         os.execvp(command[0], command)
     except OSError as error:
         os.write(int(report), b"%d" % (error.errno or errno.EINVAL))
+    except ValueError:  # of a program without a name, as of a variable that is not set
+        os.write(int(report), b"%d" % errno.ENOENT)
     return 1
 
 

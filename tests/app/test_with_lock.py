@@ -86,6 +86,7 @@ def with_lock(*arguments: str, err: StringIO | None = None) -> tuple[int, str]:
         (["sh", "-c", "kill -TERM $$"], 128 + 15),
         (["sh", "-c", "kill -KILL $$"], 128 + 9),
         (["/nowhere/to/be/found"], 127),
+        ([""], 127),
         ([str(MANAGE.parent)], 126),
     ],
 )
