@@ -48,6 +48,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking.lock import lock
 from redlock_django.locking.resumed_lock import resume_lock
 from redlock_django.locking.services import locks
+from redlock_django.locking.transactions.open_transactions import MayReadOldData
 from redlock_django.operate.inspection import who_holds
 from redlock_django.web.name_templates import resource
 
@@ -165,7 +166,15 @@ class EditLockMixin(_ModelAdmin):
                 name = self._lock_name("edit-save", pk)
                 held = lock(name, wait=WAIT, using=self.edit_using)
                 held.keeps_response = True  # what is lost after COMMIT undoes nothing
-                held.enter_in(stack)
+                try:
+                    held.enter_in(stack)
+                except MayReadOldData as error:
+                    raise InvalidRedlock(
+                        f"{type(self).__qualname__}: the transaction of {error.alias!r} that is "
+                        "open around its saves may read data from before their lock. Remove what "
+                        "opens it, such as RevisionMiddleware (VersionAdmin does without), or use "
+                        "PostgreSQL at READ COMMITTED"
+                    ) from None
                 aliases.add(router.db_for_write(self.model))
             for alias in aliases:
                 stack.enter_context(transaction.atomic(using=alias))

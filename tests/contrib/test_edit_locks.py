@@ -561,6 +561,29 @@ def test_without_a_store_a_page_is_shown_and_a_save_is_refused(
     assert hers.send().status_code == 302
 
 
+def in_a_transaction(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a middleware like that of django-reversion."""
+
+    def middleware(request: Any) -> Any:
+        with transaction.atomic():
+            return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_around_a_save_is_refused_with_what_to_do(
+    register: Register, anna: Client, article: Article, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.in_a_transaction"]
+    register()
+    hers = OpenPage(anna, change(article))
+    assert hers.report() == {}
+    with pytest.raises(InvalidRedlock, match=r"^ArticleAdmin: .* of 'default'.*RevisionMiddleware"):
+        hers.send(title="Anna's")
+    assert titles() == ["Old"]
+
+
 def test_a_form_without_the_refusal_is_never_saved(
     register: Register, anna: Client, bob: Client, article: Article
 ) -> None:
