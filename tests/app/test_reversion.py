@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.contrib.admin import AdminSite
+from django.contrib.auth.models import User
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
@@ -13,9 +15,11 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django import lock_resource
+from redlock_django.contrib.edit_locks import EditLockMixin
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.contrib.edited.pages import OpenPage
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
 MIDDLEWARE = "reversion.middleware.RevisionMiddleware"
@@ -71,3 +75,25 @@ def test_the_advice_of_the_error_keeps_lock_transaction_and_revision_in_order(
     assert Client().post("/7/").status_code == 200
     assert happened == ["lock", "BEGIN", "COMMIT", "release"]
     assert (Order.objects.count(), versions()) == (1, 1)
+
+
+def test_version_admin_with_edit_locks_keeps_versions_without_the_middleware(
+    versions: Callable[[], int], settings: Settings, urls: Callable[..., None]
+) -> None:
+    from reversion.admin import VersionAdmin
+
+    site = AdminSite()
+    site.register(
+        Order, type("VersionedAdmin", (EditLockMixin, VersionAdmin), {"fields": ["total"]})
+    )
+    urls(path("admin/", site.urls))
+    order = Order.objects.create(number="A-1", total=1)
+    clients = [Client(), Client()]
+    for client in clients:
+        client.force_login(User.objects.create_superuser(f"user{id(client)}"))
+    hers, his = (OpenPage(client, f"/admin/shop/order/{order.pk}/change/") for client in clients)
+    assert his.send(total="2").status_code == 302
+    assert hers.send(total="3").status_code == 200
+    assert (Order.objects.get().total, versions()) == (2, 1)
+    assert hers.send(total="3").status_code == 302
+    assert (Order.objects.get().total, versions()) == (3, 2)
