@@ -47,8 +47,9 @@ HOLDER = f"""{SETUP}
         sys.stdin.readline()
 """
 SHORT_LIVED = HOLDER.replace('"TTL": 30, **generous_timeouts()', '"TTL": 4, **generous_timeouts(4)')
-# Each thread notes how many hold the name, in a server that no lock is on. The first holders hold
-# it until as many do as may: later holds are shorter than the way to the next holder.
+# Each thread notes how many hold the name, in a server that no lock is on. Until as many have held
+# it as may, a hold lasts longer than the way of a slot to the next holder. But it ends: the first
+# waiter may have a lower limit, and does not take the last slot.
 WORKER = f"""{SETUP}
     import time
     from redis import Redis
@@ -61,7 +62,9 @@ WORKER = f"""{SETUP}
         for _ in range(int(sys.argv[4])):
             with lock("export", limit=limit, wait=60) as held:
                 note()
-                while int(count.get("most")) < int(sys.argv[5]):
+                for _ in range(50):
+                    if int(count.get("most")) >= int(sys.argv[5]):
+                        break
                     time.sleep(0.001)
                 held.ensure_held()
                 count.decr("now")
