@@ -495,7 +495,7 @@ def test_a_save_whose_lock_is_lost_is_rolled_back_and_keeps_what_was_typed(
 def test_a_save_whose_lock_is_lost_during_commit_is_answered_as_saved(
     register: Register, anna: Client, article: Article, deletes: bool
 ) -> None:
-    """What is committed must not be answered "Nothing was changed"."""
+    """A save that was committed is not answered "Nothing was changed"."""
 
     name = f"edit-save:edited.article:{article.pk}"
 
