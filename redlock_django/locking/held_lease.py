@@ -256,9 +256,12 @@ class HeldLease:
     def was_forgotten(self, freed: bool | None) -> bool:
         """Report it if the store had lost the lease when the release arrived; return whether.
 
-        `freed` is the answer of the store to the release.
+        `freed` is the answer of the store to the release. It proves nothing if the lease, which was
+        held when its release began, may have expired before that arrived.
         """
         if freed is not False or self.is_released_again:
+            return False
+        if self.backend.clock() >= self.lease.until:
             return False
         self.mark_forgotten()
         events.released_late(self)

@@ -389,7 +389,7 @@ class Lock:
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
         if not held_lease.was_forgotten(freed):
-            events.released(held_lease, freed)
+            events.released(held_lease, freed or None)
         return bool(freed)
 
     async def arelease(self) -> bool:
@@ -409,7 +409,7 @@ class Lock:
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
         if not held_lease.was_forgotten(freed):
-            await events.areleased(held_lease, freed)
+            await events.areleased(held_lease, freed or None)
         return bool(freed)
 
     def _leave(self, held_lease: HeldLease) -> bool:

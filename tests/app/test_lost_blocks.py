@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import Group
@@ -17,8 +17,12 @@ from redlock_django import LockLost, hold, leader, lock, lock_resource, resume_l
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.services import locks
 from redlock_django.management.child_process import ChildProcess
+from redlock_django.signals import lock_released
 from redlock_django.testing import lose_lock
 from tests.app.conftest import stop_clocks
+
+if TYPE_CHECKING:
+    from redlock_django.engine.validity import Lease
 
 R = "order:1"
 LOST = f"^{R}(, user:7)?: the lock was lost before its block ended: "
@@ -173,6 +177,46 @@ def test_an_explicit_release_returns_false(lose: Lose) -> None:
     with lock(R) as held:
         lose()
         assert held.release() is False
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_lock_that_expires_before_its_release_arrives_was_not_lost(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was held when the block ended."""
+    release, arelease = MemoryBackend.release, MemoryBackend.arelease
+
+    def late(backend: MemoryBackend, lease: Lease) -> bool | None:
+        expire()
+        return release(backend, lease)
+
+    async def alate(backend: MemoryBackend, lease: Lease) -> bool | None:
+        expire()
+        return await arelease(backend, lease)
+
+    async def block() -> None:
+        async with lock(R):
+            pass
+
+    freed: list[bool | None] = []
+
+    def note(**released: Any) -> None:
+        freed.append(released["freed"])
+
+    lock_released.connect(note)
+    monkeypatch.setattr(MemoryBackend, "release", late)
+    monkeypatch.setattr(MemoryBackend, "arelease", alate)
+    if is_async:
+        asyncio.run(block())
+    else:
+        with lock(R) as held:
+            pass
+        assert lock(R).acquire().release() is False
+        assert not held.locked
+    lock_released.disconnect(note)
+    assert not caplog.records
+    assert freed
+    assert set(freed) == {None}
 
 
 def test_a_block_that_handed_its_lock_on_does_not_raise() -> None:
