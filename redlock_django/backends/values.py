@@ -133,10 +133,9 @@ def several(section: Mapping[str, Any], key: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def whole(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int:
-    """Return a whole number of at least `least`; `unit` is what it counts, for the error."""
+def whole(section: Mapping[str, Any], key: str, unit: str) -> int:
+    """Return a whole number, 0 or more; `unit` is what it counts, for the error."""
     value = section[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        at_least = f", {least} or more" if least else ""
-        raise ValueError(f"{key} must be a number of {unit}{at_least}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} must be a number of {unit}, got {value!r}")
     return value

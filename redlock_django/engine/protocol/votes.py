@@ -27,8 +27,7 @@ class Vote(NamedTuple):
     each slot of a name that has several, "0" if this client may take it, or is empty if it may take
     none. `used` is True if the token that was to be replaced was replaced before. `sent` is False
     only if no byte was sent to the master. `stale` is True if the vote failed because the
-    connection had been closed while no client used it, or because other masters seemed to be
-    enough.
+    connection had been closed while no client used it.
     """
 
     ballot: Ballot
