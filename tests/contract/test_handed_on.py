@@ -105,7 +105,7 @@ def test_a_lock_whose_ticket_is_lost_can_be_released(caller: SyncCaller) -> None
 
 
 class Interrupted(Exception):
-    """What a signal handler raises."""
+    """The exception that a signal handler raises."""
 
 
 def _raise(*_: object, **__: object) -> NoReturn:
