@@ -139,9 +139,6 @@ class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
         return self.filter(expires_at__lte=timezone.now())
 
 
-IdempotencyRecordManager = models.Manager.from_queryset(IdempotencyRecordQuerySet)
-
-
 class IdempotencyRecord(models.Model):
     """An idempotency key that was used, and the outcome of its request.
 
