@@ -45,7 +45,7 @@ from redlock_django.exceptions import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.locking.lock import lock
+from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.resumed_lock import resume_lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions.open_transactions import MayReadOldData
@@ -71,6 +71,10 @@ SEEN = "_edit_seen"
 
 LISTED = 10
 """The most saves of others that a refusal lists."""
+
+
+class _NothingChanged(Exception):
+    """A save without its lock was rolled back; the cause is the lock error."""
 
 
 @dataclass
@@ -132,8 +136,8 @@ class EditLockMixin(_ModelAdmin):
 
         try:
             return self._run(compared, page.pk)
-        except (NotAcquired, LockLost) as error:
-            page.refusal.append(_not_locked(request, error))
+        except _NothingChanged as error:
+            page.refusal.append(_not_locked(request, error.__cause__))
         return self._run(view)
 
     def delete_view(self, request: Any, object_id: str, extra_context: Any = None) -> Any:
@@ -144,8 +148,8 @@ class EditLockMixin(_ModelAdmin):
             return self._run(view)
         try:
             return self._run(view, obj.pk)
-        except (NotAcquired, LockLost) as error:
-            self.message_user(request, _not_locked(request, error), messages.ERROR)
+        except _NothingChanged as error:
+            self.message_user(request, _not_locked(request, error.__cause__), messages.ERROR)
         return HttpResponseRedirect(request.get_full_path())
 
     def _object(self, request: Any, object_id: str) -> Any:
@@ -158,30 +162,41 @@ class EditLockMixin(_ModelAdmin):
         return self.get_object(request, unquote(object_id), to_field)
 
     def _run(self, view: Callable[[], Any], pk: Any = None) -> Any:
-        """Run a view in its transactions; with the key of an object, hold the lock of its saves."""
+        """Run a view in its transactions; with the key of an object, hold the lock of its saves.
+
+        Raises _NothingChanged if that lock, or another one before COMMIT, is not held.
+        """
         aliases = {one for one, about in connections.settings.items() if about["ATOMIC_REQUESTS"]}
         with ExitStack() as stack:
-            held = None
-            if pk is not None:
-                name = self._lock_name("edit-save", pk)
-                held = lock(name, wait=WAIT, using=self.edit_using)
-                held.keeps_response = True  # what is lost after COMMIT undoes nothing
-                try:
-                    held.enter_in(stack)
-                except MayReadOldData as error:
-                    raise InvalidRedlock(
-                        f"{type(self).__qualname__}: the transaction of {error.alias!r} that is "
-                        "open around its saves may read data from before their lock. Remove what "
-                        "opens it, such as RevisionMiddleware (VersionAdmin does without), or use "
-                        "PostgreSQL at READ COMMITTED"
-                    ) from None
-                aliases.add(router.db_for_write(self.model))
-            for alias in aliases:
-                stack.enter_context(transaction.atomic(using=alias))
-            response = view()
-            if held is not None:
+            if pk is None:
+                self._begin(aliases, stack)
+                return view()
+            try:
+                held = self._lock(pk, stack)
+                self._begin({*aliases, router.db_for_write(self.model)}, stack)
+                response = view()
                 held.ensure_held()  # before COMMIT: another save may have begun
+            except (NotAcquired, LockLost) as error:
+                raise _NothingChanged from error
             return response
+
+    def _lock(self, pk: Any, stack: ExitStack) -> Lock:
+        """Acquire the lock of the saves of an object, which `stack` releases."""
+        held = lock(self._lock_name("edit-save", pk), wait=WAIT, using=self.edit_using)
+        held.keeps_response = True  # what is lost after COMMIT undoes nothing
+        try:
+            return held.enter_in(stack)
+        except MayReadOldData as error:
+            raise InvalidRedlock(
+                f"{type(self).__qualname__}: the transaction of {error.alias!r} that is open "
+                "around its saves may read data from before their lock. Remove what opens it, "
+                "such as RevisionMiddleware (VersionAdmin does without), or use PostgreSQL at "
+                "READ COMMITTED"
+            ) from None
+
+    def _begin(self, aliases: Iterable[str], stack: ExitStack) -> None:
+        for alias in aliases:
+            stack.enter_context(transaction.atomic(using=alias))
 
     def _lock_name(self, kind: str, pk: Any) -> str:
         label = _topmost(self.model)._meta.label_lower
@@ -352,7 +367,7 @@ def _changed_by_others(entries: Iterable[LogEntry]) -> list[str]:
     ]
 
 
-def _not_locked(request: Any, error: RedlockError) -> str:
+def _not_locked(request: Any, error: BaseException | None) -> str:
     if isinstance(error, LockLost):
         [*messages.get_messages(request)]  # those of the save, which was rolled back
     if isinstance(error, ResourceLocked):

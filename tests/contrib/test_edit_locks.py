@@ -561,6 +561,39 @@ def test_without_a_store_a_page_is_shown_and_a_save_is_refused(
     assert hers.send().status_code == 302
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_lock_that_a_hook_does_not_get_after_commit_is_not_a_save_without_effect(
+    register: Register, anna: Client, article: Article, deletes: bool
+) -> None:
+    def export() -> None:
+        with lock("export"):
+            pass
+
+    class ExportedAdmin(EditLockMixin, ModelAdmin):
+        def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
+            transaction.on_commit(export)
+            super().save_model(request, obj, form, change)
+
+        def delete_model(self, request: Any, obj: Any) -> None:
+            transaction.on_commit(export)
+            super().delete_model(request, obj)
+
+    register(ExportedAdmin)
+    page = change(article)
+    hers = OpenPage(anna, page)
+    answer: Any
+    with lock("export"):
+        if deletes:
+            deletion = page.replace("/change/", "/delete/")
+            answer = elsewhere(lambda: anna.post(deletion, {"post": "yes"}))
+        else:
+            answer = elsewhere(lambda: hers.send(title="Anna's"))
+    assert answer.status_code == 423
+    assert "Nothing was changed" not in answer.json()["detail"]
+    assert titles() == ([] if deletes else ["Anna's"])
+
+
 def in_a_transaction(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a middleware like that of django-reversion."""
 
