@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace
-from redlock_django.backends.memory.master import SCRIPTS
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import attempt, pauses
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.validity import Lease, LeaseState
@@ -222,16 +222,16 @@ def test_split_votes_are_asked_again_for_twice_master_timeout_only(
     assert isinstance(backend, MemoryBackend)
     for index, master in enumerate(backend.masters):
         master.keyspace.set(backend.deployment.lock(R), b"another %d" % (index % 3))
-    attempts = []
+    attempts, run = [], MemoryMaster.run
 
-    def acquire(keyspace: Keyspace, *args: Any) -> Any:
-        attempts.append(keyspace)
-        return scripts.acquire(keyspace, *args)
+    def counted(self: MemoryMaster, script: str, *args: Any) -> Any:
+        attempts.extend([self] if script == "acquire" else [])
+        return run(self, script, *args)
 
-    monkeypatch.setitem(SCRIPTS, "acquire", acquire)
+    monkeypatch.setattr(MemoryMaster, "run", counted)
     with pytest.raises(ResourceLocked):
         lock(R).acquire()
-    assert 0 < attempts.count(backend.masters[0].keyspace) < SPLIT_ROUNDS
+    assert 0 < attempts.count(backend.masters[0]) < SPLIT_ROUNDS
 
 
 def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBackend) -> None:
@@ -250,7 +250,7 @@ def test_a_forked_child_does_not_wait_for_a_script_of_its_parent(backend: Memory
     running, end = threading.Event(), threading.Event()
 
     def run_a_script() -> None:
-        with backend.masters[0].alone:
+        with interpreter().alone:
             running.set()
             end.wait()
 

@@ -77,7 +77,7 @@ class Memory(Store):
         MemoryBackend.advance(seconds)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("redlock_django.backends.memory.queue.TURN", 10_000_000)
+        lengthen_turns(monkeypatch, 10)
         monkeypatch.setattr("redlock_django.engine.pauses.TURN", 10_000)
 
 

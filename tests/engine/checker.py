@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from redlock_django.backends.memory.queue import LINGER
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
+
+LINGER = 3000
 
 
 class Holder(Protocol):

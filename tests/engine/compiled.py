@@ -18,7 +18,7 @@ from tempfile import gettempdir
 ROOT = Path(__file__).parents[2]
 TREES = ("redlock_django", "tests/engine")
 HOT = {
-    "redlock_django/backends": "memory_keyspace memory_master memory_queue",
+    "redlock_django/backends/memory": "commands keyspace master",
     "redlock_django/engine": (
         "attempt commands deployment fencing quorum refusal rounds validity waiting"
     ),

@@ -23,6 +23,8 @@ from difflib import SequenceMatcher
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from tests.engine.lua_mutation import Lua, script_mutated
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Mutation = Callable[[Function], None]
 Target = str | Callable[..., object]  # a piece of code, or a function: a call of it
@@ -112,11 +114,16 @@ def together(*mutations: Mutation) -> Mutation:
 
 
 @contextmanager
-def mutated(function: Any, mutation: Mutation, name: str) -> Iterator[None]:
+def mutated(function: Any, mutation: Mutation | Lua, name: str) -> Iterator[None]:
     """Replace the code of a function or property, also for those that have imported it.
 
-    `name` is the file name of the mutated code in tracebacks. The source file is not touched.
+    `name` is the file name of the mutated code in tracebacks. The source file is not touched. If
+    `function` is the name of a Lua script, its mutation is one of `lua_mutation`.
     """
+    if isinstance(mutation, Lua):
+        with script_mutated(function, mutation):
+            yield
+        return
     plain = plain_function(function)
     code = plain.__code__
     plain.__code__ = _compiled(plain, mutation, name)

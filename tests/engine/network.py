@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from redis.connection import Connection
 
-from redlock_django.backends.memory.keyspace import ScriptReply
+from redlock_django.backends.memory.master import ScriptReply
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -380,7 +380,7 @@ class Wire:
         """Check whether this reply shows that a clock stepped against the other."""
         if not reply[2]:
             return  # the script has not read the master's clock
-        time, read = reply[2] / 1_000_000, self.owner.clock.read()  # type: ignore[operator]
+        time, read = reply[2] / 1_000_000, self.owner.clock.read()
         if line.truth is not None and line.offset is None:
             line.truth.forget()
         steady = self.steps.note(line, time - read, time - message.sent)

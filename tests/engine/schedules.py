@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory.queue import TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
@@ -27,6 +26,8 @@ from redlock_django.testing.override import memory_masters
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
 from tests.engine.masters import MARKER, START, Masters
+
+TURN = 100_000
 
 HOUR = 3600.0
 RUNS = ("1" * 40, "2" * 40)

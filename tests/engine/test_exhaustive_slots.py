@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.backends.memory import scripts, slot_script
 from redlock_django.engine.slot_choice import SlotChoice
 from tests.engine import exhaustive_slots
 from tests.engine.exhaustive_slots import Broken, Search
-from tests.engine.mutation import instead, mutated, never
+from tests.engine.lua_mutation import lua, script_mutated
+from tests.engine.mutation import instead, mutated
 
 STARTS = [
     (2, 2, 0), (2, 2, 1), (3, 1, 0),
@@ -28,10 +28,13 @@ def test_the_command_prints_how_many_states_there_are(capsys: pytest.CaptureFixt
 
 
 def test_must_fail_a_slot_that_is_taken_from_its_holder() -> None:
-    overwrite = never("lock != value")
+    set_it = "not seen[2 + 2 * index] and not redis.call('SET', key, ARGV[2], 'NX', 'PX', ttl)"
+    overwrite = lua(
+        "if lock ~= value then", "if false then",
+        (set_it, "not redis.call('SET', key, ARGV[2], 'PX', ttl)"),
+    )  # fmt: skip
     with (
-        mutated(slot_script.acquire_slot, overwrite, "overwrite"),
-        mutated(scripts.set_locks, instead("keyspace.get(key) is None", "True"), "set"),
+        script_mutated("acquire_slot", overwrite),
         pytest.raises(Broken, match="two hold one slot"),
     ):
         Search(clients=2).run()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import pauses
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.links.waiter import WATCH
 from tests.engine.clients import Client, Program
+from tests.engine.lua_mutation import lua, mutate_script
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster
 
@@ -286,30 +286,17 @@ def _nobody_is_called(patch: Patch) -> None:
 
 
 def _the_first_to_ask(patch: Patch) -> None:
-    real = Queues.call_first
-
-    def call_first(self: Queues, key: str, now: int, *asking: Any) -> Any:
-        return None if asking else real(self, key, now)
-
-    patch.setattr(Queues, "call_first", call_first)
+    asked = "if redis.call('PTTL', KEYS[queues + index]) ~= -2 then"
+    mutate_script(patch, "acquire", lua(asked, "if false then"))
 
 
 def _the_last_ticket_first(patch: Patch) -> None:
-    real = Queues.stand
-
-    def stand(self: Queues, key: str, waiter: bytes, ticket: float, *rest: Any) -> int:
-        return real(self, key, waiter, 4e15 - ticket, *rest)
-
-    patch.setattr(Queues, "stand", stand)
+    mutate_script(patch, "queue", lua("'%.0f', ticket", "'%.0f', 4e15 - ticket"))
 
 
 def _a_new_ticket_each_time(patch: Patch) -> None:
-    real = Queues.stand
-
-    def stand(self: Queues, key: str, waiter: bytes, ticket: float, *rest: Any) -> int:
-        return real(self, key, waiter, self._keyspace.time(), *rest)
-
-    patch.setattr(Queues, "stand", stand)
+    now = "redis.call('TIME')[1] * 1000000 + redis.call('TIME')[2]"
+    mutate_script(patch, "queue", lua("'%.0f', ticket", f"'%.0f', {now}"))
 
 
 def _nobody_leaves(patch: Patch) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory import scripts
 from redlock_django.wire.servers import info as server_info
+from tests.engine.lua_mutation import Lua, lua
 from tests.engine.mutation import Mutation, mutated, never
 from tests.engine.network import Wire
 from tests.engine.simulator import SERVERS, Setup, Simulation
@@ -48,7 +48,7 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
                 server_info.faults, never("may_evict(info)"), "evict", 11,
             ),
             "a marker is good for any run": (
-                scripts.join, never("match[1] != run"), "evict", 22,
+                "join", lua("was ~= run", "false"), "evict", 22,
             ),
             "INFO is never read again": (
                 Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 11,
@@ -57,7 +57,7 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
     ],
 )  # fmt: skip
 def test_must_fail_servers_that_forget_without_a_rule(
-    function: Any, mutation: Mutation, kind: str, named: int
+    function: Any, mutation: Mutation | Lua, kind: str, named: int
 ) -> None:
     with mutated(function, mutation, "mutant"):
         # The named seed detects it today; after a change of the simulator, one of the next will.

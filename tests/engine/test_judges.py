@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redlock_django.backends.memory import scripts
-from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import hand_on, pauses, quorum, rounds
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.hand_on import _Swapping
@@ -28,6 +26,7 @@ from redlock_django.wire.servers import info as server_info
 from tests.engine.checker import Checker, Holding
 from tests.engine.client_store import _Deadline
 from tests.engine.clients import Client
+from tests.engine.lua_mutation import Lua, lua
 from tests.engine.mutation import (
     Mutation,
     always,
@@ -60,7 +59,7 @@ GOING_BACK = replace(STEPPING, masters=1, every=0.2)
 PERMITS = replace(CALM, clients=4, limit=2)
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
 
-Change = tuple[Any, Mutation]
+Change = tuple[Any, Mutation | Lua]
 
 
 class Judge(NamedTuple):
@@ -69,7 +68,7 @@ class Judge(NamedTuple):
     Without a `setup`, every seed draws its own.
     """
 
-    check: Change
+    check: tuple[Any, Mutation]
     defects: tuple[Change, ...]
     report: str
     setup: Setup | None = None
@@ -102,13 +101,13 @@ def changed(*changes: Change) -> Iterator[None]:
         yield
 
 
-def unraised(function: Any, nth: int = 0) -> Change:
+def unraised(function: Any, nth: int = 0) -> tuple[Any, Mutation]:
     """Return the change that removes a `raise Violation`."""
     return function, without("raise Violation(...)", nth=nth)
 
 
 HALF_IS_A_QUORUM = (quorum.quorum, returns("max(1, masters // 2)"))
-FENCES_BY_THE_CLOCK = (scripts.acquire, instead("max(stored + 1, proposal)", "proposal"))
+FENCES_BY_THE_CLOCK = ("acquire", lua("math.max(stored + 1, proposal)", "proposal"))
 DRIFT_IS_A_STEP = (StepWatch.note, instead("0.01 * abs(...)", "0.0"))
 
 JUDGES: dict[str, Judge] = {
@@ -129,7 +128,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "only clock steps excuse two holders": Judge(
         (Holding.robbed, returns("True")),
-        ((scripts.release, always("lock in (None, value)")),),
+        (("release", lua("elseif not lock or lock == value then", "else")),),
         "hold it", CALM,
     ),
     "only what no client can know of a server excuses two holders": Judge(
@@ -147,7 +146,10 @@ JUDGES: dict[str, Judge] = {
     ),
     "no more clients hold slots of a name than its limit": Judge(
         unraised(Checker._few),
-        ((SlotChoice.resource, at_start("self._open = range(self.limit + 1)")),),
+        (
+            (SlotChoice.resource, at_start("self._open = range(self.limit + 1)")),
+            ("acquire_slot", lua("#other == 32", "other and #other == 32")),
+        ),
         "and its limit is 2", PERMITS,
     ),
     "no client is refused beside a free slot": Judge(
@@ -172,8 +174,8 @@ JUDGES: dict[str, Judge] = {
     "no lock outlives its TTL": Judge(
         unraised(Checker.left, 1),
         (
-            (scripts.set_locks, at_start("ttl = 4000")),
-            (scripts.acquire, never("left > max_ttl and ...")),
+            ("set_locks", lua("PX', ttl", "PX', 4000")),
+            ("acquire", lua("left > max_ttl and", "false and")),
         ),
         "the lock of", DYING,
     ),
@@ -184,7 +186,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "no queue outlives its lock by much": Judge(
         unraised(Checker._queues, 1),
-        ((Queues.stand, instead("self._keyspace.script_ms + lasts + LINGER", "9e99")),),
+        (("queue", lua("lasts + LINGER", "9e12")),),
         "the queue of", replace(DYING, ttls=(1.5, 2.0)),
     ),
     "no client that gave up is queued": Judge(
@@ -202,7 +204,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "every resource is granted once the faults are over": Judge(
         unraised(Simulation._check_live, 1),
-        ((scripts.join, instead("now + delay", "now + 100 * delay", nth=2)),),
+        (("join", lua("local ready = now + delay", "local ready = now + 100 * delay")),),
         "no client acquires", FORGETTING,
     ),
     "no master is suspected for ever": Judge(
@@ -247,12 +249,12 @@ JUDGES: dict[str, Judge] = {
     "a ticket is used once": Judge(
         unraised(Checker.resumed, 1),
         (
-            (scripts.swap, never("used is not None or ...")),
+            ("swap", lua("if seen[3] or seen[4] then", "if false then")),
             # Only a swap compares the beginning of a lock.
-            (scripts.not_held, instead(
-                "lock is not None and lock[:length] != own",
-                "lock is not None and lock[:length] != own"
-                " and not (length and b'handed_on' in lock)",
+            ("ownership", lua(
+                "lock and lock:sub(1, length) ~= own",
+                "lock and lock:sub(1, length) ~= own"
+                " and not (length > 0 and lock:find('handed_on', 1, true))",
             )),
         ),
         "takes what was taken before", HANDING, 31,
@@ -272,10 +274,10 @@ JUDGES: dict[str, Judge] = {
     ),
     "nobody holds a lock before its taker": Judge(
         unraised(Checker.resumed, 3),
-        ((scripts.not_held, instead(
-            "[ABSENT, now, absent] if absent else None",
-            "[ABSENT, now, absent] if absent and length is None else None",
-        )),),
+        (
+            ("ownership", lua("if absent > 0 then", "if absent > 0 and length < 0 then")),
+            ("swap", lua(".. seen[5]", ".. (seen[5] or '')")),
+        ),
         "another client has held it",
         replace(HANDING, ttls=(0.2, 0.3), seconds=8.0, busy=0.2, faults=frozenset({"pause"})),
     ),

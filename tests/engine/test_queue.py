@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory.queue import LATE, LINGER, NEWEST, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
@@ -18,6 +17,8 @@ from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import START, Masters
+
+LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
 

@@ -9,24 +9,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
-from struct import pack, unpack
 from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory import scripts
-from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
-from redlock_django.backends.memory.master import SCRIPTS
 from redlock_django.engine import attempt, quorum, rounds, validity
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.protocol.commands import Release
-from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search
+from tests.engine.lua_mutation import lua, mutate_script
 from tests.engine.masters import Masters, fresh
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep_until_reached
@@ -128,12 +124,7 @@ def _validity_from_the_reply(patch: Patch) -> None:
 
 
 def _plain_del(patch: Patch) -> None:
-    def release(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        for key in keys[2:]:
-            keyspace.strings.pop(key, None)
-        return [1, now]
-
-    patch.setitem(SCRIPTS, "release", release)
+    mutate_script(patch, "release", lua("elseif not lock or lock == value then", "else"))
 
 
 def _no_quarantine(patch: Patch) -> None:
@@ -145,37 +136,18 @@ def _no_confirm(patch: Patch) -> None:
 
 
 def _no_bound_on_proposals(patch: Patch) -> None:
-    real = scripts.acquire
-
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        proposal, ttl, _, fence_ttl, max_ttl = unpack("<5d", argv[2])
-        numbers = pack("<5d", proposal, ttl, 999999999999, fence_ttl, max_ttl)
-        return real(keyspace, now, keys, [*argv[:2], numbers, *argv[3:]])
-
-    patch.setitem(SCRIPTS, "acquire", acquire)
+    bound, ahead = "math.min(math.max(proposed, now - skew), now + skew)", "stored > now + 2 * skew"
+    mutate_script(patch, "acquire", lua(bound, "proposed", (ahead, "false")))
 
 
 def _fences_from_the_clock_alone(patch: Patch) -> None:
-    real = scripts.acquire
-
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        for fence in keys[4::2]:
-            keyspace.strings.pop(fence, None)
-        return real(keyspace, now, keys, argv)
-
-    patch.setitem(SCRIPTS, "acquire", acquire)
+    mutate_script(patch, "acquire", lua("math.max(stored + 1, proposal)", "proposal"))
 
 
 def _acquire_overwrites(patch: Patch) -> None:
-    real = scripts.acquire
-
-    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        if scripts.is_trusted(keyspace, keys, argv, now):
-            for lock in keys[3::2]:
-                keyspace.strings.pop(lock, None)
-        return real(keyspace, now, keys, argv)
-
-    patch.setitem(SCRIPTS, "acquire", acquire)
+    set_it = "not seen[2 + 2 * index] and not redis.call('SET', key, ARGV[2], 'NX', 'PX', ttl)"
+    overwrite = "not redis.call('SET', key, ARGV[2], 'PX', ttl)"
+    mutate_script(patch, "acquire", lua("lock and lock ~= value", "false", (set_it, overwrite)))
 
 
 def _no_tombstone(patch: Patch) -> None:
@@ -288,17 +260,9 @@ def test_an_extension_counts_no_master_that_has_forgotten() -> None:
 
 
 def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
-    real = scripts.extend
-
-    def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        if not scripts.is_trusted(keyspace, keys, argv, now):
-            return [NOT_READY, now]
-        for key in keys[2:]:
-            if keyspace.get(key) is None:
-                keyspace.set(key, argv[1], int(argv[2]))
-        return real(keyspace, now, keys, argv)
-
-    state = _extended_after_a_rival(lambda: monkeypatch.setitem(SCRIPTS, "extend", extend))
+    again = "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl"
+    re_creates = lua("'PEXPIRE', KEYS[2 + index], ttl", again, ("if absent > 0", "if false"))
+    state = _extended_after_a_rival(lambda: mutate_script(monkeypatch, "extend", re_creates))
     assert state is LeaseState.RENEWED  # two holders
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory.queue import TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LimitReached, QuorumUnreachable
@@ -30,6 +29,8 @@ from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotCho
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import MARKER, Masters
+
+TURN = 100_000
 
 A, B, C, D = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1", "P:wake:d 1"
 _numbers = count(1 << 64)  # so that no token is one of `fresh`

@@ -10,8 +10,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory.keyspace import ScriptReply
-from redlock_django.backends.memory.master import MemoryMaster, encoded
+from redlock_django.backends.memory.master import MemoryMaster, ScriptReply, encoded
 from redlock_django.engine.protocol.commands import Command, Release, Swap
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY

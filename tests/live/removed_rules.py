@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 
 import pytest
@@ -19,10 +19,8 @@ from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.links.outbox import Planner
 from redlock_django.wire.servers import info as server_info
 from tests.engine import mutants
+from tests.engine.lua_mutation import lua, script_mutated
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
-from tests.live import test_script_mutants
-from tests.live.replaced_scripts import replace_scripts
-from tests.live.test_script_mutants import mutated_script
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
 # The rule guards both drivers; with one of them, the test shows that it detects its absence.
@@ -31,22 +29,6 @@ guards_both = pytest.mark.parametrize(
     [("threads", True), ("loop", True), ("loop", False)],
     ids=["guarded-threads", "guarded-loop", "unguarded"],
 )
-
-
-def mutate_script(
-    monkeypatch: pytest.MonkeyPatch, name: str, target: str, replacement: str
-) -> None:
-    """Make masters run the script `name` with a piece of its code replaced."""
-    mutated = partial(mutated_script, name, target, replacement)
-    mutated(name)  # raises LookupError here if the script has no such code
-    replace_scripts(monkeypatch, mutated)
-
-
-@contextmanager
-def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        mutate_script(patch, name, target, replacement)
-        yield
 
 
 # What only real masters detect: a function and a mutation of it.
@@ -75,23 +57,16 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "only masters decide that a lock is over": (HeldLease.seconds_left, never("left <= 0")),
 }  # fmt: skip
 
-# The same of scripts: name of the script, a piece of its code, what replaces it.
-_SCRIPTS = {
-    "an extension writes the lock again": (
-        "extend", "'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl",
-    ),
-    **{name: change for name, *change in test_script_mutants.MUTANTS},
-}  # fmt: skip
+_WRITES_AGAIN = lua("'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl")
 
-
-# Every rule that `without_rule` can remove. Where a script has the rule, its model is left alone.
+# Every rule that `without_rule` can remove.
 RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
     **{mutant.name: mutant.active for mutant in mutants.MUTANTS},
-    **{name: partial(_script_mutated, *change) for name, change in _SCRIPTS.items()},
+    "an extension writes the lock again": partial(script_mutated, "extend", _WRITES_AGAIN),
     **{name: partial(mutated, *change, name) for name, change in _FUNCTIONS.items()},
 }
 
 
 def without_rule(name: str) -> AbstractContextManager[None]:
-    """Remove a rule: from the script that masters run if it has the rule, else from our code."""
+    """Remove a rule, from the scripts that masters run or from our code."""
     return RULES[name]()

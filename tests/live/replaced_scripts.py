@@ -7,27 +7,10 @@ from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from redlock_django.engine.protocol import commands
-from redlock_django.wire.link import resp
-from redlock_django.wire.links import inbox
-from redlock_django.wire.servers import handshake as join
+from tests.engine.lua_mutation import replace_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pytest
-
-
-def replace_scripts(
-    monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
-) -> None:
-    """Make masters run the scripts that a function returns by name, with their hashes."""
-
-    def replaced(name: str, failover: bool = False) -> tuple[str, str]:
-        assert not failover
-        return script(name)
-
-    for module in (inbox, commands, join, resp):
-        monkeypatch.setattr(module, "script", replaced)
 
 
 def lengthen_turns(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:

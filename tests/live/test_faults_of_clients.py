@@ -20,9 +20,10 @@ from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
+from tests.engine.lua_mutation import lua, mutate_script
 from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
-from tests.live.removed_rules import guards_both, mutate_script
+from tests.live.removed_rules import guards_both
 from tests.live.traffic import left
 from tests.programs import started
 from tests.timeouts import generous_timeouts
@@ -178,7 +179,7 @@ def test_without_the_fence_limit_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clamped = "math.min(math.max(proposed, now - skew), now + skew)"
-    mutate_script(monkeypatch, "acquire", clamped, "proposed")
+    mutate_script(monkeypatch, "acquire", lua(clamped, "proposed"))
     with joined(name, masters[:3]) as variant:
         monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):

@@ -18,8 +18,9 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.link.master import Master
+from tests.engine.lua_mutation import lua, mutate_script
 from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
-from tests.live.removed_rules import guards_both, mutate_script
+from tests.live.removed_rules import guards_both
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
@@ -79,7 +80,7 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         monkeypatch.setattr(Account, "_near", lambda self, vote, middle: True)
         monkeypatch.setattr(StepWatch, "note", lambda self, master, low, high: True)
         # The last guard: a confirmation refuses a fence that is a minute ahead of the clock.
-        mutate_script(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
+        mutate_script(monkeypatch, "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
     away = f"redis://127.0.0.1:{free_port()}/0"
     backends = [
         make_backend(seen, members="allthree")
@@ -130,7 +131,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_shortened(
 ) -> None:
     """Otherwise, a dead holder's lock of one second would block the resource for a minute."""
     if not guarded:
-        mutate_script(monkeypatch, "acquire", "left > max_ttl and", "false and")
+        mutate_script(monkeypatch, "acquire", lua("left > max_ttl and", "false and"))
     backend = make_backend(urls(clocked), max_ttl=1.0)
     with open_variant(name, backend) as dead:
         dead.start()
@@ -168,7 +169,7 @@ def test_masters_are_trusted_in_time_although_their_clocks_went_back(
 ) -> None:
     """By their clocks, the time from which they are trusted is more than a minute ahead."""
     if not guarded:
-        mutate_script(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
+        mutate_script(monkeypatch, "join", lua(" and tonumber(at) <= now + delay", ""))
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
         trust(each.master, backend.deployment)

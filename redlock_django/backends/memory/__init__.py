@@ -1,4 +1,4 @@
-"""Locks in the memory of one process, on masters that are models of servers."""
+"""Locks in the memory of one process, on masters that run the scripts of servers."""
 
 from __future__ import annotations
 

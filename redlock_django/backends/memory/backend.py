@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from redlock_django.backends.base import Notice, ignore
+from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.redlock.backend import RedlockBackend
 from redlock_django.backends.redlock.settings import RedlockSettings
@@ -52,8 +53,8 @@ def _sleep(seconds: float) -> None:
 class MemoryBackend(RedlockBackend):
     """Redlock over masters in this process: for tests, never for production.
 
-    It runs the whole protocol on models of servers, not on one dict of locks: so tests of a site
-    can make masters hang, restart, forget their data and step their clocks (see
+    It runs the whole protocol and the Lua scripts of real masters, not one dict of locks: so tests
+    of a site can make masters hang, restart, forget their data and step their clocks (see
     docs/how-to/testing.md), and the simulator of this project checks the same scripts.
 
     `advance()` advances the time. To control it completely, replace `now`, the clock of the
@@ -67,6 +68,7 @@ class MemoryBackend(RedlockBackend):
     passed: ClassVar[float] = 0.0  # seconds: time passes for all backends at once
 
     def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+        interpreter()  # raises if it is not installed
         super().__init__(alias, settings, notice)
         self.now: Callable[[], float] = lambda: clock() + self.passed
         self.time: Callable[[], int] = lambda: wall_ns() // 1000 + round(self.passed * 1_000_000)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-ScriptReply = list[int | bytes]
-
 
 class Keyspace:
     """The strings and sorted sets of one server, by key, as its scripts see them.
@@ -22,21 +20,19 @@ class Keyspace:
         self.ends: dict[str, float] = {}  # the expiry of a set, in ms, if it has one
         # Publishes a message on a channel and returns the number of its subscribers.
         self.publish: Callable[[str, bytes], int] = lambda channel, message: 0
-        self.script_ms = 0  # the time at which the running script began; 0 between scripts
+        self.began = 0  # the time (µs) at which the running script began; 0 between scripts
 
-    def _moment(self) -> int:
-        """Return the time in ms; within a script, the time at which it began."""
-        return self.script_ms or self.time() // 1000
-
-    # The commands of a server that the scripts use.
+    def now(self) -> int:
+        """Return the time in µs; within a script, the time at which it began."""
+        return self.began or self.time()
 
     def get(self, key: str) -> bytes | None:
-        """Return the value of a string, or None if it is absent or has expired."""
+        """Return the value of a string; None if it is absent, expired or has another type."""
         stored = self.strings.get(key)
         if stored is None:
             return None
         value, expiry = stored
-        if self._moment() > expiry:
+        if self.now() // 1000 > expiry:
             del self.strings[key]
             return None
         return value
@@ -45,19 +41,33 @@ class Keyspace:
         """Store a string for `px` ms and replace any other value of the key."""
         self.sets.pop(key, None)
         self.ends.pop(key, None)
-        self.strings[key] = (value, self._moment() + px)
+        self.strings[key] = (value, self.now() // 1000 + px)
 
     def pttl(self, key: str) -> int:
-        """Return the ms until a string expires, -1 if it never does, -2 if it is absent."""
-        if self.get(key) is None:
+        """Return the ms until a key expires, -1 if it never does, -2 if it is absent."""
+        if self.get(key) is not None:
+            end = self.strings[key][1]
+        elif self.sorted_set(key):
+            end = self.ends.get(key, math.inf)
+        else:
             return -2
-        expiry = self.strings[key][1]
-        return -1 if expiry == math.inf else int(expiry - self._moment())
+        return -1 if end == math.inf else int(end - self.now() // 1000)
+
+    def expire(self, key: str, left: float) -> bool:
+        """Set the ms that a key lasts; return whether it is there."""
+        end = self.now() // 1000 + left
+        if (value := self.get(key)) is not None:
+            self.strings[key] = (value, end)
+        elif self.sorted_set(key):
+            self.ends[key] = end
+        else:
+            return False
+        return True
 
     def sorted_set(self, key: str) -> dict[bytes, float]:
         """Return a sorted set; empty if it is absent, has expired or has another type."""
         end = self.ends.get(key)
-        if end is not None and self._moment() > end:
+        if end is not None and self.now() // 1000 > end:
             self.sets.pop(key, None)
             del self.ends[key]
         return self.sets.get(key, {})
@@ -70,41 +80,35 @@ class Keyspace:
             self.sets.pop(key, None)
             self.ends.pop(key, None)
 
+    def drop(self, key: str) -> bool:
+        """Delete a key; return whether it was there."""
+        was_there = self.pttl(key) != -2
+        self.strings.pop(key, None)
+        self.sets.pop(key, None)
+        self.ends.pop(key, None)
+        return was_there
+
+    def names(self) -> list[bytes]:
+        """Return the keys, in their order."""
+        every = sorted({*self.strings, *self.sets})
+        return [bytes_of(key) for key in every if self.pttl(key) != -2]
+
+    def still_held(self, key: str, now_ms: int) -> dict[bytes, float]:
+        """Return the entries of an index that have not expired."""
+        return {m: expiry for m, expiry in self.sorted_set(key).items() if expiry >= now_ms}
+
     def clear(self) -> None:
         """Delete every key, as FLUSHALL does."""
         self.strings.clear()
         self.sets.clear()
         self.ends.clear()
 
-    # The index: the sorted set of the held resources, by expiry in ms; as in index.lua.
 
-    def add_to_index(self, key: str, left: int, resource: bytes, *, new_only: bool = False) -> None:
-        """Add a lock that lasts `left` ms, whichever program has set it."""
-        if self.get(key) is not None:
-            return  # another type: only inspection needs the index
-        self.sorted_set(key)
-        index = self.sets.setdefault(key, {})
-        if not (new_only and resource in index):
-            index[resource] = self.script_ms + left
-        if self.ends.get(key, 0.0) - self.script_ms < left:
-            self.ends[key] = self.script_ms + 2 * left
+def key_of(key: bytes) -> str:
+    """Return a key as it is stored, from what a script calls it."""
+    return key.decode(errors="surrogatepass")
 
-    def add_grant(self, key: str, ttl: int, resource: bytes, max_ttl: int) -> None:
-        """Add the granted lock of a resource."""
-        self.sorted_set(key)
-        index = self.sets.setdefault(key, {})
-        entries = {resource: self.script_ms + ttl, b"": -(self.script_ms // max_ttl)}
-        if all(index.get(member) != score for member, score in entries.items()):
-            self.ends[key] = self.script_ms + 2 * max_ttl
-        index.update(entries)
 
-    def trim_index(self, key: str, now_ms: int) -> None:
-        """Remove up to 100 entries of locks that have expired."""
-        index = self.sorted_set(key)
-        stale = sorted((m for m, e in index.items() if 0 <= e < now_ms), key=index.__getitem__)
-        for member in stale[:100]:
-            self.remove(key, member)
-
-    def still_held(self, key: str, now_ms: int) -> dict[bytes, float]:
-        """Return the entries of the index that have not expired."""
-        return {m: expiry for m, expiry in self.sorted_set(key).items() if expiry >= now_ms}
+def bytes_of(key: str) -> bytes:
+    """Return a key as a script calls it."""
+    return key.encode(errors="surrogatepass")

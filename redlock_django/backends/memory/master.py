@@ -1,4 +1,4 @@
-"""One master in memory: the scripts of `engine/protocol/lua` in Python.
+"""One master in memory, which runs the scripts that are sent to servers.
 
 `MemoryMaster` replies as a server does, and its clock can be set. The memory backend and
 the simulator of the test suite both run it.
@@ -7,31 +7,15 @@ the simulator of the test suite both run it.
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from redlock_django.backends.memory import inspection, scripts, slot_script
-from redlock_django.backends.memory.keyspace import Keyspace, ScriptReply
-from redlock_django.engine.protocol.commands import Argument, Command
+from redlock_django.backends.memory.interpreter import interpreter
+from redlock_django.backends.memory.keyspace import Keyspace, bytes_of
+from redlock_django.engine.protocol.commands import Argument, Command, as_array
 from redlock_django.wire.clock import wall_ns
 
-Script = Callable[[Keyspace, int, list[str], list[bytes]], ScriptReply]
-
-SCRIPTS: dict[str, Script] = {
-    "acquire": scripts.acquire,
-    "acquire_slot": slot_script.acquire_slot,
-    "confirm": scripts.confirm,
-    "extend": scripts.extend,
-    "heal": scripts.heal,
-    "join": scripts.join,
-    "release": scripts.release,
-    "restore": scripts.restore,
-    "swap": scripts.swap,
-    "held": inspection.held,
-    "find": inspection.find,
-    "look": inspection.look,
-    "scan": inspection.scan,
-}
+ScriptReply = list[Any]
 
 
 def encoded(argv: Sequence[Argument]) -> list[bytes]:
@@ -48,12 +32,11 @@ class MemoryMaster:
     def __init__(self, time: Callable[[], int] = lambda: wall_ns() // 1000) -> None:
         self.keyspace = Keyspace(time)
         self.run_id = secrets.token_hex(20)
-        self.forked()
 
     def forked(self) -> None:
         """Forget, after a fork, a script that a thread of the parent process was running."""
-        self.alone = threading.RLock()  # a server runs one script at a time
-        self.keyspace.script_ms = 0
+        interpreter.cache_clear()
+        self.keyspace.began = 0
 
     def say(
         self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0
@@ -62,19 +45,14 @@ class MemoryMaster:
         argv: list[Argument] = [number, *command.arguments()]
         if command.trusted:
             argv += [marker, ready_at]
-        return self.eval(command.name, list(command.keys()), argv)
+        return self.eval(command.name, command.keys(), argv)
 
     def eval(self, script: str, keys: list[str], argv: list[Argument]) -> ScriptReply:
         """Return the reply of the script of that name to these KEYS and ARGV."""
         return self.run(script, keys, encoded(argv))
 
     def run(self, script: str, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        """Return the same reply for ARGV in bytes."""
-        keyspace = self.keyspace
-        with self.alone:
-            now = keyspace.time()
-            keyspace.script_ms = now // 1000
-            try:
-                return [int(argv[0]), *SCRIPTS[script](keyspace, now, keys, argv)]
-            finally:
-                keyspace.script_ms = 0
+        """Return the same reply for ARGV in bytes, as an array."""
+        names = [bytes_of(key) for key in keys]
+        reply: ScriptReply = as_array(interpreter().run(script, self.keyspace, names, argv))
+        return reply

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from redlock_django.backends.memory import scripts
 from redlock_django.engine import hand_on, validity
 from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.protocol.commands import Release, Swap
-from tests.engine import test_swaps
+from tests.engine import test_script_rules, test_swaps
+from tests.engine.lua_mutation import lua
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import always, argument, instead, never, without
 
@@ -16,79 +16,79 @@ MUTANTS: tuple[Mutant, ...] = (
     # The script.
     Mutant(
         "a swap compares no token", "hand-on: only the lock with the old token is replaced",
-        scripts.not_held, never("lock is not None and ..."),
+        "ownership", lua("if lock and lock:sub(1, length) ~= own then", "if false then"),
         test_swaps.test_the_token_is_compared_whole,
     ),
     Mutant(
         "a swap compares the token without its end", "hand-on: the whole token is compared",
-        scripts.swap, instead(
-            "not_held(keyspace, now, keys[4:], old + b' ', 33)",
-            "not_held(keyspace, now, keys[4:], old, 32)",
-        ),
+        "swap", lua("not_held(4, old .. ' ', 33)", "not_held(4, old, 32)"),
         test_swaps.test_the_token_is_compared_whole,
     ),
     Mutant(
-        "a swap creates a lock", "hand-on: no lock is set where none is", scripts.not_held,
-        instead("[ABSENT, now, absent] if absent else None", "None"),
+        "a swap creates a lock", "hand-on: no lock is set where none is",
+        "swap", lua("if absent > 0 then", "if false then", (".. seen[5]", ".. (seen[5] or '')")),
         test_swaps.test_a_ticket_of_a_lock_that_has_ended_is_too_late,
     ),
     Mutant(
         "a used ticket looks late", "hand-on: a tombstone shows who has used a ticket",
-        scripts.swap, without("keyspace.set(keys[2], ...)"),
+        "swap", lua(
+            "redis.call('SET', KEYS[3], ARGV[2]:sub(1, 32) .. ends .. seen[5], 'PX', ARGV[6])"
+        ),
         test_swaps.test_a_ticket_is_used_once,
     ),
     Mutant(
         "a late swap sets a released token", "hand-on: no swap to a token that was released",
-        scripts.swap, never("buried is not None"),
+        "swap", lua("seen[3] or seen[4]", "seen[3]"),
         test_swaps.test_a_swap_that_arrives_after_the_release_of_its_token_sets_nothing,
     ),
     Mutant(
         "an undo leaves the ticket used", "hand-on: an undo makes the ticket good again",
-        scripts.restore, without("keyspace.strings.pop(...)"),
+        "restore", lua("redis.call('DEL', KEYS[1])"),
         test_swaps.test_a_taker_without_a_quorum_restores_the_ticket,
     ),
     Mutant(
-        "a swap shortens", "hand-on: a hand-on never shortens a lock", scripts.swap,
-        always("argv[4] == b'1'"), test_swaps.test_a_hand_on_never_shortens_a_lock,
+        "a swap shortens", "hand-on: a hand-on never shortens a lock",
+        "swap", lua("ARGV[5] == '1' and", "true and"),
+        test_swaps.test_a_hand_on_never_shortens_a_lock,
     ),
     Mutant(
         "a taker has the TTL of its ticket", "hand-on: a lock that was taken has the taker's TTL",
-        scripts.swap, never("argv[4] == b'1'"),
+        "swap", lua("ARGV[5] == '1' and", "false and"),
         test_swaps.test_the_lock_of_a_taker_that_dies_ends_with_its_ttl,
     ),
     Mutant(
         "a taker that failed shortens the ticket", "hand-on: an undo restores the ticket's time",
-        scripts.restore, instead("int(ends) - now // 1000", "keyspace.pttl(key)"),
+        "restore", lua("tonumber(ends) - now_ms", "redis.call('PTTL', key)"),
         test_swaps.test_a_taker_that_fails_does_not_shorten_the_ticket,
     ),
     Mutant(
         "an undo undoes the swap of another client", "hand-on: an undo is of its own swap",
-        scripts.restore, always("by == value[:32]"),
+        "restore", lua("if by ~= value:sub(1, 32) then", "if false then"),
         test_swaps.test_an_undo_leaves_what_another_client_has_taken,
     ),
     Mutant(
         "an undo takes a lock", "hand-on: an undo restores only its own token",
-        scripts.restore, always("lock == value and ..."),
+        "restore", lua("lock == value and before", "lock and before"),
         test_swaps.test_an_undo_restores_only_its_own_token,
     ),
     Mutant(
         "a late swap follows its undo", "hand-on: an undo buries its token",
-        scripts.restore, without("keyspace.set(keys[2], ...)"),
+        "restore", lua("redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])"),
         test_swaps.test_a_swap_that_arrives_after_its_undo_sets_nothing,
     ),
     Mutant(
-        "an undo is not in the index", "hand-on: the index shows when it ends", scripts.restore,
-        without("keyspace.add_to_index(...)"),
+        "an undo is not in the index", "hand-on: the index shows when it ends",
+        "restore", lua("add_to_index(now_ms, left, ARGV[3 + index], 'CH')"),
         test_swaps.test_the_index_shows_when_what_was_restored_ends,
     ),
     Mutant(
-        "a swap is not in the index", "hand-on: the index shows when it ends", scripts.swap,
-        without("keyspace.add_to_index(...)"),
+        "a swap is not in the index", "hand-on: the index shows when it ends",
+        "swap", lua("add_to_index(now_ms, left, ARGV[6 + index], 'CH')"),
         test_swaps.test_the_index_shows_when_what_was_handed_on_ends,
     ),
     Mutant(
-        "a swap without a marker", "hand-on: only trusted masters count", scripts.swap,
-        without("return [NOT_READY, ...]"),
+        "a swap without a marker", "hand-on: only trusted masters count",
+        "swap", lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"),
         test_swaps.test_a_swap_is_no_vote_of_a_master_that_is_not_trusted,
     ),
     Mutant(
@@ -202,5 +202,30 @@ MUTANTS: tuple[Mutant, ...] = (
         "a taker of a slot that lost frees no slot", "hand-on: a release of a slot names it",
         _Swapping.release, argument(Release, limit="1"),
         test_swaps.test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it,
+    ),
+    Mutant(
+        "swap is ready at once", "hand-on: only trusted masters count",
+        "swap", lua(" or now < tonumber(ARGV[#ARGV])"),
+        test_script_rules.no_script_counts_a_master_before_its_time,
+    ),
+    Mutant(
+        "a swap compares the beginning of a token", "hand-on: the whole token is compared",
+        "swap", lua("not_held(4, old .. ' ', 33)", "not_held(4, old:sub(1, 31), 31)"),
+        test_swaps.test_the_token_is_compared_whole,
+    ),
+    Mutant(
+        "a swap ignores that the token was used", "hand-on: a ticket is used once",
+        "swap", lua("seen[3] or seen[4]", "seen[4]"),
+        test_swaps.test_a_ticket_is_used_once,
+    ),
+    Mutant(
+        "a swap does not say who used the token", "hand-on: a tombstone shows who used a ticket",
+        "swap", lua("seen[3] and seen[3]:sub(1, 32) or ''", "''"),
+        test_swaps.test_a_taker_between_two_others_tries_again,
+    ),
+    Mutant(
+        "an undo prolongs the lock", "hand-on: an undo restores the ticket's time",
+        "restore", lua("tonumber(ends) - now_ms", "100000"),
+        test_swaps.test_an_undo_restores_what_the_lock_had_before,
     ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 
 from redlock_django.engine.errors import RedlockError
 from tests.engine import test_fast_path
+from tests.engine.lua_mutation import Lua
 from tests.engine.mutation import Mutation, mutated
 
 Schedule = Callable[[], object]
@@ -20,12 +21,15 @@ FAILURES = (AssertionError, pytest.fail.Exception, RedlockError, StopIteration, 
 
 
 class Mutant(NamedTuple):
-    """A rule, after its topic, that `mutation` removes from `function`, and its schedule."""
+    """A rule, after its topic, that `mutation` removes from `function`, and its schedule.
+
+    A rule of a Lua script has the name of its file instead of a function.
+    """
 
     name: str
     rule: str
     function: Any
-    mutation: Mutation
+    mutation: Mutation | Lua
     schedule: Schedule
 
     def active(self) -> AbstractContextManager[None]:

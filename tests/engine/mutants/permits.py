@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from redlock_django.backends.memory import scripts, slot_script
-from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import rounds, undo
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
@@ -11,7 +9,8 @@ from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.wait import Wait
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
-from tests.engine import test_slot_rounds
+from tests.engine import test_script_rules, test_slot_rounds
+from tests.engine.lua_mutation import lua
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -25,105 +24,114 @@ from tests.wire import test_waiters_for_slots
 MUTANTS: tuple[Mutant, ...] = (
     # The scripts.
     Mutant(
-        "a slot is taken from its holder", "slots: each has one holder", slot_script.acquire_slot,
-        never("other is not None"),
+        "a slot is taken from its holder", "slots: each has one holder",
+        "acquire_slot", lua("if lock ~= value then", "if false then"),
         test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,
     ),
     Mutant(
         "compare the token of a slot only", "slots: acquire compares the whole value",
-        slot_script.acquire_slot, instead("lock != value", "(lock or b'')[:32] != value[:32]"),
+        "acquire_slot", lua(
+            "if lock ~= value then", "if not lock or lock:sub(1, 32) ~= value:sub(1, 32) then"
+        ),
         test_slot_rounds.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
     ),
     Mutant(
         "a resend of a slot is a new grant", "slots: the same value again gets the same fence",
-        slot_script.acquire_slot, always("lock is None or fence is None"),
+        "acquire_slot", lua("if not (lock and fence) then", "if true then"),
         test_slot_rounds.test_the_same_slot_twice_is_one_grant,
     ),
     Mutant(
         "a slot ignores tombstones", "slots: no acquire after a tombstone",
-        slot_script.acquire_slot, without("return [BURIED, ...]"),
+        "acquire_slot", lua("if seen[3] then", "if false then"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot of any deployment", "slots: the marker is the expected one",
-        slot_script.acquire_slot, without("return [NOT_READY, ...]"),
+        "acquire_slot", lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot counts a poisoned fence", "slots: no fence above TIME + 2 skew",
-        slot_script.acquire_slot, without("return [FENCE_AHEAD, ...]"),
+        "acquire_slot", lua("> now + 2 *", "> 9e99 + now + 2 *"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "any string is the fence of a slot", "slots: a fence has 1 to 16 digits",
-        slot_script.acquire_slot, never("fence is not None and ..."),
+        "acquire_slot", lua(
+            "if fence and not (fence:find('^%d+$') and #fence <= 16)",
+            "if fence and not tonumber(fence)",
+        ),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "fences of a slot from the clock alone", "slots: a fence is higher than the stored one",
-        slot_script.acquire_slot, instead("max(stored + 1, proposal)", "proposal"),
+        "acquire_slot", lua("math.max(stored + 1, proposal)", "proposal"),
         test_slot_rounds.test_the_fences_of_a_slot_grow,
     ),
     Mutant(
-        "an overlong slot stays", "slots: a TTL above MAX_TTL is cut", slot_script.shortened,
-        never("left > max_ttl and ..."),
+        "an overlong slot stays", "slots: a TTL above MAX_TTL is cut",
+        "acquire_slot", lua("left > max_ttl and", "false and"),
         test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
     ),
     Mutant(
         "the slot that is free last says when", "slots: the PTTL is that of the first free slot",
-        slot_script.acquire_slot, instead("min(..., default=-1)", "max(lasts, default=-1)"),
+        "acquire_slot", lua("left < soonest", "left > soonest"),
         test_slot_rounds.test_the_soonest_slot_says_when_to_try_again,
     ),
     Mutant(
         "a reserved slot is shown as free", "slots: a reserved slot is not free",
-        slot_script.acquire_slot, without("taken = b'1' * len(slots)"),
+        "acquire_slot", lua("taken = { string.rep('1', slots) }"),
         test_slot_rounds.test_a_reserved_slot_shows_no_slot_as_free,
     ),
     Mutant(
         "a granted waiter of a slot stays queued", "slots: a grant removes its waiter",
-        slot_script.acquire_slot, without("keyspace.remove(queue, waiter)"),
+        "acquire_slot", lua("redis.pcall('ZREM', queue, waiter)"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a grant calls no other waiter", "slots: a granted waiter calls the next for another slot",
-        slot_script.acquire_slot, never("waiter and others"),
+        "acquire_slot", lua("#others > 0", "false"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),
     Mutant(
         "a grant calls a waiter for its own slot",
-        "slots: a granted waiter calls the next for another slot", slot_script.acquire_slot,
-        always("slots[slot] != key"),
+        "slots: a granted waiter calls the next for another slot",
+        "acquire_slot", lua("KEYS[7 + slot] ~= KEYS[4]", "true"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),
     # Turns.
     Mutant(
-        "one turn reserves all slots", "slots: as many turns as free slots", Queues.call_first,
-        always("turns >= free"), test_slot_rounds.test_a_client_takes_a_slot_that_no_waiter_needs,
+        "one turn reserves all slots", "slots: as many turns as free slots",
+        "queue", lua("turns >= (free or 1)", "turns >= 1"),
+        test_slot_rounds.test_a_client_takes_a_slot_that_no_waiter_needs,
     ),
     Mutant(
-        "more turns than free slots", "slots: as many turns as free slots", scripts.release,
-        instead("len(free)", "len(free) + 1"),
+        "more turns than free slots", "slots: as many turns as free slots",
+        "release", lua("nil, #free, free", "nil, #free + 1, free"),
         test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "a second release calls no second waiter", "slots: a release calls the next without a turn",
-        scripts.release, instead("len(free)", "1"),
+        "release", lua("nil, #free, free", "nil, 1, free"),
         test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
-        "a call names no slot", "slots: a call names the slot that was released", scripts.release,
-        argument(Queues.call_first, slots="()"),
+        "a call names no slot", "slots: a call names the slot that was released",
+        "release", lua("nil, #free, free", "nil, #free"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a call names the slot of an earlier call",
         "slots: a call names the slot that was released",
-        scripts.release, without("free.sort(...)"),
+        "release", lua("is_ours and #free + 1 or 1", "#free + 1"),
         test_slot_rounds.test_as_many_waiters_have_a_turn_as_slots_are_free,
     ),
     Mutant(
         "a turn ends with its process alone", "slots: a waiter that leaves passes its turn on",
-        scripts.release, instead("is_called and slots", "is_called and slots and lock == value"),
+        "release", lua(
+            "if has_waiters and slots > 0 then",
+            "if has_waiters and slots > 0 and lock == value then",
+        ),
         test_slot_rounds.test_the_turn_of_a_waiter_that_leaves_passes_on,
     ),
     Mutant(
@@ -237,5 +245,50 @@ MUTANTS: tuple[Mutant, ...] = (
         "a called slot is asked for twice", "slots: a call is about the next round",
         Waiter.ask, without("self.called_slot = None"),
         test_waiters_for_slots.test_a_round_ends_what_a_call_has_named,
+    ),
+    Mutant(
+        "a slot of any marker", "slots: the marker is the expected one",
+        "acquire_slot", lua("seen[1] ~= ARGV[#ARGV - 1] or"),
+        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
+    ),
+    Mutant(
+        "a slot is ready at once", "slots: no grant before ready-at",
+        "acquire_slot", lua(" or now < tonumber(ARGV[#ARGV])"),
+        test_script_rules.no_script_counts_a_master_before_its_time,
+    ),
+    Mutant(
+        "foreign slots are cut", "slots: only a value of ours is cut",
+        "acquire_slot", lua(
+            "left > max_ttl and other:find('^%x+ {') == 1 and other:find(' ', 1, true) == 33",
+            "left > max_ttl",
+        ),
+        test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
+    ),
+    Mutant(
+        "all slots are shown as free", "slots: a refusal shows which are taken",
+        "acquire_slot", lua("other and '1' or '0'", "'0'"),
+        test_slot_rounds.test_it_asks_at_once_also_where_it_waits,
+    ),
+    Mutant(
+        "a refusal beside a free slot does not show it", "slots: a refusal shows which are taken",
+        "acquire_slot", lua("#free == 0 and waiter", "#free <= 1 and lock and waiter"),
+        test_slot_rounds.test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free,
+    ),
+    Mutant(
+        "a waiter for a slot is refused as if it did not wait", "slots: waiters have one queue",
+        "acquire_slot", lua("#free == 0 and waiter == ''", "#free == 0"),
+        test_script_rules.a_waiter_for_a_slot_stands_in_the_queue,
+    ),
+    Mutant(
+        "every turn for a slot is ignored", "slots: a free slot is reserved for the first waiter",
+        "acquire_slot", lua(
+            "if #free > 0 and redis.call('PTTL', queue) ~= -2 then", "if false then"
+        ),
+        test_script_rules.a_free_slot_is_reserved_for_the_first_waiter,
+    ),
+    Mutant(
+        "a release of a slot calls no waiter", "slots: a release calls the next without a turn",
+        "release", lua("queue_functions()(queue, now, '', nil, #free, free)"),
+        test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
 )  # fmt: skip

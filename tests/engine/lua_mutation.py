@@ -1,0 +1,102 @@
+"""Change a piece of code of a Lua script for a while, to see which test fails.
+
+A mutation is of a file of `engine/protocol/lua`: it changes every script that the file is a part
+of, in memory and on real masters. Neither white space nor comments of a script matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from hashlib import sha1
+from typing import NamedTuple
+
+import pytest
+
+from redlock_django.engine.protocol import commands
+from redlock_django.wire.link import resp
+from redlock_django.wire.links import inbox
+from redlock_django.wire.servers import handshake
+
+Source = Callable[[str], tuple[str, str]]
+
+
+class Change(NamedTuple):
+    """A piece of code, which must be there once, and what is put in its place."""
+
+    target: str
+    code: str
+
+
+class Lua(NamedTuple):
+    """Changes of the code of a file."""
+
+    changes: tuple[Change, ...]
+
+
+def lua(target: str, code: str = "", *more: tuple[str, str]) -> Lua:
+    """Replace a piece of code, and more if they are given."""
+    return Lua((Change(target, code), *(Change(*change) for change in more)))
+
+
+def mutated_source(file: str, mutation: Lua) -> Source:
+    """Return what stands in for `commands.script`; raise LookupError if there is no such code."""
+    honest = commands.script
+
+    @cache
+    def script(name: str) -> tuple[str, str]:
+        text, digest = honest(name)
+        if file not in (name, *commands.INCLUDED.get(name, ())):
+            return text, digest
+        text = re.sub(r" *--.*", "", text)
+        for change in mutation.changes:
+            text = _changed(name, text, change)
+        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    users = [name for name, parts in commands.INCLUDED.items() if file in parts]
+    for name in users or [file]:
+        script(name)
+    return script
+
+
+def _changed(name: str, text: str, change: Change) -> str:
+    words = re.findall(r"\w+|[^\w\s]", change.target)
+    code = r"\s*".join(map(re.escape, words))
+    if words[0][0].isalnum():
+        code = rf"\b{code}"
+    found = re.findall(code, text)
+    if len(found) != 1:
+        lines = [line.strip() for line in text.splitlines()]
+        closest = get_close_matches(change.target, lines, 3, 0.0)
+        shown = "".join(f"\n    {line}" for line in closest)
+        raise LookupError(
+            f"{name}.lua has {len(found)} times {change.target!r}; the closest:{shown}"
+        )
+    return re.sub(code, lambda _: change.code, text)
+
+
+def replace_scripts(patch: pytest.MonkeyPatch, source: Source) -> None:
+    """Make masters run the scripts that a function returns by name, with their hashes."""
+
+    def replaced(name: str, failover: bool = False) -> tuple[str, str]:
+        assert not failover
+        return source(name)
+
+    for module in (inbox, commands, handshake, resp):
+        patch.setattr(module, "script", replaced)
+
+
+def mutate_script(patch: pytest.MonkeyPatch, file: str, mutation: Lua) -> None:
+    """Change a file of the scripts that masters run."""
+    replace_scripts(patch, mutated_source(file, mutation))
+
+
+@contextmanager
+def script_mutated(file: str, mutation: Lua) -> Iterator[None]:
+    """Change a file of the scripts for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        mutate_script(patch, file, mutation)
+        yield

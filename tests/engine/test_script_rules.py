@@ -1,0 +1,142 @@
+"""Rules of the scripts that no round and no seed shows: what a master replies to one command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from redlock_django.engine.protocol.commands import (
+    Acquire,
+    AcquireSlot,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+    Swap,
+)
+from redlock_django.engine.protocol.statuses import (
+    GRANTED,
+    NOT_READY,
+    REFUSED,
+    RESERVED,
+    UNMARKED,
+)
+from redlock_django.engine.protocol.trust_marker import Join
+from tests.engine.masters import MARKER, Masters
+
+A, B, C = ("a" * 32, "b" * 32, "c" * 32)
+
+
+def _common(masters: Masters, token: str = A, *resources: str) -> dict[str, Any]:
+    chosen = resources or ("r",)
+    return {"deployment": masters.deployment, "resources": chosen, "value": f"{token} {{}}"}
+
+
+def _acquire(masters: Masters, token: str = A, *resources: str, waiter: str = "") -> Acquire:
+    now = int(masters.now * 1_000_000)
+    common = _common(masters, token, *resources)
+    return Acquire(**common, ttl=10.0, proposal=now, waiter=waiter, ticket=now)
+
+
+def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
+    return masters.memories[0].say(command, 0, MARKER, ready_at)[1:]
+
+
+def no_script_counts_a_master_before_its_time() -> None:
+    masters = Masters(1)
+    now = int(masters.now * 1_000_000)
+    common, later = _common(masters), now + 1_000_000
+    commands: tuple[Command, ...] = (
+        Acquire(**common, ttl=10.0, proposal=now),
+        AcquireSlot(**common, ttl=10.0, proposal=now, limit=2),
+        Confirm(**common, fences=(now,)),
+        Extend(**common, ttl=10.0),
+        Heal(**common, ttl=10.0, fences=(now,)),
+        Swap(**common, old=B, ttl=10.0),
+    )
+    for command in commands:
+        assert _said(masters, command, later)[0] == NOT_READY, command.name
+
+
+def a_confirmation_lowers_no_fence() -> None:
+    masters = Masters(1)
+    _, _, fence = _said(masters, _acquire(masters))
+    confirm = Confirm(**_common(masters), fences=(fence - 1,))
+    assert _said(masters, confirm)[2] == fence
+    assert masters.fences() == [fence]
+
+
+def a_client_that_does_not_know_the_masters_marks_none() -> None:
+    masters = Masters(1)
+    del masters.memories[0].keyspace.strings[masters.deployment.marker]
+    for mode in ("join", "distrust"):
+        join = Join(deployment=masters.deployment, run_id="1" * 40, mode=mode)
+        reply = masters.memories[0].eval(join.name, join.keys(), [0, *join.arguments()])
+        assert reply[1] == UNMARKED
+        assert masters.memories[0].keyspace.get(masters.deployment.marker) is None
+
+
+def a_refusal_names_the_resource_at_fault() -> None:
+    masters = Masters(1)
+    assert _said(masters, _acquire(masters, A, "s"))[0] == GRANTED
+    status, _, index, *_ = _said(masters, _acquire(masters, B, "r", "s"))
+    assert (status, index) == (REFUSED, 2)
+
+
+def a_release_sees_that_a_turn_is_over() -> None:
+    masters = Masters(1)
+    _said(masters, _acquire(masters))
+    for token, waiter in ((B, "redlock:wake:b 1"), (C, "redlock:wake:c 2")):
+        masters.now += 0.01
+        _said(masters, _acquire(masters, token, waiter=waiter))
+    release = Release(**_common(masters))
+    _said(masters, release)
+    assert masters.called == [(0, "redlock:wake:b 1")]
+    masters.now += 1.0
+    _said(masters, replace(release))
+    assert masters.called[1:] == [(0, "redlock:wake:c 2")]
+
+
+def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -> AcquireSlot:
+    now = int(masters.now * 1_000_000)
+    common = _common(masters, token, resource)
+    return AcquireSlot(**common, ttl=10.0, proposal=now, waiter=waiter, ticket=now, limit=2)
+
+
+def a_waiter_for_a_slot_stands_in_the_queue() -> None:
+    masters = Masters(1)
+    for token, resource in ((A, "r"), (B, "r[1]")):
+        assert _said(masters, _slot(masters, token, resource))[0] == GRANTED
+    waiting = _said(masters, _slot(masters, C, waiter="redlock:wake:c 1"))
+    assert (waiting[0], masters.queues()) == (REFUSED, [["redlock:wake:c 1"]])
+
+
+def a_free_slot_is_reserved_for_the_first_waiter() -> None:
+    masters = Masters(1)
+    a_waiter = "redlock:wake:c 1"
+    for token, resource in ((A, "r"), (B, "r[1]")):
+        _said(masters, _slot(masters, token, resource))
+    _said(masters, _slot(masters, C, waiter=a_waiter))
+    _said(masters, Release(**_common(masters), limit=2))
+    assert masters.called == [(0, f"{a_waiter}/0")]
+    assert _said(masters, _slot(masters, "d" * 32))[0] == RESERVED
+    assert _said(masters, _slot(masters, C, waiter=a_waiter))[0] == GRANTED
+
+
+RULES = (
+    no_script_counts_a_master_before_its_time,
+    a_confirmation_lowers_no_fence,
+    a_client_that_does_not_know_the_masters_marks_none,
+    a_refusal_names_the_resource_at_fault,
+    a_release_sees_that_a_turn_is_over,
+    a_waiter_for_a_slot_stands_in_the_queue,
+    a_free_slot_is_reserved_for_the_first_waiter,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: Any) -> None:
+    rule()
