@@ -32,8 +32,9 @@ def ticks(messages: Path) -> list[tuple[float, str]]:
     """Return when each message was sent, by the clock of the notes, and by which process."""
     found = []
     for path in messages.iterdir():
-        sender = json.loads(path.read_text())["headers"]["origin"]
-        found.append((int(path.name.partition("_")[0]) / 1000, sender))
+        if message := path.read_text():  # a beat ends with its leader, also before it writes
+            sender = json.loads(message)["headers"]["origin"]
+            found.append((int(path.name.partition("_")[0]) / 1000, sender))
     return sorted(found)
 
 
