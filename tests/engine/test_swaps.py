@@ -254,6 +254,23 @@ def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
     assert masters.tokens() == [lease.token] * 3
 
 
+def test_a_giver_that_is_interrupted_while_it_waits_raises_that_when_it_has_its_lease() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = giving(masters, lease)
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    with pytest.raises(Interrupted):
+        masters.carry(protocol, protocol.throw(Interrupted()))
+    assert masters.tokens() == [lease.token] * 3
+
+
+def test_a_giver_that_is_closed_asks_nothing_more() -> None:
+    masters = Masters(3)
+    protocol = giving(masters, masters.taken())
+    masters.hear(next(protocol))  # type: ignore[arg-type]
+    protocol.close()  # raises RuntimeError if the generator yields
+
+
 def test_a_lost_lease_is_not_handed_on() -> None:
     masters = Masters(3)
     lease = masters.taken()
