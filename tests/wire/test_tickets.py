@@ -79,7 +79,14 @@ class Client:
         for index in indexes:
             self.proxies[index].delay_up = 0.0
             self.proxies[index].accept()
-        self.variant.wait_usable(len(self.proxies))
+        links = self.variant.links
+
+        def are_alive() -> bool:
+            # A link may have been made just before its connection was cut.
+            links.read(*links.masters)
+            return links.planner.usable() == len(self.proxies)
+
+        until(lambda: self.variant.inside(are_alive), "all masters are reached")
         self.variant.settle()
 
 
