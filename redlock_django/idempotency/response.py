@@ -46,7 +46,7 @@ class StoredResponse:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     messages: str = ""
-    """What the view has added to Django's messages: see `idempotency.messages`."""
+    """The messages that the view has added, as JSON; see `idempotency.messages`."""
 
     @classmethod
     def of(cls, response: Any, *, largest: int, messages: str = "") -> Self | None:
