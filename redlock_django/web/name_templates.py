@@ -18,6 +18,7 @@ from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
 from redlock_django.web.request_values import (
     SOURCES,
+    acall_hook,
     arequest_user,
     request_user,
     request_value,
@@ -87,8 +88,7 @@ class Template:
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
         if self._computed:
-            result = self._computed(request, **kwargs)
-            return self._check(await result if inspect.isawaitable(result) else result)
+            return self._check(await acall_hook(self._computed, request, **kwargs))
         if not self.needs_request:
             return self._join(kwargs)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None

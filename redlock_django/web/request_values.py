@@ -10,9 +10,11 @@ Django's `request.auser()` reads the session and does not notice that `request.u
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
@@ -88,6 +90,17 @@ def _reads_session(auser: Any) -> bool:
 def _identity(user: Any) -> tuple[object, ...]:
     # A lazy user reports the class of the user that it loads.
     return user.__class__, getattr(user, "is_authenticated", False), getattr(user, "pk", None)
+
+
+async def acall_hook(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the result of a function of the site that is called for an async view.
+
+    A coroutine function runs in the loop. A plain one may query the database, so it runs in a
+    thread; what it returns may be awaitable, as that of a lambda.
+    """
+    call = hook if iscoroutinefunction(hook) else sync_to_async(hook)
+    result = await call(*args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
 
 
 LARGEST_READ = 2_621_440

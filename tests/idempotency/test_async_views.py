@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template import engines
@@ -520,3 +521,42 @@ async def test_a_finished_response_stays_if_the_lock_of_its_key_was_lost(
     site.serve(idempotent(view))
     assert [(await post(client)).status_code, (await post(client)).status_code] == [201, 201]
     assert await Order.objects.acount() == 1
+
+
+def a_user_of_the_site(request: HttpRequest, **_: Any) -> str:
+    return User.objects.get(username="ann").username
+
+
+HOOKS: dict[str, dict[str, Any]] = {
+    "anonymous_scope": {"anonymous_scope": a_user_of_the_site},
+    "tenant": {"tenant": a_user_of_the_site},
+    "replay_check": {"replay_check": a_user_of_the_site},
+    "key": {"key": a_user_of_the_site},
+    "scope": {"key": "header:idempotency-key", "scope": a_user_of_the_site},
+    "lambda of a coroutine": {"tenant": lambda request: a_name()},
+}
+
+
+async def a_name() -> str:
+    return (await User.objects.aget(username="ann")).username
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+async def test_a_plain_hook_may_query_the_database(
+    site: Site, client: AsyncClient, hook: str
+) -> None:
+    site.serve(idempotent(**HOOKS[hook])(amake_order))
+    if hook == "anonymous_scope":
+        client.cookies.clear()
+    assert [(await post(client)).status_code for _ in range(2)] == [201, 201]
+    assert await Order.objects.acount() == 1
+
+
+async def test_a_plain_function_that_names_a_lock_may_query_the_database(
+    site: Site, client: AsyncClient
+) -> None:
+    def order_of(request: HttpRequest, **_: Any) -> str:
+        return f"order:{a_user_of_the_site(request)}"
+
+    site.serve(lock_resource(order_of)(amake_order))
+    assert (await post(client)).status_code == 201

@@ -18,7 +18,7 @@ from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
 from redlock_django.web.call import Call
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_values import arequest_user, request_user
+from redlock_django.web.request_values import acall_hook, arequest_user, request_user
 from redlock_django.web.transactions import two_locks_error, view_name
 from redlock_django.web.view_kinds import opens_transaction
 
@@ -143,8 +143,7 @@ class Runner:
             case InThread(function):
                 return await sync_to_async(function)()
             case CallHook(hook):
-                result = hook(self._call.request, **self._call.kwargs)
-                return await result if inspect.isawaitable(result) else result
+                return await acall_hook(hook, self._call.request, **self._call.kwargs)
             case GetUser():
                 return await arequest_user(self._call.request)
             case HoldLock(resources, wait):
