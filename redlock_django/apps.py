@@ -19,13 +19,11 @@ class RedlockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and extensions, and import the stores that REDLOCK names."""
+        """Register the system checks, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.locking.hooks import register_extension
         from redlock_django.web.request_state import register_attribute
 
         register_checks()
-        register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
         if getattr(settings, "REDLOCK", None):
             from redlock_django.conf.settings import import_stores
@@ -36,10 +34,6 @@ class RedlockConfig(AppConfig):
             from redlock_django.locking.unused_locks import report_unused_locks
 
             report_unused_locks()
-
-
-def _load_idempotency() -> None:
-    import redlock_django.idempotency  # noqa: F401 - registers its counters and problem types
 
 
 def _idempotency_field() -> object:

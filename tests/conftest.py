@@ -26,9 +26,9 @@ from redlock_django.backends.database.settings import _new_temporary_file
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.conf.settings import check_installed
 from redlock_django.idempotency.flow import attempt
-from redlock_django.locking import events, leader, registry
-from redlock_django.locking.counters import counters
+from redlock_django.locking import leader, registry, reports
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
@@ -213,7 +213,7 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     counters._reset()
     _waiting._reset()
     attempt._recorded = count(1)  # every twentieth request deletes rows
-    events.observers.clear()
+    reports.observers.clear()
     leader._terms.clear()
     registry._held_leases.clear()
     registry._acquired_here.set(())

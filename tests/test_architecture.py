@@ -43,9 +43,10 @@ LAYERS = [
     backends.redlock.*
     backends.redis.* backends.memory.* backends.database.* backends.zookeeper.*
     conf.*
-    signals locking locking.names locking.hooks locking.counters locking.thread_state
+    signals locking locking.names locking.thread_state
+    locking.signal_thread
     locking.event_loops
-    locking.events
+    locking.reports
     locking.services locking.transactions locking.transactions.open_transactions
     locking.transactions.transaction_lock
     locking.parameters locking.tickets

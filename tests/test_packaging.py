@@ -157,8 +157,8 @@ print("\\n".join(name for name in sys.modules if name.startswith({ours!r})))
 OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "kazoo")
 PLAIN = {
     "apps", "backends", "backends.database", "backends.database.dialects", "checks",
-    "engine", "engine.inspection", "engine.inspection.printable", "locking",
-    "locking.hooks", "models", "web", "web.request_state",
+    "engine", "engine.inspection", "engine.inspection.printable",
+    "models", "web", "web.request_state",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.held_locks", "admin.held_locks.filters",

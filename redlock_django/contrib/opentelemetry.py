@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.engine.validity import Lease, RedlockLease
-from redlock_django.locking import events
-from redlock_django.locking.counters import MasterCounts, counter_types, counters
+from redlock_django.locking import reports
+from redlock_django.locking.reports import MasterCounts, counter_types, counters
 from redlock_django.locking.services import locks
 
 try:
@@ -87,12 +87,12 @@ def trace(tracer: Tracer | None = None) -> None:
     `transaction_lock`.
     """
     untrace()
-    events.observers.append(_Spans(tracer or get_tracer("redlock_django")))
+    reports.observers.append(_Spans(tracer or get_tracer("redlock_django")))
 
 
 def untrace() -> None:
     """Stop creating spans."""
-    events.observers[:] = [one for one in events.observers if not isinstance(one, _Spans)]
+    reports.observers[:] = [one for one in reports.observers if not isinstance(one, _Spans)]
 
 
 class _Spans:
@@ -101,11 +101,11 @@ class _Spans:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         # For each held lease, the context in which it was acquired, and the moment.
-        self._held: WeakKeyDictionary[events.ReportedLease, tuple[context.Context, int]] = (
+        self._held: WeakKeyDictionary[reports.ReportedLease, tuple[context.Context, int]] = (
             WeakKeyDictionary()
         )
 
-    def acquired(self, held_lease: events.ReportedLease) -> None:
+    def acquired(self, held_lease: reports.ReportedLease) -> None:
         lease, now = held_lease.lease, time.time_ns()
         asked = now - _ns(held_lease.backend.clock() - held_lease.acquired_at + lease.waited)
         around = context.get_current()
@@ -130,7 +130,7 @@ class _Spans:
             context.get_current(), asked, now, error.waited, error.attempts, about, problem
         )
 
-    def released(self, held_lease: events.ReportedLease, held: float, freed: bool | None) -> None:
+    def released(self, held_lease: reports.ReportedLease, held: float, freed: bool | None) -> None:
         now = time.time_ns()
         began = now - _ns(held_lease.backend.clock() - held_lease.released_at)
         around, granted = self._begin_of(held_lease)
@@ -139,14 +139,14 @@ class _Spans:
         outcome = "confirmed" if freed else "not confirmed"
         self._span("release", around, began, now, {**about, "redlock.outcome": outcome})
 
-    def lost(self, held_lease: events.ReportedLease, held: float, reason: str) -> None:
+    def lost(self, held_lease: reports.ReportedLease, held: float, reason: str) -> None:
         around, granted = self._begin_of(held_lease)
         # Perhaps reported by the thread for signals, so some time after the loss.
         ended = time.time_ns() - _ns(held_lease.held_seconds() - held)
         about = {**_about_lease(held_lease), "redlock.outcome": "lost"}
         self._span("hold", around, granted, ended, about, reason)
 
-    def _begin_of(self, held_lease: events.ReportedLease) -> tuple[context.Context, int]:
+    def _begin_of(self, held_lease: reports.ReportedLease) -> tuple[context.Context, int]:
         """Return the context in which a lease was acquired, and when it was granted."""
         known = self._held.pop(held_lease, None)
         if known is None:  # it was acquired before `trace()` was called
@@ -195,7 +195,7 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _about_lease(held_lease: events.ReportedLease) -> dict[str, Any]:
+def _about_lease(held_lease: reports.ReportedLease) -> dict[str, Any]:
     lease = held_lease.lease
     slot = {"redlock.slot": lease.slot} if lease.limit > 1 else {}
     return {

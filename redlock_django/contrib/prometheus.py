@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from redlock_django.locking.counters import Counts, counter_types, counters
 from redlock_django.locking.leader import current_terms
+from redlock_django.locking.reports import Counts, counter_types, counters
 from redlock_django.locking.services import locks
 
 try:

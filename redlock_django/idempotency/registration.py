@@ -1,8 +1,7 @@
-"""Register the counters of idempotency, and the problem types of its errors, with the core.
+"""Register the problem types of the errors of idempotency with the core.
 
 Importing any module of this package imports this one first, so they are registered whenever
-idempotency is used. `redlock_django/apps.py` registers what the core needs before that. All
-extension points are listed in docs/explanation/architecture.md.
+idempotency is used. All extension points are listed in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
@@ -23,16 +22,8 @@ from redlock_django.exceptions import (
     ResultUnavailable,
     TooManyWaiters,
 )
-from redlock_django.locking.counters import CounterType, register_counters
 from redlock_django.web.answers import Problem, register_problem
 from redlock_django.web.answers import gettext_noop as _
-
-_COUNTERS = {
-    "replayed": "Requests answered from an idempotency record",
-    "conflicted": "Requests refused because the first request with their key was running",
-    "mismatched": "Requests refused because their key was used for a different request",
-    "uncertain": "Requests refused because the outcome of the first request is not known",
-}
 
 
 class _Refusal(NamedTuple):
@@ -127,7 +118,6 @@ _REFUSALS = [
 REFUSALS = tuple(refusal.error for refusal in _REFUSALS)
 """The errors with which idempotency refuses requests."""
 
-register_counters({name: CounterType(text, "{request}") for name, text in _COUNTERS.items()})
 for _error, _status, _code, _retryable, _new_key, _title, _detail in _REFUSALS:
     _problem = Problem(
         status=_status,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from redlock_django.engine.validity import Lease, with_drift
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
-from redlock_django.locking import events
+from redlock_django.locking import reports
 from redlock_django.locking.parameters import LockParameters
 from redlock_django.locking.services import locks
 from redlock_django.locking.tickets import Passage
@@ -129,4 +129,4 @@ class Handing:
         self.backend.post_release(self.handed)
         self.backend.post_release(held_lease.lease)
         if not is_reported:
-            events.released(held_lease, None)
+            reports.released(held_lease, None)

@@ -16,7 +16,7 @@ from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
-from redlock_django.locking import events
+from redlock_django.locking import reports
 from redlock_django.locking.services import LockService, locks
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class HeldLease:
             return  # the holder and the renewal service noticed the loss at the same moment
         try:
             # First, so that the loss is reported before the release lets the next holder in.
-            events.lost(self, reason)
+            reports.lost(self, reason)
         finally:
             self.backend.post_release(self.lease)
 
@@ -236,7 +236,7 @@ class HeldLease:
             logger.debug("redlock %s: held by the parent process, not released", names)
             return False
         if self.loss_reason and not self.released:
-            events.released_late(self)
+            reports.released_late(self)
         self.mark_released()
         return False
 
@@ -250,7 +250,7 @@ class HeldLease:
             logger.error("redlock %s: the release failed", ", ".join(resources), exc_info=error)
             return
         if self.released and not self.loss_reason:
-            events.released(self, None)
+            reports.released(self, None)
         raise error
 
     def was_forgotten(self, freed: bool | None) -> bool:
@@ -264,7 +264,7 @@ class HeldLease:
         if self.backend.clock() >= self.lease.until:
             return False
         self.mark_forgotten()
-        events.released_late(self)
+        reports.released_late(self)
         return True
 
     @contextmanager
@@ -287,7 +287,7 @@ class HeldLease:
         """Note that another client may take the lease: this process does not hold it any more."""
         self.handed = handed
         self.mark_released(self.backend.clock())
-        events.released(self, None)
+        reports.released(self, None)
 
     def guard_handed(self, resources: Iterable[str]) -> None:
         """Raise LockLost if the lease that was handed on may be over before it is taken."""

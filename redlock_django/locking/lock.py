@@ -16,7 +16,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
-from redlock_django.locking import events, registry
+from redlock_django.locking import registry, reports
 from redlock_django.locking.event_loops import (
     USE_ASYNC,
     call_after_threads,
@@ -106,7 +106,7 @@ class Lock:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
             registry.register(held_lease, self.resources)
             renewal_service.watch_in_thread(held_lease)
-            events.acquired(held_lease)  # last: its receivers may take long
+            reports.acquired(held_lease)  # last: its receivers may take long
         except BaseException:  # an interrupt: the caller does not get the lock
             self._discard(service, lease)
             raise
@@ -136,7 +136,7 @@ class Lock:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
             registry.register(held_lease, self.resources)
             renewal_service.watch_in_loop(held_lease)
-            events.acquired(held_lease)  # last: its receivers may take long
+            reports.acquired(held_lease)  # last: its receivers may take long
         except BaseException:
             self._discard(service, lease)
             raise
@@ -185,7 +185,7 @@ class Lock:
         elif error.asked:
             registry.confirm(service.backend, self.resources)
         holder = self._parameters.holder
-        events.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
+        reports.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
         return self._unlocked
 
     def _discard(self, service: LockService, lease: Lease) -> None:
@@ -389,7 +389,7 @@ class Lock:
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
         if not held_lease.was_forgotten(freed):
-            events.released(held_lease, freed or None)
+            reports.released(held_lease, freed or None)
         return bool(freed)
 
     async def arelease(self) -> bool:
@@ -409,7 +409,7 @@ class Lock:
             self._leave(held_lease)
             held_lease.repeat_release(error, self.resources)
         if not held_lease.was_forgotten(freed):
-            await events.areleased(held_lease, freed or None)
+            await reports.areleased(held_lease, freed or None)
         return bool(freed)
 
     def _leave(self, held_lease: HeldLease) -> bool:

@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.locking.events import signal_thread
 from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup

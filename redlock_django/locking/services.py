@@ -14,8 +14,8 @@ from django.core.signals import setting_changed
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.conf.settings import AliasSettings, load
-from redlock_django.locking import events, thread_state
-from redlock_django.locking.counters import counters
+from redlock_django.locking import reports, thread_state
+from redlock_django.locking.reports import counters
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _make(options: AliasSettings) -> LockService:
     thread_state.check_poll()
     alias = options.alias
     backend_class = options.backend_class
-    notice = partial(events.server, alias, backend_class.servers_are_masters)
+    notice = partial(reports.server, alias, backend_class.servers_are_masters)
     backend = backend_class(alias, options.store, notice)
     counters.set_masters(alias, options.store.names)
     return LockService(options, backend)

@@ -9,8 +9,8 @@ from django.utils.asyncio import async_unsafe
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
 from redlock_django.locking import registry
-from redlock_django.locking.counters import counters
 from redlock_django.locking.names import check_slot, printable
+from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 from redlock_django.signals import lock_force_released, send

@@ -24,10 +24,10 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.locking import renewal as renewal_schedule
-from redlock_django.locking.events import signal_thread
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.renewal import RenewalService, Schedule, renewal_service
 from redlock_django.locking.services import locks
+from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from tests.losses import ends_lost
@@ -524,7 +524,7 @@ def test_signals_that_wait_for_a_slow_receiver_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("redlock_django.locking.events.MAX_PENDING", 2)
+    monkeypatch.setattr("redlock_django.locking.signal_thread.MAX_PENDING", 2)
     called, over = threading.Event(), threading.Event()
     lost: list[str] = []
 

@@ -26,8 +26,8 @@ from rest_framework.views import APIView
 from redlock_django import LockResourceMixin, idempotent, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin
-from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections

@@ -18,9 +18,9 @@ from prometheus_client import REGISTRY
 
 from redlock_django import signals
 from redlock_django.contrib.prometheus import RedlockCollector
-from redlock_django.locking import events
-from redlock_django.locking.counters import counter_types
+from redlock_django.locking import reports
 from redlock_django.locking.lock import lock
+from redlock_django.locking.reports import counter_types
 from redlock_django.testing import lose_lock
 from tests.losses import ends_lost
 
@@ -131,7 +131,7 @@ def test_the_example_of_spans_registers_an_observer() -> None:
     names: dict[str, Any] = {}
     [block] = [block for block in PAGE.split("```python\n") if "import trace" in block]
     exec(block.partition("```")[0], names)
-    assert len(events.observers) == 1
+    assert len(reports.observers) == 1
 
 
 async def test_the_health_checks_of_the_page_answer() -> None:

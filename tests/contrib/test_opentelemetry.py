@@ -9,8 +9,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from redlock_django.contrib.opentelemetry import observe
-from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
+from redlock_django.locking.reports import counter_types
 from redlock_django.testing import memory_masters
 
 if TYPE_CHECKING:

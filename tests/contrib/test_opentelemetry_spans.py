@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from redlock_django.contrib.opentelemetry import trace, untrace
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.locking import events
+from redlock_django.locking import reports
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere, lose_lock, memory_masters
 from tests.losses import ends_lost
@@ -207,7 +207,7 @@ def test_a_second_call_replaces_the_first(traced: Traced) -> None:
         pass
     assert len(traced.spans()) == 3
     untrace()
-    assert events.observers == []
+    assert reports.observers == []
 
 
 def test_without_an_sdk_spans_do_nothing() -> None:
@@ -222,9 +222,9 @@ def test_without_an_sdk_spans_do_nothing() -> None:
 def test_an_observer_that_fails_does_not_affect_the_lock(
     traced: Traced, caplog: pytest.LogCaptureFixture
 ) -> None:
-    events.observers.insert(0, object())  # type: ignore[arg-type]
+    reports.observers.insert(0, object())  # type: ignore[arg-type]
     with caplog.at_level(logging.ERROR, "redlock_django"), lock("order:1"):
         pass
     assert len(traced.spans()) == 3
     assert caplog.text.count("an observer of locks failed") == 2
-    del events.observers[0]
+    del reports.observers[0]

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from redlock_django import leader
 from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
+from redlock_django.locking.reports import counter_types
 from redlock_django.testing import held_elsewhere, memory_masters
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from redlock_django import idempotent
 from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.idempotency.key import lock_name
-from redlock_django.locking.counters import counters
+from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from tests.idempotency.conftest import Site, make_order, record

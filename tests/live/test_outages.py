@@ -11,8 +11,8 @@ import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import QuorumUnreachable
-from redlock_django.locking.counters import MasterCounts, counters
 from redlock_django.locking.lock import lock
+from redlock_django.locking.reports import MasterCounts, counters
 from redlock_django.locking.services import locks
 from redlock_django.signals import master_down, master_up
 from tests.timeouts import generous_timeouts

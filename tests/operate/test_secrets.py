@@ -26,8 +26,8 @@ from redlock_django.engine.inspection.holders import Sighting
 from redlock_django.engine.protocol.commands import COMMANDS, Acquire
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.models import HeldLock, IdempotencyRecord
 from redlock_django.operate.forced_release import force_release

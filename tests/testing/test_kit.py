@@ -18,8 +18,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import lock
+from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.signals import lock_lost

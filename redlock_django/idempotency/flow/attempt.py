@@ -54,7 +54,7 @@ from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decid
 from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, RecordStore
 from redlock_django.idempotency.response import StoredResponse
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
-from redlock_django.locking.counters import counters
+from redlock_django.locking.reports import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
 from redlock_django.web.call import Call, DecoratedView
