@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from redlock_django.backends.inspection.results import Freed, HeldLocks, ServerHealth
 
 
-def page(backend: BaseBackend, **options: Any) -> HeldLocks:
-    """Return a page of the held locks."""
+def held(backend: BaseBackend, **options: Any) -> HeldLocks:
+    """Return the held locks."""
     with backend.inspect() as inspection:
-        return inspection.page(**options)
+        return inspection.held(**options)
 
 
 def look(backend: BaseBackend, resources: Sequence[str]) -> HeldLocks:

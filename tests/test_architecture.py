@@ -406,7 +406,7 @@ CONTRACTS = {
     "engine.protocol.query.Query": "a question to one master",
     "wire.servers.survey.Survey": "questions to all masters: over connections, in memory",
     "wire.servers.handshake.Unfit": "an error: why a master is not used",
-    "backends.inspection.page.PageQuery": "a query for a page of locks, which the admin extends",
+    "backends.inspection.filter.LockFilter": "a filter of locks, which the admin extends",
     "locking.lock.Lock": "a lock: of a request under `@idempotent`, of a leader, of a ticket",
     "management.operator_command.OperatorCommand": "a command of Django",
     "admin.read_only.ReadOnlyMixin": "a page of Django's admin on which nothing is changed",

@@ -13,7 +13,7 @@ from typing import Any
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.page import MAX_LISTED, ORDERS, PageQuery
+from redlock_django.backends.inspection.filter import ORDERS
 from redlock_django.backends.inspection.results import HeldLocks
 from redlock_django.engine.protocol.slots import MOST_SLOTS, slot_resource
 from redlock_django.locking.names import check_resource, check_slot
@@ -23,29 +23,34 @@ __all__ = [
     "MAX_LISTED",
     "ORDERS",
     "HeldLocks",
-    "PageQuery",
     "held_locks",
     "inspection_of",
     "nearest_held",
     "who_holds",
 ]
 
+MAX_LISTED = Inspection.MAX_LISTED
+
 
 @async_unsafe
 def held_locks(
-    using: str = "default", *, inspection: Inspection | None = None, **options: Any
+    using: str = "default",
+    *,
+    scan: bool = False,
+    inspection: Inspection | None = None,
+    **wanted: Any,
 ) -> HeldLocks:
-    """Return a page of the locks that are held on the servers of an alias.
+    """Return the locks that are held on the servers of an alias: at most MAX_LISTED.
 
-    The options are the fields of `PageQuery`: `search`, `prefix`, `holder`, `state`, `order`,
-    `offset`, `limit`, `scan` and `count`. Servers that do not answer are reported in the result,
-    never raised. Pass an open `inspection` to ask several questions with one timeout for a server
-    that hangs.
+    `wanted` are the fields of `LockFilter`: `search`, `prefix`, `holder`, `state` and `order`.
+    `scan` also finds locks of other programs that are in no index yet. Servers that do not answer
+    are reported in the result, never raised. Pass an open `inspection` to ask several questions
+    with one timeout for a server that hangs.
 
     Raises InvalidRedlock, ValueError.
     """
     with inspection_of(using, inspection) as inspection:
-        return inspection.page(**options)
+        return inspection.held(scan=scan, **wanted)
 
 
 @async_unsafe
@@ -72,7 +77,7 @@ def who_holds(
 
 def nearest_held(resource: str, using: str = "default") -> list[str]:
     """Return up to three names that are held and most like this one."""
-    known = {holding.name for holding in held_locks(using, limit=1000).locks}
+    known = {holding.name for holding in held_locks(using).locks}
     return get_close_matches(resource, known, n=3, cutoff=0.5)
 
 

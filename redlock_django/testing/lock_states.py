@@ -9,7 +9,7 @@ from typing import Any
 
 from redlock_django.backends.values import permits
 from redlock_django.engine.inspection.holders import Holding
-from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of
+from redlock_django.engine.protocol.slots import name_of
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.registry import held_leases
 from redlock_django.locking.services import locks
@@ -114,8 +114,8 @@ def _held(resources: tuple[str, ...], using: str) -> dict[str, list[Holding]]:
     slots: list[str] = []
     with backend.inspect() as inspection:
         for name in names if backend.has_permits else ():
-            listed = inspection.listing(search=f"{name}[", most=MOST_SLOTS).left
-            slots += sorted(slot for slot in listed if name_of(slot) == name)
+            listed = inspection.listing().names
+            slots += sorted(slot for slot in listed if slot != name and name_of(slot) == name)
         found = inspection.look([*names, *slots])
     many = len(found.servers)
     assert found.complete, f"only {many - len(found.silent)} of {many} masters answered"

@@ -230,7 +230,7 @@ def test_an_attempt_that_is_repeated_holds_one_slot(
     monkeypatch.setattr(SlotStatements, "_guess", guess)
     lease = acquired(backend, limit=2)
     assert taken == [NAME, f"{NAME}[1]"]
-    assert [held.resource for held in inspecting.page(backend).locks] == [f"{NAME}[1]"]
+    assert [held.resource for held in inspecting.held(backend).locks] == [f"{NAME}[1]"]
     assert backend.release(lease) is True
 
 
@@ -259,7 +259,7 @@ def test_a_waiter_that_fails_to_leave_the_queue_holds_what_its_lease_says(
         backend.release(lease)
     lease = waiter.lease()
     assert failed
-    assert [one.resource for one in inspecting.page(backend).locks] == list(lease.resources)
+    assert [one.resource for one in inspecting.held(backend).locks] == list(lease.resources)
     assert backend.release(lease) is True
 
 
@@ -273,7 +273,7 @@ def test_an_attempt_that_is_given_up_holds_no_slot(
     monkeypatch.setattr(SlotStatements, "_guess", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired(backend, limit=3)
-    until(lambda: not inspecting.page(backend).locks, what="no slot is held")
+    until(lambda: not inspecting.held(backend).locks, what="no slot is held")
 
 
 @pytest.mark.parametrize(

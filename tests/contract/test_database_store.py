@@ -462,7 +462,7 @@ def test_several_locks_are_taken_together_under_contention(postgres_store: Store
 def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str, limit: int) -> None:
     for place in after_each_interrupt(what, limit, least=10):
         until(
-            lambda: not inspecting.page(backend_of()).total, what=f"nothing is held after {place}"
+            lambda: not inspecting.held(backend_of()).locks, what=f"nothing is held after {place}"
         )
 
 
@@ -745,7 +745,7 @@ def test_a_clock_that_is_set_back_keeps_no_released_lock(
     held = backend.acquire(("held:1",), 30, 0, HOLDER)
     backend.release(first)
     store.pass_time(-3600)
-    assert [one.resource for one in inspecting.page(backend).locks] == ["held:1"]
+    assert [one.resource for one in inspecting.held(backend).locks] == ["held:1"]
     single = backend.acquire(names[:1], 30, 0, HOLDER)
     backend.release(single)
     store.pass_time(-3600)
@@ -888,4 +888,4 @@ def test_commands_and_admin_show_and_free_locks(
 
 def test_the_test_kit_replaces_a_database(sqlite: Store) -> None:
     with memory_masters() as backend, lock("order:1"):
-        assert [held.resource for held in inspecting.page(backend).locks] == ["order:1"]
+        assert [held.resource for held in inspecting.held(backend).locks] == ["order:1"]

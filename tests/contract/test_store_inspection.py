@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import QuorumHealth, ReleaseOutcome
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.validity import LeaseState
@@ -14,13 +15,13 @@ from tests.waiting import until
 
 
 def listed(store: Store, **asked: object) -> list[str]:
-    """Return the resources of a page."""
-    return [holding.resource for holding in inspecting.page(store.backend, **asked).locks]
+    """Return the resources of the held locks."""
+    return [holding.resource for holding in inspecting.held(store.backend, **asked).locks]
 
 
 def test_nothing_is_held_at_first(store: Store) -> None:
-    page = inspecting.page(store.backend)
-    assert (page.using, page.locks, page.total, page.stopped_at) == ("default", (), 0, None)
+    page = inspecting.held(store.backend)
+    assert (page.using, page.locks, page.truncated) == ("default", (), False)
     assert page.complete
     assert not page.silent
 
@@ -28,7 +29,7 @@ def test_nothing_is_held_at_first(store: Store) -> None:
 def test_a_held_lock_is_listed_with_its_holder(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1", ttl=30)
     until(lambda: listed(store) == ["order:1"], what="the lock is listed")
-    (holding,) = inspecting.page(store.backend).locks
+    (holding,) = inspecting.held(store.backend).locks
     assert holding.resource == "order:1"
     assert holding.fingerprint == lease.fingerprint
     assert holding.holder["path"] == "/orders/1/pay/"
@@ -50,7 +51,7 @@ def test_a_released_lock_is_not_listed(store: Store, caller: SyncCaller) -> None
         ("-resource", ["b:1", "a:3", "a:2"]),
     ],
 )
-def test_a_page_has_its_order(
+def test_held_locks_have_their_order(
     store: Store, caller: SyncCaller, order: str, names: list[str]
 ) -> None:
     for name, ttl in (("a:3", 10), ("b:1", 20), ("a:2", 30)):
@@ -58,13 +59,18 @@ def test_a_page_has_its_order(
     until(lambda: listed(store, order=order) == names, what=f"the order is {order}")
 
 
-def test_pages_follow_each_other(store: Store, caller: SyncCaller) -> None:
+def test_a_list_that_was_cut_is_reported(
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
-        caller.acquire(f"order:{number}")
+        caller.acquire(f"order:{number}", ttl=30 - number)
     until(lambda: len(listed(store)) == 5, what="all are listed")
-    pages = [listed(store, order="resource", offset=start, limit=2) for start in (0, 2, 4)]
-    assert pages == [["order:0", "order:1"], ["order:2", "order:3"], ["order:4"]]
-    assert inspecting.page(store.backend, limit=2).total == 5
+    assert not inspecting.held(store.backend).truncated
+    monkeypatch.setattr(Inspection, "MAX_LISTED", 2)
+    found = inspecting.held(store.backend)
+    assert found.truncated
+    assert len(found.locks) == 2
+    assert "order:0" in listed(store, search="order:0")  # the whole name is always read
 
 
 def test_a_search_finds_a_part_of_the_name(store: Store, caller: SyncCaller) -> None:
@@ -84,7 +90,7 @@ def test_a_state_filters(store: Store, caller: SyncCaller) -> None:
 
 def test_an_unknown_order_is_an_error(store: Store) -> None:
     with pytest.raises(ValueError, match="order must be one of"):
-        inspecting.page(store.backend, order="age")
+        inspecting.held(store.backend, order="age")
 
 
 def test_resources_are_looked_up_by_name(store: Store, caller: SyncCaller) -> None:
@@ -141,6 +147,6 @@ def test_one_inspection_answers_several_questions(store: Store, caller: SyncCall
     caller.acquire("order:1")
     with store.backend.inspect() as inspection:
         assert inspection.health()
-        until(lambda: inspection.page().total == 1, what="the lock is listed")
+        until(lambda: len(inspection.held().locks) == 1, what="the lock is listed")
         assert inspection.has_quorum()
         assert not inspection.silent

@@ -159,7 +159,7 @@ def test_each_held_slot_is_listed(store: Store, caller: SyncCaller) -> None:
     caller.release(held[1])
     waiting = caller.start(NAME, wait=20)  # for slot 0 only: it has no limit
     wait_for_waiters(store, 1)
-    assert {lock.resource for lock in inspecting.page(store.backend).locks} == {NAME, f"{NAME}[2]"}
+    assert {lock.resource for lock in inspecting.held(store.backend).locks} == {NAME, f"{NAME}[2]"}
     caller.release(held[0])
     assert waiting.lease().slot == 0
 
@@ -170,7 +170,7 @@ def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -
         caller.acquire(NAME, holder=holder, limit=3)
     waiting = caller.start(NAME, wait=60, limit=3)
     wait_for_waiters(store, 1)
-    page = inspecting.page(store.backend, search=NAME, order="resource")
+    page = inspecting.held(store.backend, search=NAME, order="resource")
     assert [(one.name, one.slot, one.limit, one.waiters) for one in page.locks] == [
         (NAME, 0, 3, 1),
         (NAME, 1, 3, 0),

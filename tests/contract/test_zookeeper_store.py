@@ -352,7 +352,7 @@ session = locks["default"].backend.session
 client = session._client.client_id
 ours = sockets() - before
 inspection = locks["default"].backend.inspect()
-inspection.page()
+inspection.held()
 # As if a thread were just stopping this client: a child has no thread that goes on with it.
 inspection._client.handler._state_change.acquire()
 child = os.fork()
@@ -420,7 +420,7 @@ def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Setting
     }
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet .*within 0.3"):
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    page = inspecting.page(backend_of())
+    page = inspecting.held(backend_of())
     assert not page.complete
     assert list(page.silent) == [f"127.0.0.1:{port}"]
     (health,) = inspecting.health(backend_of())
@@ -586,7 +586,7 @@ def test_a_queue_that_is_not_used_is_removed(store: Store, client: KazooClient) 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "ü ☃", "%2F", "a" * 200])
 def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
     lease = backend_of().acquire((name,), 30, 0, HOLDER)
-    assert [holding.resource for holding in inspecting.page(backend_of()).locks] == [name]
+    assert [holding.resource for holding in inspecting.held(backend_of()).locks] == [name]
     assert backend_of().release(lease) is True
 
 
@@ -604,7 +604,7 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
     with backend_of().inspect() as inspection:
         for place in ours:
             strike(place)
-            until(lambda: not inspection.page().total, what=f"nothing is held after {place}")
+            until(lambda: not inspection.held().locks, what=f"nothing is held after {place}")
 
 
 # Slots of a name with a limit.
@@ -913,10 +913,10 @@ def test_waiters_for_slots_are_counted_and_their_queue_is_no_lock(store: Store) 
     first, second = hold_slots(2, 2)
     waiter = caller.start("order:1", wait=20, limit=2)
     until(partial(_waits, 1), what="it waits")
-    page = inspecting.page(backend_of())
+    page = inspecting.held(backend_of())
     assert {one.resource for one in page.locks} == {*first.resources, *second.resources}
     assert sum(one.waiters for one in page.locks) == 1
-    assert page.total == 2
+    assert len(page.locks) == 2
     caller.release(first)
     caller.release(waiter.lease())
 
@@ -1059,7 +1059,7 @@ def test_wrong_credentials_are_refused_and_never_shown(
     backend = backend_of()
     with pytest.raises(StoreUnavailable, match="NoAuth: the servers do not allow it") as refused:
         backend.acquire(("order:1",), 30, 0, HOLDER)
-    page = inspecting.page(backend)
+    page = inspecting.held(backend)
     assert page.silent
     error = refused.value
     assert error.__traceback__ is not None

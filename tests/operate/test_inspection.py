@@ -127,7 +127,7 @@ def test_only_the_living_are_counted(masters: list[LocalMaster]) -> None:
         with master.client() as client:
             client.zadd("redlock:held", {f"dead:{number}": 1 for number in range(300)})
     assert {one.health.held for one in master_status() if one.health} == {1}
-    assert held_locks().about == 1
+    assert [one.resource for one in held_locks().locks] == ["order:1"]
 
 
 def test_the_index_expires_after_its_last_lock(masters: list[LocalMaster]) -> None:
@@ -146,36 +146,31 @@ def test_the_index_expires_after_its_last_lock(masters: list[LocalMaster]) -> No
                 assert client.pttl("redlock:lock:order:1") <= index <= 120_000  # twice MAX_TTL
 
 
-def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
+def test_held_locks_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
     for number in range(25):
         put(masters, f"n:{number:02}", ttl=1_000_000 - 30_000 * number)
-    first = held_locks(limit=10)
-    rest = held_locks(limit=20, offset=10)
-    by_ttl = [holding.resource for holding in (*first.locks, *rest.locks)]
-    assert by_ttl == [f"n:{number:02}" for number in reversed(range(25))]
-    assert first.total == first.about == 25
-    assert first.stopped_at is None
-    by_name = held_locks(order="-resource", limit=3).locks
-    assert [holding.resource for holding in by_name] == ["n:24", "n:23", "n:22"]
-    last = held_locks(order="-ttl", limit=2).locks
-    assert [holding.resource for holding in last] == ["n:00", "n:01"]
+    names = [f"n:{number:02}" for number in range(25)]
+    found = held_locks()
+    assert [holding.resource for holding in found.locks] == names[::-1]
+    assert not found.truncated
+    for order in ("-ttl", "resource"):
+        assert [holding.resource for holding in held_locks(order=order).locks] == names
+    assert [holding.resource for holding in held_locks(order="-resource").locks] == names[::-1]
 
 
-def test_the_states_of_the_first_locks_are_counted(masters: list[LocalMaster]) -> None:
-    put(masters, "a", ttl=50_000)
-    put(masters[:2], "b", ttl=55_000)
-    put(masters, "c", ttl=60_000)
-    held, partial = HoldingState.HELD, HoldingState.PARTIAL
-    assert not held_locks(limit=1).states
-    every = held_locks(limit=1, count=3)
-    assert [holding.resource for holding in every.locks] == ["a"]
-    assert (every.states, every.counted) == ({held: 2, partial: 1}, None)
-    first = held_locks(limit=1, offset=2, count=2)
-    assert [holding.resource for holding in first.locks] == ["c"]
-    assert (first.states, first.counted) == ({held: 1, partial: 1}, 2)
-    filtered = held_locks(state=partial)
-    assert [holding.resource for holding in filtered.locks] == ["b"]
-    assert (filtered.states, filtered.counted) == ({held: 2, partial: 1}, None)
+def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
+    for master in masters:
+        with master.client() as client:
+            now = client.time()[0] * 1000
+            pipe = client.pipeline(transaction=False)
+            for number in range(10_001):
+                pipe.set(f"redlock:lock:n:{number}", VALUE, px=600_000 + number)
+                pipe.zadd("redlock:held", {f"n:{number}": now + 600_000 + number})
+            pipe.execute()
+    found = held_locks()
+    assert found.truncated
+    assert {one.resource for one in found.locks} == {f"n:{number}" for number in range(10_000)}
+    assert [one.resource for one in held_locks(search="n:10000").locks] == ["n:10000"]
 
 
 def test_waiters_are_counted(masters: list[LocalMaster]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django import lock
+from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
@@ -119,7 +120,7 @@ def test_the_waiters_of_a_name_are_counted_once() -> None:
 
 
 def test_too_many_slots_to_read_have_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.backends.inspection.page.MAX_READ", 5)
+    monkeypatch.setattr(Inspection, "MAX_LISTED", 5)
     holders(1, limit=3, name="a")
     holders(1, limit=3, name="b")
     _, first, second = rows("--order=resource")

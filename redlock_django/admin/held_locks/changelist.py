@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
@@ -21,7 +22,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import is_resource
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import caveat, master_status
-from redlock_django.operate.inspection import HeldLocks
+from redlock_django.operate.inspection import MAX_LISTED, HeldLocks
 
 
 class HeldLockChangeList(ChangeList):
@@ -77,7 +78,7 @@ class HeldLockChangeList(ChangeList):
                     proceeds=service.settings.on_unavailable == "proceed",
                 )
                 self.queryset.inspection = inspection
-                if self.queryset.asked.offset >= self.queryset.page.total:
+                if self.queryset.asked.offset >= len(self.queryset.page.locks):
                     self.queryset = self.queryset.asking(offset=0)  # This page no longer exists.
                 super().get_results(request)
                 self.looked = self.queryset.page
@@ -101,7 +102,7 @@ class HeldLockChangeList(ChangeList):
         """Return a sentence with the number of locks: all that are held, or all that match."""
         if self.looked is None:
             return ""
-        found = self.looked.total if self.narrowed else max(self.looked.about, self.looked.total)
+        found = len(self.looked.locks)
         number = number_format(found)
         if len(self.looked.silent) == len(self.looked.servers):
             return "No server answered, so it is unknown which locks are held."
@@ -121,6 +122,7 @@ class HeldLockChangeList(ChangeList):
         """Return a badge, the number of locks and a link for each state that occurs."""
         if self.looked is None:
             return []
+        states = Counter(one.state for one in self.looked.locks)
         return [
             (
                 badge(state),
@@ -128,21 +130,14 @@ class HeldLockChangeList(ChangeList):
                 self.get_query_string({"state": state.value}),
             )
             for state in HoldingState
-            if (number := self.looked.states.get(state, 0))
+            if (number := states[state])
         ]
-
-    @property
-    def counted_part(self) -> str:
-        """Return which locks the numbers of `states` are about, "" for all."""
-        if self.looked is None or self.looked.counted is None:
-            return ""
-        return f"Of the first {number_format(self.looked.counted)}:"
 
     @property
     def is_empty(self) -> bool:
         """True if it is certain that no lock is held, whatever is searched for."""
         looked = self.looked
-        return looked is not None and looked.complete and not (looked.total or self.narrowed)
+        return looked is not None and looked.complete and not (looked.locks or self.narrowed)
 
     @property
     def kept_parameters(self) -> list[tuple[str, str]]:
@@ -157,24 +152,10 @@ class HeldLockChangeList(ChangeList):
 
     @property
     def stopped(self) -> str:
-        """Return a sentence about where the list or search was cut off, or ""."""
-        if self.looked is None or self.looked.stopped_at is None:
+        """Return a sentence if more locks are held than were read, or ""."""
+        if self.looked is None or not self.looked.truncated:
             return ""
-        asked = self.queryset.asked
-        number = number_format(self.looked.stopped_at)
-        if asked.reads_values and self.looked.stopped_at == self.looked.counted:
-            return (
-                f"Only the first {number} locks were read. The filters and the order apply to "
-                "these only: enter the beginning of the name or search for a resource to find "
-                "others."
-            )
-        if self.query or asked.prefix:
-            return (
-                f"The search stopped at {number} names on each server. There may be more matches."
-            )
-        if asked.order.endswith("resource"):
-            return (
-                f"Only the {number} locks that expire first are sorted. Search for a resource to "
-                "find other locks."
-            )
-        return f"The list stopped at {number} locks. Search for a resource to find other locks."
+        return (
+            f"More than {number_format(MAX_LISTED)} locks are held. Only those that expire first "
+            "were read. To find another lock, search for its whole name."
+        )

@@ -96,7 +96,7 @@ class TextFilter(SimpleListFilter):
         return (super().value() or "").strip() or None
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the locks that fit the text: the parameter is one of `PageQuery`, too."""
+        """Return the locks that fit the text: the parameter is one of `LockFilter`, too."""
         return queryset.asking(**{str(self.parameter_name): self.value() or ""})
 
 

@@ -12,26 +12,23 @@ from django.db import models
 from redlock_django.admin.held_locks.filters import PAGE
 from redlock_django.admin.held_locks.shown_locks import shown_locks
 from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.backends.inspection.filter import LockFilter
 from redlock_django.models import HeldLock
-from redlock_django.operate.inspection import ORDERS, HeldLocks, PageQuery, held_locks
-
-COUNTED = 500
-"""The number of locks whose states are counted on every page; they are read by one query."""
+from redlock_django.operate.inspection import ORDERS, HeldLocks, held_locks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked(PageQuery):
+class Asked(LockFilter):
     """The parameters of a query: a page of an alias, or the locks with these `ids`."""
 
-    limit: int = PAGE
-    count: int = COUNTED
+    offset: int = 0
     alias: str = "default"
     ids: tuple[str, ...] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """The parameters of the page."""
-        return {field.name: getattr(self, field.name) for field in fields(PageQuery)}
+        """The parameters of the filter."""
+        return {field.name: getattr(self, field.name) for field in fields(LockFilter)}
 
 
 class HeldLockQuerySet(models.QuerySet[HeldLock]):
@@ -72,7 +69,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
 
     def count(self) -> int:
         """Return the number of locks on all pages."""
-        return len(self) if self.asked.ids is not None else self.page.total
+        return len(self) if self.asked.ids is not None else len(self.page.locks)
 
     @property
     def ordered(self) -> bool:
@@ -113,5 +110,5 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         page = self.page
         return [
             HeldLock.of(self.asked.alias, holding, page.slots.get(holding.name))
-            for holding in page.locks
+            for holding in page.locks[self.asked.offset : self.asked.offset + PAGE]
         ]

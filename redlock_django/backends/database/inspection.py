@@ -11,7 +11,6 @@ from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.database.sql import release
 from redlock_django.backends.database.trust import ready_in
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.page import MAX_LISTED
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
@@ -45,24 +44,17 @@ class DatabaseInspection(Inspection):
     def __exit__(self, *error: object) -> None:
         self._connections.close()
 
-    def listing(
-        self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
-    ) -> Listing:
-        where, values, sql = _HELD, [search] if search else [], self._dialect.sql
-        if search:
-            where, most = f"{_HELD} AND {{contains}}", MAX_LISTED
-        order = "DESC" if last_first else "ASC"
-        listed = f"SELECT resource, expires_at - {{now}} {where} ORDER BY expires_at {order}"
+    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+        statement = self._dialect.sql(
+            f"SELECT resource {_HELD} ORDER BY expires_at, resource LIMIT {self.MAX_LISTED + 1}"
+        )
 
-        def read(cursor: CursorWrapper) -> Listing:
-            cursor.execute(f"{sql(listed)}, resource {order} LIMIT {most}", values)
-            left = {text(name): left / SECOND for name, left in cursor.fetchall()}
-            cursor.execute(sql(f"SELECT count(*) {where}"), values)
-            (about,) = cursor.fetchone()
-            stopped = most if search and about > most else None
-            return Listing(left=left, about=about, stopped_at=stopped)
+        def read(cursor: CursorWrapper) -> list[str]:
+            cursor.execute(statement)
+            return [text(name) for (name,) in cursor.fetchall()]
 
-        return self._ask(read) or Listing(left={}, about=0, stopped_at=None)
+        names = self._ask(read) or []
+        return Listing(names[: self.MAX_LISTED], len(names) > self.MAX_LISTED)
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         if not resources:

@@ -1,1 +1,1 @@
-"""Inspection: what every store shows of its locks, in pages."""
+"""Inspection: what every store shows of its locks."""

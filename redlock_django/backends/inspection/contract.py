@@ -7,13 +7,12 @@ built on this. Nothing here names a script, a key or the place of a server: serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from redlock_django.backends.inspection import page as bounds
-from redlock_django.backends.inspection.page import ListedNames, PageQuery
+from redlock_django.backends.inspection.filter import LockFilter
 from redlock_django.backends.inspection.results import (
     Freed,
     HeldLocks,
@@ -33,6 +32,9 @@ class Inspection(ABC):
     over several questions. An inspection does not use the connections of locks. Its methods block,
     for a few seconds at most. Use it from one thread at a time.
     """
+
+    MAX_LISTED: ClassVar[int] = 10_000
+    """The most locks that are listed and read."""
 
     def __init__(self, using: str, servers: Sequence[str]) -> None:
         self.using = using
@@ -55,13 +57,11 @@ class Inspection(ABC):
         return not self.silent
 
     @abstractmethod
-    def listing(
-        self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
-    ) -> Listing:
-        """Return the names of held resources: the `most` that expire first (or last).
+    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+        """Return the names of at most MAX_LISTED held resources: of those that expire first.
 
-        With `search`, those that contain it, in any order. `scan` also finds locks that other
-        programs have set and that are in no index yet.
+        `scan` also finds locks that other programs have set and that are in no index yet, of which
+        the names contain `search`.
         """
 
     @abstractmethod
@@ -117,66 +117,21 @@ class Inspection(ABC):
 
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""
-        found = self.holdings(resources)
-        return self._held_locks(found, total=len(found), about=len(found))
+        return self._held_locks(self.holdings(resources))
 
-    def page(self, **options: Any) -> HeldLocks:
-        """Return a page of the held locks; the options are the fields of `PageQuery`."""
-        query = PageQuery(**options)
-        listed = self._listed(query)
-        if query.reads_values:
-            return self._page_of_read(query, listed)
-        return self._page_of_listed(query, listed)
+    def held(self, *, scan: bool = False, **wanted: Any) -> HeldLocks:
+        """Return the held locks that fit; the other arguments are the fields of `LockFilter`.
 
-    def _listed(self, query: PageQuery) -> ListedNames:
-        """Return the names that fit a query, in order, and how many locks there are."""
-        found = self.listing(
-            search=query.text, scan=query.scan, last_first=query.order == "-ttl", most=query.most
-        )
-        left = {name: ttl for name, ttl in found.left.items() if query.has_name(name)}
-        about, total, stopped_at = found.about, len(left), found.stopped_at
-        if query.text or query.scan:
-            exact = query.text
-            if exact and query.has_name(exact) and exact not in left and self.holdings([exact]):
-                left[exact] = 0.0  # another client's, which is in no index
-            about = total = len(left)
-        elif about > query.most:
-            total = max(about, total)
-            if total > bounds.MAX_LISTED:
-                total = stopped_at = bounds.MAX_LISTED
-        return ListedNames(query.sorted_names(left), total, about, stopped_at)
+        At most MAX_LISTED locks are read; a lock with exactly the name searched for is among them.
+        """
+        query = LockFilter(**wanted)
+        listed = self.listing(search=query.text, scan=scan)
+        exact = [query.text] if query.text else []  # perhaps another client's, in no index
+        names = filter(query.has_name, dict.fromkeys([*exact, *listed.names]))
+        found = self.holdings(list(names))
+        return self._held_locks(query.apply(found), truncated=listed.truncated)
 
-    def _page_of_read(self, query: PageQuery, listed: ListedNames) -> HeldLocks:
-        """Return a page of the locks whose values must be read, to filter or to sort them."""
-        most = bounds.MAX_READ
-        read = query.fitting(self.holdings(listed.names[:most]))
-        found = [one for one in read if query.state in (None, one.state)]
-        return self._held_locks(
-            found[query.shown],
-            total=len(found),
-            about=listed.about,
-            stopped_at=most if listed.total > most else listed.stopped_at,
-            states=Counter(one.state for one in read),
-            counted=None if listed.are_within(most) else most,
-        )
-
-    def _page_of_listed(self, query: PageQuery, listed: ListedNames) -> HeldLocks:
-        """Return a page of the locks in the order of the names, of which only these are read."""
-        first, shown = listed.names[: query.count], listed.names[query.shown]
-        read = {one.resource: one for one in self.holdings(list(dict.fromkeys([*first, *shown])))}
-        locks = [read[name] for name in shown if name in read]
-        # Names whose locks have been released since, or whose keys are not locks.
-        gone = len(shown) - len(locks)
-        return self._held_locks(
-            locks,
-            total=listed.total - gone,
-            about=listed.about - gone,
-            stopped_at=listed.stopped_at,
-            states=Counter(read[name].state for name in first if name in read),
-            counted=None if listed.are_within(query.count) else query.count,
-        )
-
-    def _held_locks(self, locks: Sequence[Holding], **numbers: Any) -> HeldLocks:
+    def _held_locks(self, locks: Sequence[Holding], *, truncated: bool = False) -> HeldLocks:
         return HeldLocks(
             using=self.using,
             locks=tuple(_with_waiters_once(locks)),
@@ -184,7 +139,7 @@ class Inspection(ABC):
             servers=self.servers,
             silent=self.silent,
             complete=self.has_quorum(),
-            **numbers,
+            truncated=truncated,
         )
 
     def _slots(self, locks: Sequence[Holding]) -> dict[str, SlotsHeld]:
@@ -195,7 +150,7 @@ class Inspection(ABC):
                 limits[one.name] = max(limits.get(one.name, 0), one.limit or 0, one.slot + 1)
         wanted: list[str] = []
         for name, limit in limits.items():
-            if len(wanted) + limit <= bounds.MAX_READ:
+            if len(wanted) + limit <= self.MAX_LISTED:
                 wanted += [slot_resource(name, slot) for slot in range(limit)]
         found: dict[str, list[Holding]] = defaultdict(list)
         for one in self.holdings(wanted):

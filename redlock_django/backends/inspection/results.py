@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.holders import Holding, HoldingState, label_of, slot_in
+from redlock_django.engine.inspection.holders import Holding, label_of, slot_in
 from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.quorum import quorum
 
@@ -39,28 +39,21 @@ class SlotsHeld(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLocks:
-    """Locks that are held now: a page of them, or those on some resources.
+    """Locks that are held now.
 
-    `total` is how many there are to page through; where `stopped_at` is not None, the listing
-    stopped there, and there may be more. `about` is how many locks the fullest server lists.
     `servers` are the names of all servers, `silent` maps those that could not be asked to the
-    reason. `complete` is whether a quorum answered, so that no held lock can be missing. `states`
-    counts the locks in each state before any filter by state, of all locks if `counted` is None,
-    else of the first so many. `slots` has the numbers of each name with a limit, also of slots that
-    are not among `locks`. All slots of a name have the same waiters, which only the first of them
-    here has.
+    reason. `complete` is whether a quorum answered, so that no held lock can be missing;
+    `truncated` whether more locks are held than `Inspection.MAX_LISTED`, of which those that expire
+    first were read. `slots` has the numbers of each name with a limit, also of slots that are not
+    among `locks`. All slots of a name have the same waiters, which only the first of them here has.
     """
 
     using: str
     locks: tuple[Holding, ...]
-    total: int
-    about: int
-    stopped_at: int | None = None
     servers: tuple[str, ...]
     silent: Mapping[str, str]
     complete: bool
-    states: Mapping[HoldingState, int] = field(default_factory=dict)
-    counted: int | None = None
+    truncated: bool = False
     slots: Mapping[str, SlotsHeld] = field(default_factory=dict)
 
 
@@ -152,14 +145,8 @@ class QuorumHealth(NamedTuple):
         return self.counted >= self.needed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """Names of resources that are held, with the seconds left of each as far as they are known.
+class Listing(NamedTuple):
+    """Names of resources that are held, and whether there are more than could be listed."""
 
-    `about` is how many locks the fullest server lists, `stopped_at` how many names a search
-    examined before it stopped, None where it examined all.
-    """
-
-    left: Mapping[str, float]
-    about: int
-    stopped_at: int | None
+    names: Sequence[str]
+    truncated: bool = False

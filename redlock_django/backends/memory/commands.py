@@ -130,23 +130,9 @@ def zrangebyscore(
     return _shown(_within(keyspace, key, least, most), options)
 
 
-def zrevrangebyscore(
-    keyspace: Keyspace, key: bytes, most: bytes, least: bytes, *options: bytes
-) -> list[bytes]:
-    """Return members by score, the greatest first."""
-    return _shown(_within(keyspace, key, least, most)[::-1], options)
-
-
 def zcount(keyspace: Keyspace, key: bytes, least: bytes, most: bytes) -> int:
     """Return how many members have a score between two."""
     return len(_within(keyspace, key, least, most))
-
-
-def zscan(keyspace: Keyspace, key: bytes, *args: bytes) -> list[Any]:
-    """Return every member that matches, in one step."""
-    ranked = _ranked(_members(keyspace, key))
-    found = [item for item in ranked if _is_chosen(item[0], args[1:])]
-    return [b"0", _shown(found, (b"WITHSCORES",))]
 
 
 def publish(keyspace: Keyspace, channel: bytes, message: bytes) -> int:
@@ -170,8 +156,6 @@ COMMANDS: Mapping[bytes, Callable[..., Any]] = {
     b"ZRANGEBYSCORE": zrangebyscore,
     b"ZRANK": zrank,
     b"ZREM": zrem,
-    b"ZREVRANGEBYSCORE": zrevrangebyscore,
-    b"ZSCAN": zscan,
 }
 
 
@@ -187,14 +171,15 @@ def _ranked(members: Members) -> list[tuple[bytes, float]]:
 
 
 def _within(keyspace: Keyspace, key: bytes, least: bytes, most: bytes) -> list[tuple[bytes, float]]:
-    low, high = _bound(least, math.inf), _bound(most, -math.inf)
-    members = _members(keyspace, key)
-    return _ranked({name: score for name, score in members.items() if low <= score <= high})
-
-
-def _bound(text: bytes, inwards: float) -> float:
-    number = float(text.removeprefix(b"("))
-    return math.nextafter(number, inwards) if text.startswith(b"(") else number
+    low, high = float(least.removeprefix(b"(")), float(most.removeprefix(b"("))
+    return _ranked(
+        {
+            name: score
+            for name, score in _members(keyspace, key).items()
+            if (low < score if least.startswith(b"(") else low <= score)
+            and (score < high if most.startswith(b"(") else score <= high)
+        }
+    )
 
 
 def _shown(items: Iterable[tuple[bytes, float]], options: tuple[bytes, ...]) -> list[bytes]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.page import MAX_LISTED
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.backends.redlock.health import health_of
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.inspection.queries import (
-    FindHeld,
     ForceRelease,
     ListHeld,
     ReadLocks,
     ScanKeys,
-    Search,
     StoredLock,
 )
 from redlock_django.engine.protocol.deployment import Deployment
@@ -26,13 +25,20 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.survey import Survey
 
-MAX_SEARCHED = 100_000
-"""The most names that one search examines on each master; it stops after SEARCH_TIME, too."""
+MAX_SCANNED = 100_000
+"""The most keys that a scan examines on each master; it stops after SCAN_TIME, too."""
 
-SEARCH_TIME = 1.0  # seconds
+SCAN_TIME = 1.0  # seconds
 READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
 BATCH = 1000  # locks read in one query: all slots of a name
-STEP = 1000  # names examined by one query; a master runs nothing else meanwhile
+STEP = 1000  # keys examined by one query; a master runs nothing else meanwhile
+
+
+class _Found(NamedTuple):
+    """The names that a scan of one master found, and whether it stopped before the last key."""
+
+    names: Sequence[bytes]
+    truncated: bool
 
 
 class MasterInspection(Inspection):
@@ -68,27 +74,25 @@ class MasterInspection(Inspection):
         masters = len(self.servers)
         return masters - len(self._survey.silent) >= quorum(masters)
 
-    def listing(
-        self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
-    ) -> Listing:
-        if search or scan:
-            return self._search(search, scan)
-        query = ListHeld(deployment=self._deployment, most=most, last_first=last_first)
+    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+        if scan:
+            return self._scan(search)
+        query = ListHeld(deployment=self._deployment, most=self.MAX_LISTED)
         pages = self._survey.ask(lambda send: send(query)).values()
         return Listing(
-            left=_union(page.left for page in pages),
-            about=max((page.held for page in pages), default=0),
-            stopped_at=None,
+            _union(page.names for page in pages)[: self.MAX_LISTED],
+            any(page.held > self.MAX_LISTED for page in pages),
         )
 
-    def _search(self, part: str, scan: bool) -> Listing:
+    def _scan(self, part: str) -> Listing:
         found = self._survey.ask(
-            lambda send: _search(send, self._deployment, part, scan),
-            SEARCH_TIME + self._survey.timeout,
+            lambda send: _scan(send, self._deployment, part, self.MAX_LISTED),
+            SCAN_TIME + self._survey.timeout,
+        ).values()
+        return Listing(
+            _union(one.names for one in found)[: self.MAX_LISTED],
+            any(one.truncated for one in found),
         )
-        left = _union(names for names, _ in found.values())
-        stopped_at = max((examined for _, examined in found.values() if examined), default=None)
-        return Listing(left=left, about=len(left), stopped_at=stopped_at)
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         if not resources:
@@ -140,35 +144,25 @@ class MasterInspection(Inspection):
         )
 
 
-def _search(
-    send: SendQuery, deployment: Deployment, part: str, scan: bool
-) -> tuple[dict[bytes, float], int | None]:
-    """Search the index of one master, or all its keys.
-
-    Return the names, and how many were examined, None if all were.
-    """
-    kind: type[Search] = ScanKeys if scan else FindHeld
-    found: dict[bytes, float] = {}
-    until = clock() + SEARCH_TIME
+def _scan(send: SendQuery, deployment: Deployment, part: str, most: int) -> _Found:
+    """Search all keys of one master for locks whose names contain `part`, for SCAN_TIME."""
+    found: dict[bytes, None] = {}
+    until = clock() + SCAN_TIME
     examined, cursor = 0, "0"
-    while examined < MAX_SEARCHED and len(found) < MAX_LISTED and clock() < until:
-        step = send(kind(deployment=deployment, part=part, cursor=cursor, step=STEP))
-        found |= step.left
+    while examined < MAX_SCANNED and len(found) < most and clock() < until:
+        step = send(ScanKeys(deployment=deployment, part=part, cursor=cursor, step=STEP))
+        found |= dict.fromkeys(step.names)
         cursor = step.cursor
         examined += STEP
         if cursor == "0":
-            return found, None
-    return found, examined
+            return _Found(list(found), truncated=False)
+    return _Found(list(found), truncated=True)
 
 
-def _union(every: Iterable[Mapping[bytes, float]]) -> dict[str, float]:
-    """Return all names, each with the longest time that a master gives it."""
-    names: dict[str, float] = {}
-    for one in every:
-        for raw, left in one.items():
-            name = raw.decode(errors="backslashreplace")
-            names[name] = max(left, names.get(name, 0.0))
-    return names
+def _union(every: Iterable[Iterable[bytes]]) -> list[str]:
+    """Return every name once, in the order of the first master that has it."""
+    names = dict.fromkeys(chain.from_iterable(every))
+    return [name.decode(errors="backslashreplace") for name in names]
 
 
 def _answers(tallies: Sequence[Tally]) -> list[str]:

@@ -13,7 +13,6 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.page import MAX_LISTED
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.backends.zookeeper.client import (
     command,
@@ -59,20 +58,10 @@ class ZooKeeperInspection(Inspection):
         if client is not None:
             stop(client)
 
-    def listing(
-        self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
-    ) -> Listing:
+    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
         (queues,) = self._ask([lambda client: client.get_children_async(self._tree.locks)])
-        names = [name for name in map(resource_of, queues or ()) if search in name]
-        names = [name for name in names if not is_turns(name)]
-        left = {holding.resource: holding.ttl or 0.0 for holding in self._held(names[:MAX_LISTED])}
-        order = sorted(left, key=lambda name: (left[name], name), reverse=last_first)
-        stopped = MAX_LISTED if len(names) > MAX_LISTED else None
-        return Listing(
-            left={name: left[name] for name in order[: None if search else most]},
-            about=len(left),
-            stopped_at=stopped,
-        )
+        names = [name for name in map(resource_of, queues or ()) if not is_turns(name)]
+        return Listing(names[: self.MAX_LISTED], len(names) > self.MAX_LISTED)
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         held = self._held(resources)
@@ -119,8 +108,8 @@ class ZooKeeperInspection(Inspection):
         return self._freed(any(self._ask([_deletion(path) for path in held])))
 
     def health(self) -> list[ServerHealth]:
-        listing = self.listing(most=0)
-        held = None if self._silent else listing.about
+        listed = len(self._held(self.listing().names))
+        held = None if self._silent else listed
         left = self._trusted_in()
         return [self._server_health(host, held, left) for host in self._settings.hosts]
 

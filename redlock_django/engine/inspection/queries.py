@@ -18,48 +18,47 @@ from redlock_django.engine.protocol.votes import Vote
 
 
 class HeldPage(NamedTuple):
-    """The start of a master's index: how many locks it lists, and the seconds left of each."""
+    """How many locks a master's index lists, and the names of the first of them to expire."""
 
     held: int
-    left: Mapping[bytes, float]
+    names: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListHeld(Query[HeldPage]):
-    """List the first `most` resources of the index: the first to expire, or the last."""
+    """List the first `most` resources of the index to expire."""
 
     name: ClassVar[str] = "held"
 
     most: int
-    last_first: bool = False
 
     def keys(self) -> list[str]:
         return [self.deployment.held]
 
     def arguments(self) -> list[str | int | bytes]:
-        return [self.most, int(self.last_first)]
+        return [self.most]
 
     def read(self, reply: Sequence[Any]) -> HeldPage:
-        _, _, held, *pairs = reply
-        return HeldPage(held, _seconds_left(pairs))
+        _, _, held, *names = reply
+        return HeldPage(held, names)
 
 
-class SearchStep(NamedTuple):
-    """One step of a search: the names found with the seconds left of each, and the next cursor.
-
-    `cursor` is "0" after the last step. The time left is 0.0 where the search does not learn it.
-    """
+class ScanStep(NamedTuple):
+    """One step of a scan: the next cursor, "0" after the last step, and the names found."""
 
     cursor: str
-    left: Mapping[bytes, float]
+    names: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search(Query[SearchStep]):
-    """Search for names that contain `part`, from `cursor` on ("0" first).
+class ScanKeys(Query[ScanStep]):
+    """Search all keys of a master for locks whose names contain `part`, from `cursor` on.
 
-    Every character of `part` is taken literally. One query examines about `step` names.
+    Every character of `part` is taken literally; the first cursor is "0". One query examines about
+    `step` keys.
     """
+
+    name: ClassVar[str] = "scan"
 
     part: str
     cursor: str = "0"
@@ -69,39 +68,12 @@ class Search(Query[SearchStep]):
         return []
 
     def arguments(self) -> list[str | int | bytes]:
-        return [self.cursor, self._prefix() + _containing(self.part), self.step]
+        return [self.cursor, self.deployment.lock("") + _containing(self.part), self.step]
 
-    def _prefix(self) -> str:
-        return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FindHeld(Search):
-    """Search the index."""
-
-    name: ClassVar[str] = "find"
-
-    def keys(self) -> list[str]:
-        return [self.deployment.held]
-
-    def read(self, reply: Sequence[Any]) -> SearchStep:
-        _, _, cursor, *pairs = reply
-        return SearchStep(cursor.decode(), _seconds_left(pairs))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanKeys(Search):
-    """Search all keys of a master for locks."""
-
-    name: ClassVar[str] = "scan"
-
-    def read(self, reply: Sequence[Any]) -> SearchStep:
+    def read(self, reply: Sequence[Any]) -> ScanStep:
         _, _, cursor, *keys = reply
-        prefix = self._prefix().encode()
-        return SearchStep(cursor.decode(), {key.removeprefix(prefix): 0.0 for key in keys})
-
-    def _prefix(self) -> str:
-        return self.deployment.lock("")
+        prefix = self.deployment.lock("").encode()
+        return ScanStep(cursor.decode(), [key.removeprefix(prefix) for key in keys])
 
 
 class StoredLock(NamedTuple):
@@ -211,7 +183,7 @@ class ForceRelease(Query[Vote]):
 
 
 QUERIES: tuple[type[Query[Any]], ...] = (
-    ListHeld, FindHeld, ScanKeys, ReadLocks, ReadFacts, ForceRelease,
+    ListHeld, ScanKeys, ReadLocks, ReadFacts, ForceRelease,
 )  # fmt: skip
 
 
@@ -219,10 +191,3 @@ def _containing(part: str) -> str:
     """Return a glob pattern of names that contain `part`, each character as it is."""
     literal = "".join("\\" + char if char in "*?[]\\^" else char for char in part)
     return f"*{literal}*" if part else "*"
-
-
-def _seconds_left(pairs: Sequence[Any]) -> dict[bytes, float]:
-    return {
-        name: float("inf") if left < 0 else left / 1000
-        for name, left in zip(pairs[::2], pairs[1::2], strict=True)
-    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -87,7 +88,7 @@ class Command(OperatorCommand):
             "--all",
             action="store_true",
             dest="every",
-            help=f"list as many locks as possible: {MAX_LISTED}, or all that match --search",
+            help=f"list all locks that are read: {MAX_LISTED} at most",
         )
         add(
             "--watch",
@@ -126,55 +127,57 @@ class Command(OperatorCommand):
             holder=options["holder"],
             state=None if options["state"] is None else HoldingState(options["state"]),
             order=("-" if options["reverse"] else "") + options["order"],
-            offset=0 if options["every"] else options["offset"],
-            limit=MAX_LISTED if options["every"] else options["limit"],
             scan=options["scan"],
         )
+        start = options["offset"]
+        locks = page.locks if options["every"] else page.locks[start : start + options["limit"]]
         watched = options["watch"] is not None
         if self.as_json:
-            self.write_json(_document(page), indent=None if watched else 2)
+            self.write_json(_document(page, locks), indent=None if watched else 2)
         else:
             if watched:
                 self._head(page)
-            has_slots = any(holding.slot is not None for holding in page.locks)
+            has_slots = any(holding.slot is not None for holding in locks)
             self.write_table(
                 _heads(page.using, has_slots),
-                [_row(holding, page, has_slots) for holding in page.locks],
+                [_row(holding, page, has_slots) for holding in locks],
                 flexible=(0, 7 + has_slots),
             )
-        self._notes(page, every=options["every"])
+        self._notes(page, len(locks))
         return page
 
     def _head(self, page: HeldLocks) -> None:
         if self.stdout.isatty():
             self.stdout.write(_CLEAR, ending="")
-        self.stdout.write(f"{iso(time.time())}  {page.using}  {page.total} held")
+        self.stdout.write(f"{iso(time.time())}  {page.using}  {len(page.locks)} held")
 
-    def _notes(self, page: HeldLocks, *, every: bool) -> None:
+    def _notes(self, page: HeldLocks, listed: int) -> None:
         self.warn_of_silent(page.silent)
         for name, held in page.slots.items():
             if len(held.limits) > 1:
                 limits = ", ".join(map(str, held.limits))
                 self.warn(f"The holders of {name} have different limits: {limits} (1: a lock).")
-        if page.stopped_at is not None:
-            self.warn(f"The list stopped at {page.stopped_at}. There may be more locks.")
-        elif page.total > len(page.locks):
-            more = "--prefix, --search and --holder" if every else "--offset, --limit and --all"
-            self.warn(f"{len(page.locks)} of {page.total} locks are listed. See {more}.")
+        if page.truncated:
+            self.warn(
+                f"More than {MAX_LISTED} locks are held. Those that expire first were read, and "
+                "the one that has the whole name of --search or --prefix."
+            )
+        if listed < (total := len(page.locks)):
+            self.warn(f"{listed} of {total} locks are listed. See --offset, --limit and --all.")
         elif not page.locks and not self.as_json and page.complete:
             self.warn("No lock is held.")
 
 
-def _document(page: HeldLocks) -> dict[str, Any]:
+def _document(page: HeldLocks, locks: Sequence[Holding]) -> dict[str, Any]:
     return {
         "using": page.using,
         "at": iso(time.time()),
         "masters": list(page.servers),
         "silent": dict(page.silent),
         "quorum": page.complete,
-        "total": page.total,
-        "stopped_at": page.stopped_at,
-        "locks": [lock_document(holding) for holding in page.locks],
+        "total": len(page.locks),
+        "truncated": page.truncated,
+        "locks": [lock_document(holding) for holding in locks],
     }
 
 

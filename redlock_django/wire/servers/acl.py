@@ -13,7 +13,7 @@ LOCKS = (
 WAITING = ("zrange", "zrank", "publish", "subscribe")
 """The commands by which masters call waiters; without them waiters poll."""
 
-LOOKING = ("zcount", "zrevrangebyscore", "zscan", "scan")
+LOOKING = ("zcount", "scan")
 """The commands for inspecting locks and setting masters up, in addition to LOCKS."""
 
 _COMMAND = re.compile(r"'([a-z|-]+)' command")

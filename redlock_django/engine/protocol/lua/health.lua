@@ -13,8 +13,7 @@ local asked = {
   { 'GET', KEYS[1] }, { 'ZCOUNT', KEYS[2], now_ms, '+inf' }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
   { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },
   { 'ZADD', lock, 'XX', '0', '' }, { 'ZREM', lock, '' },
-  { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'ZREVRANGEBYSCORE', KEYS[2], '0', '0' },
-  { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
+  { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'SCAN', '0', 'COUNT', '1' },
   { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' }, { 'PUBLISH', ARGV[2], '' },
 }
 for index, command in ipairs(asked) do
