@@ -17,13 +17,19 @@ from redlock_django.idempotency.flow.attempt import async_view, sync_view
 from redlock_django.idempotency.key import KeySource, key_source
 from redlock_django.idempotency.placement import (
     check_lock_of_operation,
+    check_not_excluded,
     inner_permission_check,
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import KEYS, IdempotentOptions
 from redlock_django.web.mixins import wrapped_dispatch
 from redlock_django.web.transactions import transaction_marker, view_name
-from redlock_django.web.view_kinds import records_requests, resolve_annotations
+from redlock_django.web.view_kinds import (
+    bound_to,
+    is_async_class,
+    records_requests,
+    resolve_annotations,
+)
 
 if TYPE_CHECKING:
     from django.views.generic import View as DjangoView
@@ -201,7 +207,10 @@ def _decorated(view: View, options: IdempotentOptions) -> View:
     check = None if options.replay_check is not None else inner_permission_check(view)
     if check is not None:
         raise replay_skips_check_error(view, check)
-    wrap = async_view if iscoroutinefunction(view) else sync_view
+    is_async = iscoroutinefunction(view)
+    if not (is_async or is_async_class(type(bound_to(view)))):
+        check_not_excluded(view, transaction_marker(view), options)
+    wrap = async_view if is_async else sync_view
     wrapped = wrap(view, options)
     check_installed_if_ready()
     resolve_annotations(wrapped, view)

@@ -12,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.transactions.open_transactions import open_blocks
-from redlock_django.web.transactions import view_name
+from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
@@ -48,11 +48,19 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
                 "@idempotent cannot know what is committed. Remove AUTOCOMMIT=False or "
                 "set_autocommit(False)"
             )
-    excluded = call.marker is not None and call.marker.excludes(settings.database)
-    if excluded:
+
+
+def check_not_excluded(
+    view: Callable[..., Any], marker: TransactionMarker | None, options: IdempotentOptions
+) -> None:
+    """Raise InvalidRedlock if a sync view must not have the transaction of its record."""
+    if not marker:  # nothing is excluded, so the settings, which may be invalid, are not needed
+        return
+    database = options.settings().database
+    if marker.excludes(database):
         raise InvalidRedlock(
-            f"{name} is marked with @transaction.non_atomic_requests, but @idempotent records it "
-            f"in its own transaction of {settings.database!r}. Remove the mark"
+            f"{view_name(view)} is marked with @transaction.non_atomic_requests, but @idempotent "
+            f"records it in its own transaction of {database!r}. Remove the mark"
         )
 
 

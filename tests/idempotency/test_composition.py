@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin, PermissionRequiredMixin
 from django.contrib.auth.models import Permission, User
@@ -485,12 +486,49 @@ def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> No
     assert client.post("/orders/").status_code == 201
 
 
-def test_a_view_without_a_transaction_is_an_error(site: Site) -> None:
+@pytest.mark.parametrize("headers", [{"Idempotency-Key": "k"}, {}], ids=["with a key", "without"])
+def test_a_view_without_a_transaction_is_an_error(site: Site, headers: dict[str, str]) -> None:
     view = transaction.non_atomic_requests(idempotent(make_order))
-    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+    request = RequestFactory().post("/", headers=headers)
     request.user = User.objects.get()
     with pytest.raises(InvalidRedlock, match="non_atomic_requests"):
         view(request)
+    assert view(RequestFactory().get("/")).status_code == 201
+
+
+def test_an_excluded_view_is_refused_when_it_is_decorated() -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return make_order(request)
+
+    transaction.non_atomic_requests(view)
+    with pytest.raises(InvalidRedlock, match="non_atomic_requests"):
+        idempotent(view)
+    with pytest.raises(InvalidRedlock, match="non_atomic_requests"):
+        idempotent(locked(view))
+
+
+def test_a_view_that_is_excluded_from_another_database_may_be_idempotent(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return make_order(request)
+
+    site.serve(idempotent(transaction.non_atomic_requests("other")(view)))
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1
+
+
+def test_an_async_class_may_be_excluded_below_the_decorator(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+
+    @method_decorator([idempotent, transaction.non_atomic_requests], name="dispatch")
+    class Async(View):
+        async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+            return await sync_to_async(make_order)(request)
+
+    site.serve(Async.as_view())
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1
 
 
 def test_the_same_decorator_twice_is_refused() -> None:

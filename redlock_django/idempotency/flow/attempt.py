@@ -49,7 +49,11 @@ from redlock_django.idempotency.flow.runner import (
 )
 from redlock_django.idempotency.key import Claim, lock_name
 from redlock_django.idempotency.messages import add_again
-from redlock_django.idempotency.placement import check_lock_of_handler, check_permissions
+from redlock_django.idempotency.placement import (
+    check_lock_of_handler,
+    check_not_excluded,
+    check_permissions,
+)
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
 from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, RecordStore
 from redlock_django.idempotency.response import StoredResponse
@@ -156,6 +160,9 @@ class IdempotentAttempt:
         Raises an IdempotencyRefused if the request is refused.
         """
         settings, request = self._settings, self._request
+        if not self._is_async and request.method in settings.methods:
+            # Also without a key: a client must not choose by a header whether the view fails.
+            check_not_excluded(self._call.view, self._call.marker, self._options)
         claim = yield from self._reader.claim()
         if claim is None:
             response = yield from self._run_without_key()
@@ -183,10 +190,8 @@ class IdempotentAttempt:
 
     def _transaction_without_key(self) -> ViewTransaction | None:
         """Return the transaction that this request would have with a key, or None for none."""
-        settings, marker = self._settings, self._call.marker
+        settings = self._settings
         if self._is_async or self._request.method not in settings.methods or open_blocks():
-            return None
-        if marker is not None and marker.excludes(settings.database):
             return None
         return ViewTransaction(settings.database)
 
