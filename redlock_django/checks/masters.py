@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core import checks
 from django.core.checks import CheckMessage, Error
+from django.utils.text import capfirst
 
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.checks import MASTERS_TAG
@@ -21,11 +22,11 @@ from redlock_django.operate.health import (
     master_status,
     server_word,
 )
-from redlock_django.wire.servers.acl import least_acl
 
-_ERRORS = {
+_IDS = {
     "version": "E030",
     "run_id": "E030",
+    "sentinel": "E030",
     "cluster": "E031",
     "replica": "E032",
     "eviction": "E033",
@@ -34,28 +35,13 @@ _ERRORS = {
     "deployment": "E036",
     "acl": "E037",
     "errors": "E059",
-}
-_WARNINGS = {
     "unreachable": "W038",
     "loading": "W039",
     "untrusted": "W040",
     "policy": "W041",
     "alone": "W051",
 }
-_HINTS = {
-    "version": "Upgrade the server.",
-    "run_id": "Connect to the server itself, and upgrade it if it is older.",
-    "cluster": "Use independent servers.",
-    "replica": "List masters, not replicas: a failover loses locks.",
-    "eviction": "Set maxmemory-policy to noeviction with CONFIG SET and in the configuration file.",
-    "policy": "Set maxmemory-policy to noeviction with CONFIG SET and in the configuration file.",
-    "twin": "List every server once.",
-    "clock": "Synchronize the clocks of all masters with NTP, slewing rather than stepping.",
-    "deployment": "Use the same settings in all clients, or run 'manage.py redlock_init "
-    "--reconfigure' after a planned change.",
-    "errors": "No lock is acquired there until the server runs these commands again.",
-    "untrusted": "Wait, or run 'manage.py redlock_init' if the masters are new.",
-}
+"""The ids by the codes of faults; a fault that TOLERATE names is a warning with the same number."""
 
 
 def check_command(**_: Any) -> list[CheckMessage]:
@@ -106,18 +92,16 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     store = load(alias).store
-    hints = dict(_HINTS)
-    if isinstance(store, RedlockSettings):
-        hints["acl"] = f"It must allow {least_acl(store.key_prefix)} (docs/reference/acl.md)"
-    else:  # redlock_init is for masters
-        hints["untrusted"] = "Wait: it may have forgotten locks, which expire until then."
-    for code, text in one.faults:
-        message = f"REDLOCK[{alias!r}]: {one.name}: {text}"
-        hint = hints.get(code)
-        if code in _ERRORS and code not in store.tolerate:
-            yield Error(message, hint=hint, id=f"redlock_django.{_ERRORS[code]}")
-        elif number := {**_ERRORS, **_WARNINGS}.get(code):
-            yield checks.Warning(message, hint=hint, id=f"redlock_django.W{number[1:]}")
+    for fault in one.faults:
+        number = _IDS.get(fault.code, "")
+        if number.startswith("E") and fault.code in store.tolerate:
+            number = f"W{number[1:]}"
+        if number:
+            yield (Error if number.startswith("E") else checks.Warning)(
+                f"REDLOCK[{alias!r}]: {one.name}: {fault.text}",
+                hint=f"{capfirst(fault.remedy)}.",
+                id=f"redlock_django.{number}",
+            )
     if not isinstance(store, RedlockSettings) or one.health is None or one.health.persistent:
         return
     if store.addresses and not store.restart_delay:

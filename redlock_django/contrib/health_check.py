@@ -60,5 +60,5 @@ class Redlock(HealthCheck):
 
 def _reasons(bad: list[ServerHealth]) -> str:
     return "; ".join(
-        f"{status.name} " + ", ".join(text for _, text in status.faults) for status in bad
+        f"{status.name} " + ", ".join(one.text for one in status.faults) for status in bad
     )

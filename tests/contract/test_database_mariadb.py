@@ -179,7 +179,7 @@ def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert (refused.value.retry_after or 0) > 80_000
-    assert server.faults[0][0] == "untrusted"
+    assert server.faults[0].code == "untrusted"
     locks.close()
     assert not held("order:1")
 
@@ -201,7 +201,7 @@ def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: Databa
             cursor.execute(f"UPDATE {SERVERS} SET identity = '7:primary:3306'")  # by replication
         finally:
             cursor.execute("SET GLOBAL read_only = 0")
-    assert server.faults[0][0] == "unreachable"
+    assert server.faults[0].code == "unreachable"
     with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
     assert (refused.value.retry_after or 0) > 50

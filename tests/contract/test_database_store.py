@@ -514,7 +514,7 @@ def test_a_database_that_is_down_is_reported(
     assert "secret-password" not in str(refused.value)
     (server,) = inspecting.health(backend_of())
     assert server.counted is False
-    assert server.faults[0][0] == "unreachable"
+    assert server.faults[0].code == "unreachable"
     assert "E043" in found(deploy=True, tag="redlock_masters", databases=["default"])
 
 
@@ -539,7 +539,7 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
     assert backend_of().release(lease) is True
     (server,) = inspecting.health(backend_of())
     assert server.counted is False
-    assert server.faults[0][0] == "untrusted"
+    assert server.faults[0].code == "untrusted"
     locks.close()
     with pytest.raises(StoreUnavailable, match="failed over"):  # a process that starts then
         backend_of().acquire(("order:2",), 30, 0, HOLDER)

@@ -748,7 +748,7 @@ def _late_undo(message: Message) -> Release | None:
 
 def _unfit(info: dict[str, str]) -> str:
     """Return why a server must not be counted, by its INFO; "" if it may be."""
-    return next((text for _, text in faults(info)), "")
+    return next((str(one) for one in faults(info)), "")
 
 
 @cache

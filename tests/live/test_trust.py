@@ -366,7 +366,10 @@ def evicting(master: LocalMaster, of: LocalMaster) -> None:
 
 ODD = [
     (replica, "is a replica of 127.0.0.1:{port}: MASTERS must lead to that master instead"),
-    (evicting, "may evict locks (maxmemory-policy allkeys-lru): set it to noeviction"),
+    (
+        evicting,
+        "may evict locks (maxmemory-policy allkeys-lru): set maxmemory-policy to noeviction",
+    ),
 ]
 
 
@@ -469,7 +472,7 @@ def test_a_server_without_a_run_id_is_named(
     said = [record for record in caplog.records if "run_id" in record.getMessage()]
     assert len(said) == 3, "once for each master"
     assert not any(record.exc_info for record in said)
-    assert {code for one in inspecting.health(backend) for code, _ in one.faults} == {"run_id"}
+    assert {f.code for one in inspecting.health(backend) for f in one.faults} == {"run_id"}
 
 
 @either

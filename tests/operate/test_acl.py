@@ -180,7 +180,7 @@ def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) ->
     assert [[f["code"] for f in m["faults"]] for m in ran.json["masters"]] == [["acl"], [], []]
     assert ran.json["masters"][0]["counted"] is False
     assert re.search(rf"its ACL forbids .*{re.escape(missing)}", ran.said)
-    assert f"Required permissions: {least_acl('redlock')}" in ran.said
+    assert f"acl: grant its user {least_acl('redlock')} (docs/reference/acl.md)" in ran.said
 
 
 @pytest.mark.parametrize("missing", [c for c in WAITING if c not in ("publish", "subscribe")])

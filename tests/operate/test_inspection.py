@@ -252,7 +252,7 @@ def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> 
         client.replicaof("127.0.0.1", masters[0].port)
     masters[3].kill()
     status = master_status()
-    codes = [[code for code, _ in one.faults] for one in status]
+    codes = [[fault.code for fault in one.faults] for one in status]
     assert codes[0] == []
     assert codes[1] == ["eviction"]
     assert "replica" in codes[2]

@@ -73,7 +73,7 @@ def test_the_code_of_an_error_is_a_code() -> None:
 
 def test_a_sentinel_is_no_master() -> None:
     info = {"redis_version": "7.0.15", "run_id": "1f", "redis_mode": "sentinel"}
-    assert [text for _, text in faults(info)] == [
+    assert [str(one) for one in faults(info)] == [
         "is a Sentinel: name it in SENTINELS, and its service in MASTERS, with PROFILE 'failover'"
     ]
 

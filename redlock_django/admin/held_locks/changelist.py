@@ -16,7 +16,6 @@ from redlock_django.admin.held_locks.masters import MasterRow, master_rows
 from redlock_django.admin.held_locks.queryset import HeldLockQuerySet
 from redlock_django.admin.held_locks.quorum_banner import QuorumBanner, quorum_banner
 from redlock_django.admin.labels import badge
-from redlock_django.backends.inspection.results import HARMLESS
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import is_resource
@@ -74,7 +73,7 @@ class HeldLockChangeList(ChangeList):
                 self.caveat = caveat(service.settings.store)
                 self.banner = quorum_banner(
                     statuses,
-                    harmless=HARMLESS | tolerated,
+                    tolerated=tolerated,
                     proceeds=service.settings.on_unavailable == "proceed",
                 )
                 self.queryset.inspection = inspection

@@ -35,8 +35,8 @@ def master_rows(statuses: Iterable[ServerHealth], tolerated: Collection[str]) ->
 
 
 def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
-    codes = [code for code, _text in status.faults]
-    faults = tuple(text for _code, text in status.faults)
+    codes = [fault.code for fault in status.faults]
+    faults = tuple(fault.text for fault in status.faults)
     health = status.health
     if health is None:
         return MasterRow(name=status.name, level="error", word="no answer", faults=faults)

@@ -5,32 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth
+from django.utils.text import capfirst
 
-ADVICE = {
-    "unreachable": (
-        "Start the server, or repair the network or its password: the reason is next to its name."
-    ),
-    "untrusted": (
-        "Wait until the time shown is over: the server may have forgotten locks. If Redis masters "
-        "are new, run “manage.py redlock_init”."
-    ),
-    "eviction": "Set “maxmemory-policy noeviction” on the server.",
-    "replica": "Use an independent master instead of a replica.",
-    "cluster": "Use an independent master instead of a cluster node.",
-    "twin": "Remove the duplicate from MASTERS.",
-    "clock": "Synchronize the clock of the server, for example with NTP.",
-    "deployment": (
-        "Use the same settings in all processes. After a planned change, run “manage.py "
-        "redlock_init --reconfigure”."
-    ),
-    "acl": "Grant the user the commands that “manage.py redlock_status” names.",
-    "errors": "Repair what the server answers to commands: the reason is next to its name.",
-    "version": "Install Redis 5, Valkey 7.2 or a newer version.",
-    "run_id": "Connect without the proxy that changes INFO.",
-    "loading": "Wait until the server has loaded its data.",
-}
-"""What an operator can do about a fault, by its code; `conflict` follows from `deployment`."""
+from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth
+from redlock_django.engine.inspection.faults import FAULTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +26,11 @@ class QuorumBanner:
 
 
 def quorum_banner(
-    servers: Sequence[ServerHealth], *, harmless: Collection[str], proceeds: bool
+    servers: Sequence[ServerHealth], *, tolerated: Collection[str] = (), proceeds: bool = False
 ) -> QuorumBanner:
     """Return the banner for these masters.
 
-    Faults in `harmless` do not keep a master from being counted. `proceeds` is whether requests
+    Faults in `tolerated` do not keep a master from being counted. `proceeds` is whether requests
     run without a lock while there is no quorum (ON_UNAVAILABLE).
     """
     quorum = QuorumHealth.of(servers)
@@ -60,7 +38,11 @@ def quorum_banner(
     uncounted = [server for server in servers if not server.counted]
     if not uncounted:
         return QuorumBanner(level="ok", headline=count, detail="")
-    codes = {code: None for one in uncounted for code, _text in one.faults if code not in harmless}
+    costly = {
+        one.name: [f for f in one.faults if not (FAULTS[f.code].counts or f.code in tolerated)]
+        for one in uncounted
+    }
+    advice = {fault.code: fault.remedy for every in costly.values() for fault in every}
     if quorum.is_reached:
         headline, detail = count, _reserve(quorum.counted - quorum.needed)
     else:
@@ -69,8 +51,8 @@ def quorum_banner(
         level="warning" if quorum.is_reached else "error",
         headline=headline,
         detail=detail,
-        problems=tuple((one.name, _reason(one, harmless)) for one in uncounted),
-        advice=tuple(str(ADVICE[code]) for code in codes if code in ADVICE),
+        problems=tuple((name, "; ".join(f.text for f in every)) for name, every in costly.items()),
+        advice=tuple(f"{capfirst(remedy)}." for remedy in advice.values()),
     )
 
 
@@ -107,8 +89,3 @@ def _headline(proceeds: bool) -> str:
     if proceeds:
         return "No quorum: requests run without a lock now (ON_UNAVAILABLE)."
     return "No quorum: locks are refused now."
-
-
-def _reason(server: ServerHealth, harmless: Collection[str]) -> str:
-    """Return why a master is not counted."""
-    return "; ".join(text for code, text in server.faults if code not in harmless)

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from redlock_django.engine.inspection.faults import Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.holders import Holding, label_of, slot_in
 from redlock_django.engine.protocol.slots import name_of
 from redlock_django.engine.quorum import quorum
-
-HARMLESS = frozenset({"policy", "cache", "waiting", "alone"})
-"""Codes of faults that are reported, and with which a server is counted all the same."""
 
 
 class SlotsHeld(NamedTuple):
@@ -104,14 +102,13 @@ class Freed:
 class ServerHealth:
     """The health of one server; where it did not answer, `health` is None, and `reason` is why.
 
-    `faults` are pairs of a code and a message; docs/how-to/operate.md lists the codes.
     `counted` is whether its votes count now.
     """
 
     name: str
     health: Health | None
     reason: str
-    faults: tuple[tuple[str, str], ...]
+    faults: tuple[Fault, ...]
     counted: bool
 
     @classmethod
@@ -121,7 +118,7 @@ class ServerHealth:
         Without a reason, a server that answered has no fault.
         """
         code = "unreachable" if health is None else "untrusted"
-        faults = ((code, reason),) if reason or health is None else ()
+        faults = (fault(code, why=reason),) if reason or health is None else ()
         silent = reason if health is None else ""
         return cls(name=name, health=health, reason=silent, faults=faults, counted=not faults)
 

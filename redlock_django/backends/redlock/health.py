@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from redlock_django.backends.inspection.results import HARMLESS, ServerHealth
+from redlock_django.backends.inspection.results import ServerHealth
 from redlock_django.backends.redlock.masters import caches_on
+from redlock_django.engine.inspection.faults import FAULTS, Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.servers.acl import LOCKS, WAITING
+from redlock_django.wire.servers.acl import LOCKS, WAITING, least_acl
 from redlock_django.wire.servers.address import Address
 
 
@@ -25,12 +26,7 @@ def health_of(
 ) -> list[ServerHealth]:
     """Return the health of every master, in order, given what they reported, by index.
 
-    The codes of the faults are `unreachable`, those of `wire.servers.info.faults`, `errors`
-    (commands that locks need fail), `acl`, `twin` (the same server as another), `clock`,
-    `deployment`, `conflict` (another master has that fault), `untrusted`, and the HARMLESS ones:
-    `policy` (it would evict locks if it had a limit), `cache` (a cache's `clear()` empties it),
-    `waiting` (it cannot call waiters) and `alone` (with `failover`: it accepts writes when it is
-    cut off from its replica). Masters in `forbidden` are silent because of their ACL.
+    Masters in `forbidden` are silent because of their ACL.
     """
     every = _Reports.of(deployment, reports)
     servers = []
@@ -38,13 +34,13 @@ def health_of(
         report, reason = reports.get(index), ""
         if report is None:
             reason = silent.get(index, "did not answer")
-            faults = [("acl" if index in forbidden else "unreachable", reason)]
+            code = "acl" if index in forbidden else "unreachable"
+            faults = [fault(code, why=reason, rights=least_acl(deployment.prefix))]
         else:
             faults = [*_faults(index, report, every), *_untrusted(report, every)]
-        counted = all(code in HARMLESS | tolerate for code, _ in faults)
+        counted = all(FAULTS[one.code].counts or one.code in tolerate for one in faults)
         if addresses and (caches := caches_on(addresses[index])):
-            named = ", ".join(map(repr, caches))
-            faults.append(("cache", f"clearing the cache {named} empties it: give locks their own"))
+            faults.append(fault("cache", caches=", ".join(map(repr, caches))))
         server = ServerHealth(
             name=name, health=report, reason=reason, faults=tuple(faults), counted=counted
         )
@@ -100,48 +96,39 @@ class _Reports:
 
 def _with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
     """Report, and do not count, the masters that are not asked because of another deployment."""
-    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
-    if not other:
+    others = [s.name for s in servers if any(one.code == "deployment" for one in s.faults)]
+    if not others:
         return list(servers)
-    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
+    conflict = fault("conflict", other=others[0])
     return [
         server
-        if server.health is None or "deployment" in dict(server.faults)
-        else replace(server, faults=(*server.faults, fault), counted=False)
+        if server.health is None or server.name in others
+        else replace(server, faults=(*server.faults, conflict), counted=False)
         for server in servers
     ]
 
 
-def _faults(index: int, report: Health, every: _Reports) -> Iterator[tuple[str, str]]:
+def _faults(index: int, report: Health, every: _Reports) -> Iterator[Fault]:
     deployment, fingerprint = every.deployment, every.fingerprint
     yield from report.faults
     if report.policy != "noeviction" and not report.maxmemory:
-        text = f"would evict locks if it had a maxmemory (maxmemory-policy {report.policy})"
-        yield "policy", f"{text}: set it to noeviction"
+        yield fault("policy", policy=report.policy)
     if deployment.failover and report.goes_on_alone:
-        text = "would go on beside a promoted replica: set min-replicas-to-write to 1 on it"
-        yield "alone", text
+        yield fault("alone")
     if missing := [command for command in report.forbidden if command in LOCKS]:
-        text = (
-            f"its ACL forbids {', '.join(missing)} (docs/reference/acl.md has the least that works)"
-        )
-        yield "acl", text
+        why = f"its ACL forbids {', '.join(missing)}"
+        yield fault("acl", why=why, rights=least_acl(deployment.prefix))
     if missing := [command for command in report.forbidden if command in WAITING]:
-        text = (
-            f"its ACL forbids {', '.join(missing)}: it cannot wake waiters (docs/reference/acl.md)"
-        )
-        yield "waiting", text
+        yield fault("waiting", why=f"its ACL forbids {', '.join(missing)}")
     if twins := every.twins(index):
-        yield "twin", f"is the same server as {', '.join(twins)}: none of them is counted"
+        yield fault("twin", twins=", ".join(twins))
     if abs(off := report.offset - every.offset) > deployment.max_clock_skew:
-        yield "clock", f"its clock is {off:+.1f} s off the other masters'"
+        yield fault("clock", off=off)
     if report.deployment not in ("", fingerprint):
-        text = "belongs to another deployment (after a planned change: manage.py redlock_init "
-        text += f"--reconfigure): its marker says {report.deployment!r}, this alias {fingerprint!r}"
-        yield "deployment", text
+        yield fault("deployment", marker=report.deployment, alias=fingerprint)
 
 
-def _untrusted(report: Health, every: _Reports) -> Iterator[tuple[str, str]]:
+def _untrusted(report: Health, every: _Reports) -> Iterator[Fault]:
     """Yield why a master is not trusted, and what to do, as `redlock_init` would answer."""
     if report.deployment not in ("", every.fingerprint):
         return
@@ -165,4 +152,4 @@ def _untrusted(report: Health, every: _Reports) -> Iterator[tuple[str, str]]:
         text = f"{NEW} once {', '.join(every.missing)} can be asked"
     else:
         text = f"{NEW} (if it was emptied{f' or restarted: {when}' if left else ': wait'})"
-    yield "untrusted", text
+    yield fault("untrusted", why=text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redlock_django.engine.inspection.faults import Fault
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
@@ -17,7 +19,6 @@ class Health:
     has that of another run. `key` is a lock or a fence that it stores, "" if none was found or the
     server is trusted. `deployment` is the fingerprint in its marker, "" without one. `forbidden`
     are the commands of `wire.servers.acl` that its ACL forbids.
-    `faults` are pairs of a code and a text, as `wire.servers.info.faults` yields them.
     `goes_on_alone` is whether it accepts writes when it is cut off from its replicas.
     """
 
@@ -36,5 +37,5 @@ class Health:
     key: str = ""
     deployment: str = ""
     forbidden: tuple[str, ...] = ()
-    faults: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Fault, ...] = ()
     goes_on_alone: bool = False

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.locking.services import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -20,7 +19,6 @@ from redlock_django.operate.health import (
     server_word,
 )
 from redlock_django.wire.judging.late_masters import load_average
-from redlock_django.wire.servers.acl import least_acl
 
 FAULTY = 1
 
@@ -61,7 +59,7 @@ class Command(OperatorCommand):
             )
         if what := caveat(locks[using].settings.store):
             self.stderr.write(what, self.style.WARNING)
-        self._notes(using, masters)
+        self._notes(masters)
         if any("did not answer" in one.reason for one in masters):
             self._explain(word)
         needed = f", {quorum.needed} are needed" if quorum.servers > 1 else ""
@@ -82,14 +80,15 @@ class Command(OperatorCommand):
         else:
             self.warn(f"This host is not busy ({measured}): the {word}s or the network are slow.")
 
-    def _notes(self, using: str, masters: tuple[ServerHealth, ...]) -> None:
+    def _notes(self, masters: tuple[ServerHealth, ...]) -> None:
+        """Write every fault, and what to do about each kind of them."""
+        remedies: dict[str, str] = {}
         for one in masters:
-            for _, text in one.faults:
-                self.warn(f"{one.name} {text}")
-        store = locks[using].settings.store
-        has_acl_fault = any(code == "acl" for one in masters for code, _ in one.faults)
-        if has_acl_fault and isinstance(store, RedlockSettings):
-            self.stderr.write(f"Required permissions: {least_acl(store.key_prefix)}")
+            for fault in one.faults:
+                self.warn(f"{one.name} {fault.text}")
+                remedies.setdefault(fault.code, fault.remedy)
+        for code, remedy in remedies.items():
+            self.stderr.write(f"{code}: {remedy}")
 
 
 def _host() -> dict[str, Any]:
@@ -122,7 +121,7 @@ def _described(one: ServerHealth, is_master: bool) -> dict[str, Any]:
         "up": health is not None,
         "counted": one.counted,
         "reason": one.reason,
-        "faults": [{"code": code, "text": text} for code, text in one.faults],
+        "faults": [fault._asdict() for fault in one.faults],
         **dict.fromkeys(_KEYS),
         **known,
     }
@@ -137,7 +136,7 @@ _KEYS = (
 def _row(one: ServerHealth, is_master: bool) -> tuple[str, ...]:
     health = one.health
     counted = "yes" if one.counted else "no"
-    faults = ", ".join(code for code, _ in one.faults)
+    faults = ", ".join(fault.code for fault in one.faults)
     if health is None:
         return (one.name, counted, *["-"] * 5, faults)
     return (

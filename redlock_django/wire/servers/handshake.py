@@ -323,10 +323,10 @@ def ask_info(connection: Any) -> dict[str, str]:
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
     """Return the messages of tolerated faults; raises Unfit for a fault that is not tolerated."""
     warnings = []
-    for code, text in faults(info):
-        if code not in tolerate:
-            raise (NotUpYet if code == "loading" else Unfit)(text)
-        warnings.append(text)
+    for one in faults(info):
+        if one.code not in tolerate:
+            raise (NotUpYet if one.code == "loading" else Unfit)(str(one))
+        warnings.append(str(one))
     return tuple(warnings)
 
 

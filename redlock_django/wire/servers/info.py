@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from redlock_django.engine.inspection.faults import Fault, fault
 from redlock_django.engine.inspection.printable import printable
-from redlock_django.engine.refusal import REPLICA
 
 
 def read_info(answer: bytes | str) -> dict[str, str]:
@@ -46,31 +46,24 @@ def goes_on_alone(info: dict[str, str]) -> bool:
     return info.get("connected_slaves", "0") != "0" and "min_slaves_good_slaves" not in info
 
 
-def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what makes a server unsafe for locks: a code and a message each, the worst first."""
+def faults(info: dict[str, str]) -> Iterator[Fault]:
+    """Yield what makes a server unsafe for locks, the worst first."""
     version = info.get("redis_version", "0")
     major = re.match(r"\d+", version)
     if major is None or int(major[0]) < 5:
-        yield (
-            "version",
-            f"its version {version} is too old: Redis 5 or Valkey 7.2 is required",
-        )
+        yield fault("version", version=version)
     if not re.fullmatch("[0-9a-fA-F]+", info.get("run_id", "")):
-        text = "reports no run_id in INFO, without which no restart is noticed: use Redis 5, "
-        yield "run_id", text + "Valkey 7.2 or newer, and no proxy that changes INFO"
+        yield fault("run_id", field="run_id", event="restart")
     if info.get("loading", "0") != "0":
-        yield "loading", "is still loading its data"
+        yield fault("loading")
     if info.get("cluster_enabled", "0") == "1":
-        yield "cluster", "is a cluster node: Redlock needs independent masters"
+        yield fault("cluster")
     if info.get("redis_mode") == "sentinel":
-        text = "is a Sentinel: name it in SENTINELS, and its service in MASTERS, "
-        yield "run_id", text + "with PROFILE 'failover'"
+        yield fault("sentinel")
     elif not info.get("role"):
-        text = "reports no role in INFO, without which no failover is noticed: "
-        yield "run_id", text + "use no proxy that changes INFO"
+        yield fault("run_id", field="role", event="failover")
     if info.get("role", "master") != "master":
-        of = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
-        yield "replica", f"{REPLICA} of {of}: MASTERS must lead to that master instead"
+        master = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+        yield fault("replica", master=master)
     if may_evict(info):
-        policy = info["maxmemory_policy"]
-        yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
+        yield fault("eviction", policy=info["maxmemory_policy"])

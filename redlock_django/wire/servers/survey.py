@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
+from redlock_django.engine.inspection.faults import Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.queries import MasterFacts, ReadFacts
 from redlock_django.engine.protocol.commands import as_array, script
@@ -230,7 +231,7 @@ def _key(connection: Any, deployment: Deployment, within: float) -> str:
         return ""
 
 
-def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _refused(errors: Mapping[str, str]) -> Iterator[Fault]:
     """Yield a fault for each kind of error that commands in scripts end with."""
     reported: set[str] = set()  # an error of commands of several kinds is yielded once
     for code, needed in (("errors", LOCKS), ("waiting", WAITING)):
@@ -238,5 +239,5 @@ def _refused(errors: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for command in errors.keys() & {*needed}:
             kinds.setdefault(explain(errors[command]), []).append(command)
         for why in kinds.keys() - reported:
-            yield code, f"{why}, asked for {', '.join(sorted(kinds[why]))}"
+            yield fault(code, why=f"{why}, asked for {', '.join(sorted(kinds[why]))}")
         reported |= kinds.keys()
