@@ -115,9 +115,7 @@ def _operations() -> dict[str, Callable[[], object]]:
         "admin: filter by state": page(state="partial"),
         "list_locks": command(),
         "list_locks --search order:0420": command("--search", "order:0420"),
-        "list_locks --order resource": command("--order", "resource"),
-        "list_locks --state partial": command("--state", "partial"),
-        "list_locks --all": command("--all"),
+        "list_locks --limit 10000": command("--limit", "10000"),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from io import StringIO
 from typing import Any, NamedTuple
 
@@ -31,16 +30,9 @@ class Ran(NamedTuple):
         return json.loads(self.out)
 
 
-class Terminal(StringIO):
-    """A stdout that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def run(command: str, *arguments: str, out: StringIO | None = None) -> Ran:
+def run(command: str, *arguments: str) -> Ran:
     """Run a command in this process. SystemExit is not caught: commands must not raise it."""
-    out, err = out or StringIO(), StringIO()
+    out, err = StringIO(), StringIO()
     status, problem = 0, ""
     try:
         call_command(command, *arguments, stdout=out, stderr=err)
@@ -65,15 +57,3 @@ def put(
         master.keyspace.set(f"redlock:lock:{resource}", value, ms)
         listed = master.keyspace.sets.setdefault("redlock:held", {})
         listed[resource.encode(errors="surrogatepass")] = master.keyspace.time() // 1000 + ms
-
-
-def turns(count: int, between: Callable[[], object] = lambda: None) -> Callable[[float], None]:
-    """Return a `sleep` that calls `between` instead, and raises KeyboardInterrupt in the end."""
-    left = iter(range(count - 1))
-
-    def sleep(seconds: float) -> None:
-        if next(left, None) is None:
-            raise KeyboardInterrupt
-        between()
-
-    return sleep

@@ -138,12 +138,14 @@ async def test_lock_life_cycle_in_a_loop(site: list[LocalMaster]) -> None:
 
 
 def test_operator_commands_with_their_permissions(site: list[LocalMaster]) -> None:
-    operator = ("--using", "operator", "--format=json")
+    operator = ("--using", "operator")
     with ends_lost(), lock("order:1") as held:
         until(lambda: on(site, "order:1") == 3, what="on all masters")
-        for how in ([], ["--search", "order"], ["--scan"], ["--reverse"]):
-            assert run("list_locks", *operator, *how).json["total"] == 1
-        status = run("redlock_status", *operator)
+        ways: list[dict[str, Any]] = [{}, {"search": "order"}, {"scan": True}, {"order": "-ttl"}]
+        for how in ways:
+            assert len(held_locks("operator", **how).locks) == 1
+        assert run("list_locks", *operator, "--format=json").json["total"] == 1
+        status = run("redlock_status", *operator, "--format=json")
         assert (status.status, status.said) == (0, "")
         assert status.json["masters"][0]["held"] == 1
         freed = run("release_lock", "order:1", *operator, "--noinput", "--holder", held.fingerprint)

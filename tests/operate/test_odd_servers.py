@@ -84,7 +84,7 @@ def commands() -> dict[str, Ran]:
         "init": run("redlock_init"),
         "status": run("redlock_status"),
         "list": run("list_locks"),
-        "release": run("release_lock", "order:1", "--noinput", "--force"),
+        "release": run("release_lock", "order:1", "--noinput", "--holder", "0" * 8),
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from redlock_django import lock
 from tests.app.checking import found
-from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
+from tests.operate.commands import THREE_IN_MEMORY, memory, run
 from tests.operate.misconfigured import misconfigure
 from tests.operate.sites import DATABASE
 from tests.timeouts import generous_timeouts
@@ -96,7 +96,7 @@ def test_every_fault_is_named(
 @pytest.mark.live
 def test_one_fault_among_a_quorum(site: list[LocalMaster]) -> None:
     site[0].kill()
-    ran = run("redlock_status", out=Terminal())
+    ran = run("redlock_status")
     assert ran.status == 1
     assert f"127.0.0.1:{site[0].port} refused the connection" in ran.said
     row = ran.out.splitlines()[1].split()

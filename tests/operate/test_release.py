@@ -12,6 +12,7 @@ from django.test.utils import override_settings
 
 from redlock_django import InvalidRedlock, lock
 from redlock_django.locking.services import locks
+from redlock_django.operate.inspection import held_locks
 from redlock_django.testing import memory_masters
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def test_list_locks_shows_and_finds_releases() -> None:
     shown = listed()
     assert OLD in shown
     assert NEW in shown
-    found = json.loads(listed("--holder", OLD, "--format", "json"))["locks"]
-    assert [(one["resource"], one["holder"]["release"]) for one in found] == [("order:1", OLD)]
+    found = json.loads(listed("--format", "json"))["locks"]
+    releases = {one["resource"]: one["holder"]["release"] for one in found}
+    assert releases == {"order:1": OLD, "order:2": NEW}
+    assert [one.name for one in held_locks(holder=OLD).locks] == ["order:1"]
 
 
 @pytest.mark.usefixtures("held")

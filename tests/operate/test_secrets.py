@@ -133,17 +133,19 @@ def test_commands_show_no_secret(held: Lock, logged: Callable[[], str]) -> None:
         for using in ("default", "locked out"):
             for command in (
                 ["list_locks"],
-                ["list_locks", "--scan", "--search", "order"],
+                ["list_locks", "--search", "order"],
                 ["redlock_status"],
-                ["release_lock", R, "--dry-run"],
-                ["release_lock", "order:2", "--noinput", "--holder", fingerprint],
             ):
                 output += str(run(*command, "--using", using, f"--format={form}"))
     for using in ("default", "locked out"):
+        output += str(held_locks(using, search="order", scan=True))
+        output += str(run("release_lock", R, "--using", using))  # stdin is not a terminal
+        named = ("--noinput", "--holder", fingerprint)
+        output += str(run("release_lock", "order:2", "--using", using, *named))
         output += str(run("redlock_init", "--using", using))
         output += str(run("redlock_init", "--reconfigure", "--using", "locked out"))
         output += str(run("with_lock", "order:9", "--using", using, "--", "true"))
-    output += str(run("release_lock", R, "--noinput", "--force", "--format=json"))
+    output += str(run("release_lock", R, *named))
     output += logged()
     is_clean(
         output,

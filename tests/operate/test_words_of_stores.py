@@ -51,7 +51,7 @@ def test_a_store_that_does_not_answer(
     for command in (
         ["redlock_status"],
         ["list_locks"],
-        ["release_lock", "order:1", "--force", "--noinput"],
+        ["release_lock", "order:1", "--noinput", "--holder", "0" * 8],
     ):
         ran = run(*command)
         assert ran.status == 3
@@ -86,7 +86,7 @@ def test_a_store_that_answers(site: Site, viewer: Client) -> None:
 def test_why_a_lock_was_lost(database_access: None, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}}
     with ends_lost(), lock("order:1") as held:
-        run("release_lock", "order:1", "--force", "--noinput")
+        run("release_lock", "order:1", "--noinput", "--holder", held.fingerprint)
         with pytest.raises(Exception, match="the store lost it"):
             held.verify()
 

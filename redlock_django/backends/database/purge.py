@@ -29,17 +29,6 @@ class Runs(Protocol):
         """Return the result of the work."""
 
 
-def count_old(connections: Runs, age: float) -> int:
-    """Return the number of rows that `purge` would delete."""
-
-    def count(cursor: CursorWrapper) -> int:
-        statement = dialect_of(cursor).sql(f"SELECT count(*) FROM {{locks}} WHERE {_OLD}")
-        cursor.execute(statement, _before(age))
-        return int(cursor.fetchone()[0])
-
-    return connections.run(count)
-
-
 def purge(connections: Runs, age: float, batch: int) -> Iterator[int]:
     """Delete the rows of locks that ended more than `age` seconds ago; yield how many, by batch.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.locking.services import locks
-from redlock_django.management.operator_command import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand, add_format, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import (
     QuorumHealth,
@@ -32,13 +32,17 @@ class Command(OperatorCommand):
         f"arguments or settings; {NO_QUORUM} if too few servers can be counted."
     )
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        add_format(parser)
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Query the masters and show the results."""
-        using = options["using"]
+        using, as_json = options["using"], options["format"] == "json"
         masters = master_status(using)
         quorum, word = QuorumHealth.of(masters), server_word(using)
         are_masters = locks[using].backend.servers_are_masters
-        if self.as_json:
+        if as_json:
             document = {
                 "using": using,
                 "at": iso(time.time()),
@@ -55,7 +59,6 @@ class Command(OperatorCommand):
             self.write_table(
                 (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
                 (_row(one, are_masters) for one in masters),
-                flexible=(0, 7),
             )
         if what := caveat(locks[using].settings.store):
             self.stderr.write(what, self.style.WARNING)
@@ -68,7 +71,7 @@ class Command(OperatorCommand):
             raise CommandError(summary, returncode=NO_QUORUM)
         if any(one.faults for one in masters):
             raise CommandError(summary, returncode=FAULTY)
-        if not self.as_json:
+        if not as_json:
             self.stderr.write(summary, self.style.SUCCESS)
 
     def _explain(self, word: str) -> None:
