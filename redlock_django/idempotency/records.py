@@ -7,9 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
+from django.db import (
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    ProgrammingError,
+    connections,
+    transaction,
+)
+from django.db.models.sql import InsertQuery, UpdateQuery
 from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
@@ -81,14 +90,33 @@ class RecordStore:
 
     def find(self, claim: Claim) -> Record | None:
         """Return the record of the claim's key, or None."""
-        hashes = [each.key_hash for each in claim.hashes]
         with _database_errors(self.alias):
-            row = self.rows().filter(key_hash__in=hashes).first()
+            row = self._found([each.key_hash for each in claim.hashes])
         if row is None:
             return None
         response = response_of(row) if row.state == RecordState.COMPLETED else None
         status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
+
+    def _found(self, hashes: list[str]) -> IdempotencyRecord | None:
+        from redlock_django.models import IdempotencyRecord
+
+        connection = connections[self.alias]
+        with connection.cursor() as cursor:
+            cursor.execute(_select(self.alias, connection.vendor, len(hashes)), hashes)
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        found = IdempotencyRecord()
+        for name, value in zip(_FOUND, row, strict=True):
+            column: Any = IdempotencyRecord._meta.get_field(name).cached_col  # type: ignore[union-attr]
+            for convert in (
+                *connection.ops.get_db_converters(column),
+                *column.get_db_converters(connection),
+            ):
+                value = convert(value, column, connection)
+            setattr(found, name, value)
+        return found
 
     def begin(self, claim: Claim) -> None:
         """Record that the view runs; raise AlreadyRecorded if the key has a record.
@@ -98,7 +126,8 @@ class RecordStore:
         wait = max(claim.wait or 0, _BRIEF)
         with _database_errors(self.alias), self._limited_wait(wait):
             try:
-                self.rows().create(
+                _insert(
+                    self.alias,
                     key_hash=claim.key_hash,
                     fingerprint=claim.hashes[0].fingerprint,
                     attempt=claim.attempt,
@@ -116,18 +145,15 @@ class RecordStore:
         """
         now = timezone.now()
         with _database_errors(self.alias):
-            changed: int = (
-                self._rows_of(claim.key_hash, *UNRESOLVED)
-                .filter(attempt=claim.attempt)
-                .update(
-                    state=RecordState.TOMBSTONE if response is None else RecordState.COMPLETED,
-                    status=status,
-                    completed_at=now,
-                    expires_at=now + claim.retention,
-                    **_columns_of(response),
-                )
+            return _update(
+                self.alias,
+                claim,
+                state=RecordState.TOMBSTONE if response is None else RecordState.COMPLETED,
+                status=status,
+                completed_at=now,
+                expires_at=now + claim.retention,
+                **_columns_of(response),
             )
-        return changed == 1
 
     def delete(self, claim: Claim) -> None:
         """Delete the record of this attempt, unless it is completed."""
@@ -217,6 +243,74 @@ class RecordStore:
                 yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
         for pks in _batches(found.to_empty, "expires_at", batch):
             yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
+
+
+# The statements of every request are compiled once for an alias, which takes longer than to execute
+# them. `vendor` is an argument because a test may replace a database.
+
+_FOUND = (
+    *("key_hash", "fingerprint", "attempt", "state", "expires_at"),
+    *("status", "headers", "body", "messages"),
+)
+_COMPLETED = (
+    *("state", "status", "completed_at", "expires_at"),
+    *("headers", "body", "messages"),
+)
+
+
+@cache
+def _select(alias: str, vendor: str, hashes: int) -> str:
+    """Return the statement that finds the record of so many hashes; their values are its own."""
+    from redlock_django.models import IdempotencyRecord
+
+    rows = IdempotencyRecord.objects.filter(key_hash__in=map(str, range(hashes))).order_by("pk")
+    statement: str = rows.values_list(*_FOUND)[:1].query.get_compiler(alias).as_sql()[0]
+    return statement
+
+
+@cache
+def _statements(alias: str, vendor: str) -> tuple[Any, str, str]:
+    """Return the fields that are inserted, and the statements that insert and complete a record."""
+    from redlock_django.models import IdempotencyRecord
+
+    fields = [f for f in IdempotencyRecord._meta.concrete_fields if not f.primary_key]
+    inserted = InsertQuery(IdempotencyRecord)
+    inserted.insert_values(fields, [IdempotencyRecord()])
+    [(insert, _)] = inserted.get_compiler(alias).as_sql()
+    rows = IdempotencyRecord.objects.filter(key_hash="").filter(attempt="")
+    completed: Any = rows.filter(state__in=UNRESOLVED).query.chain(UpdateQuery)
+    now = timezone.now()
+    samples: tuple[Any, ...] = ("", 0, now, now, [], b"", "")  # NULL would be part of the statement
+    completed.add_update_values(dict(zip(_COMPLETED, samples, strict=True)))
+    return fields, insert, completed.get_compiler(alias).as_sql()[0]
+
+
+def _execute(alias: str, statement: str, fields: Any, values: Any, *where: str) -> int:
+    connection = connections[alias]
+    pairs = zip(fields, values, strict=True)
+    parameters = [field.get_db_prep_save(value, connection) for field, value in pairs]
+    with transaction.mark_for_rollback_on_error(using=alias), connection.cursor() as cursor:
+        cursor.execute(statement, [*parameters, *where])
+        changed: int = cursor.rowcount
+    return changed
+
+
+def _insert(alias: str, **columns: str) -> None:
+    from redlock_django.models import IdempotencyRecord
+
+    row = IdempotencyRecord(**columns)
+    fields, insert, _ = _statements(alias, connections[alias].vendor)
+    _execute(alias, insert, fields, [getattr(row, field.attname) for field in fields])
+
+
+def _update(alias: str, claim: Claim, **columns: Any) -> bool:
+    from redlock_django.models import IdempotencyRecord
+
+    fields = [IdempotencyRecord._meta.get_field(name) for name in _COMPLETED]
+    values = [columns[name] for name in _COMPLETED]
+    _, _, update = _statements(alias, connections[alias].vendor)
+    where = claim.key_hash, claim.attempt, *UNRESOLVED
+    return _execute(alias, update, fields, values, *where) == 1
 
 
 def _columns_of(response: StoredResponse | None) -> dict[str, Any]:
