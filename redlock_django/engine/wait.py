@@ -174,16 +174,19 @@ class Wait:
     def goes_on(self, attempt: Attempt, now: float) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`.
 
-        Once the wait is over, attempts for other slots are bounded by their number.
+        Once the wait is over, attempts for other slots are bounded by their number: whoever finds
+        a slot taken has not found all of them taken, however late that answer is.
         """
         if self.slots is not None:
             self.slots.note(attempt.tally, throughout=now >= self.give_up)
         self.lost += 1
         may_win = self._may_take_another(attempt)
-        if not may_win and attempt.split:
+        if not attempt.split:
+            return may_win or now < self.give_up
+        if not may_win:
             self.splits += 1
             may_win = self.splits < SPLIT_ROUNDS
-        return now < self.give_up or (may_win and now < self.limit)
+        return now < (self.limit if may_win else self.give_up)
 
     def _may_take_another(self, attempt: Attempt) -> bool:
         """Return whether a slot may be free after an attempt that was lost."""

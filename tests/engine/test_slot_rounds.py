@@ -256,6 +256,19 @@ def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
     assert (lease.slot, lease.attempts) == (2, 2)
 
 
+def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
+    masters = Masters(3)
+    taken(masters, 0, 3)
+    taken(masters, 1, 3)
+    protocol = masters.acquire(limit=3, tokens=aiming(0), overrun=0.1)
+    step = next(protocol)
+    assert isinstance(step, Round)
+    masters.hear(step)
+    masters.now += 5.0  # as in a process that was stopped
+    lease = masters.carry(protocol, protocol.send(masters.now))
+    assert (lease.slot, lease.attempts) == (2, 2)
+
+
 def test_it_asks_at_once_also_where_it_waits() -> None:
     masters = Masters(3)
     taken(masters, 0)
