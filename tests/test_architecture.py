@@ -61,7 +61,7 @@ LAYERS = [
     web.name_templates web.transactions
     web.options web.hold
     web.request_state
-    web.call
+    web.locked_view
     web.lock_resource
     web.mixins web.rules
     middleware

@@ -47,7 +47,7 @@ def paths(folder: str, names: str) -> set[str]:
     ],
 )
 def test_a_trip_enters_few_files(files: dict[str, set[str]], trip: str, most: int) -> None:
-    assert {"engine/rounds.py", "web/call.py"} & files[trip]
+    assert {"engine/rounds.py", "web/locked_view.py"} & files[trip]
     assert len(files[trip]) <= most, sorted(files[trip])
 
 

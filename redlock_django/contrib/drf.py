@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
@@ -14,13 +12,10 @@ from django.utils.decorators import classonlymethod
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
+from redlock_django.web.locked_view import locked_view
+from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import RequestState
-from redlock_django.web.transactions import (
-    call_in_transactions,
-    marker_of_request,
-    transaction_marker,
-    view_name,
-)
+from redlock_django.web.transactions import transaction_marker, view_name
 from redlock_django.web.view_kinds import opens_transaction, records_requests
 
 try:
@@ -147,7 +142,7 @@ class LockAPIMixin(APIView):
         name = str(request.method).lower()
         handler = getattr(self, name, None)
         if handler is not None and not (opens_transaction(handler) or records_requests(handler)):
-            setattr(self, name, partial(self._in_transaction, handler))
+            setattr(self, name, locked_view(handler, no_lock("default")))
 
     def check_object_permissions(self, request: Request, obj: Any) -> None:
         """Check the permissions for an object, as REST framework does.
@@ -169,12 +164,6 @@ class LockAPIMixin(APIView):
         """Return the options of the handler's `@idempotent`, or None."""
         handler = getattr(self, str(request.method).lower(), None)
         return getattr(handler, "idempotent_options", None)
-
-    def _in_transaction(
-        self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
-    ) -> Any:
-        marker = marker_of_request(request, None, self)
-        return call_in_transactions(marker, request, handler, request, *args, **kwargs)
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
         """Return the response for an error, also for a lock error raised in a handler."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
@@ -23,7 +23,7 @@ from redlock_django.web.view_kinds import (
 )
 
 if TYPE_CHECKING:
-    from redlock_django.web.call import Call
+    from redlock_django.web.locked_view import Call
 
 
 def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool) -> None:
@@ -51,13 +51,14 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
 
 
 def check_not_excluded(
-    view: Callable[..., Any], marker: TransactionMarker | None, options: IdempotentOptions
+    view: Callable[..., Any], marker: Collection[str] | None, options: IdempotentOptions
 ) -> None:
     """Raise InvalidRedlock if a sync view must not have the transaction of its record."""
-    if not marker:  # nothing is excluded, so the settings, which may be invalid, are not needed
+    # If nothing is excluded, the settings, which may be invalid, are not needed.
+    if not (marker and isinstance(marker, TransactionMarker)):
         return
     database = options.settings().database
-    if marker.excludes(database):
+    if database in {*marker}:
         raise InvalidRedlock(
             f"{view_name(view)} is marked with @transaction.non_atomic_requests, but @idempotent "
             f"records it in its own transaction of {database!r}. Remove the mark"
@@ -178,8 +179,12 @@ def check_lock_of_handler(call: Call) -> None:
     name = str(call.request.method).lower()
     owner = _class_inside(call)
     lock = getattr(getattr(owner, name, None), "lock_options", None)
-    is_atomic = call.marker is not None and call.marker.atomic_aliases()
-    if owner is not None and lock is not None and lock.apply_to(call.request) and not is_atomic:
+    if (
+        owner is not None
+        and lock is not None
+        and lock.apply_to(call.request)
+        and not call.aliases()
+    ):
         raise lock_inside_error(f"{view_name(owner)}.{name}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
@@ -22,16 +21,15 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.web.call import DecoratedView
+from redlock_django.web.locked_view import locked_view
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, OnLocked
-from redlock_django.web.transactions import (
-    not_adjacent_error,
-    transaction_marker,
-    two_locks_error,
-)
+from redlock_django.web.transactions import not_adjacent_error, two_locks_error
 from redlock_django.web.view_kinds import (
-    is_async_class,
+    class_handlers,
+    has_lock,
+    is_recording_wrapper,
+    records_requests,
     resolve_annotations,
 )
 
@@ -116,14 +114,12 @@ def lock_resource(
                 '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
                 "decorate the result of its as_view()"
             )
-        decorated = DecoratedView(view, options)
-        facts = decorated.facts
-        if facts.has_lock:
+        if has_lock(view):
             raise two_locks_error(view)
-        if facts.records_requests and not facts.is_recording:
+        called = [target, *(handler for _, handler, _ in class_handlers(view))]
+        if any(records_requests(one) for one in called) and not is_recording_wrapper(view):
             raise not_adjacent_error(view)
-        wrap = _async_view if facts.is_async else _sync_view
-        locked = wrap(decorated)
+        locked = locked_view(view, options)
         check_installed_if_ready()
         resolve_annotations(locked, view)
         locked.lock_options = options  # the system checks read it
@@ -131,27 +127,6 @@ def lock_resource(
 
     decorate.needs_view = True  # type: ignore[attr-defined]  # the system checks read it
     return decorate
-
-
-def _sync_view(decorated: DecoratedView) -> Any:
-    decorated.marker = marker = transaction_marker(decorated.view)
-
-    @functools.wraps(decorated.view)
-    def locked(*args: Any, **kwargs: Any) -> Any:
-        call = decorated.call(args, kwargs)
-        return call.arun() if is_async_class(call.owner.__class__) else call.run()
-
-    locked._non_atomic_requests = marker  # type: ignore[attr-defined]
-    return locked
-
-
-def _async_view(decorated: DecoratedView) -> Any:
-    # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
-    @functools.wraps(decorated.view)
-    async def locked(*args: Any, **kwargs: Any) -> Any:
-        return await decorated.call(args, kwargs).arun()
-
-    return locked
 
 
 def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:

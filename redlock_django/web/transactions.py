@@ -9,19 +9,15 @@ opens the same one itself. Where a transaction is already open, the lock is kept
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
-from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from redlock_django.conf.settings import template_middleware
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, RedlockError
-from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_blocks
-from redlock_django.web.answers import judge_effects
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from redlock_django.locking.transactions.open_transactions import MayReadOldData
 from redlock_django.web.view_kinds import operation_of
 
 
@@ -38,53 +34,11 @@ class TransactionMarker(set[str]):
     def __contains__(self, alias: object) -> bool:
         return True
 
-    def excludes(self, alias: str) -> bool:
-        """Return whether the user excluded a database alias."""
-        return set.__contains__(self, alias)
-
-    def atomic_aliases(self) -> list[str]:
-        """Return the aliases that have ATOMIC_REQUESTS now and that the user did not exclude."""
-        return [
-            alias
-            for alias, database in connections.settings.items()
-            if database["ATOMIC_REQUESTS"] and not self.excludes(alias)
-        ]
-
 
 def transaction_marker(view: Callable[..., Any]) -> TransactionMarker:
     """Return the marker for the wrapper of a view; a view that has one shares it."""
     excluded = getattr(view, "_non_atomic_requests", ())
     return excluded if isinstance(excluded, TransactionMarker) else TransactionMarker(excluded)
-
-
-def marker_of_request(
-    request: HttpRequest, own: TransactionMarker | None, owner: object
-) -> TransactionMarker | None:
-    """Return the marker that made Django skip the transactions of this request, or None.
-
-    `own` is the marker of a function, `owner` the instance a method belongs to, or None.
-    """
-    if request.resolver_match is not None:
-        found = getattr(request.resolver_match.func, "_non_atomic_requests", ())
-        if not isinstance(found, TransactionMarker):
-            return _marker_of_unopened(found)
-    elif owner is None:
-        found = own
-    else:
-        # A request without a URL, as in tests: as_view() would have copied it from dispatch.
-        found = getattr(getattr(type(owner), "dispatch", None), "_non_atomic_requests", None)
-    return found if isinstance(found, TransactionMarker) else None
-
-
-def _marker_of_unopened(excluded: Iterable[str]) -> TransactionMarker | None:
-    """Return a marker for the transactions that Django has not opened, although it seems so.
-
-    A middleware may have replaced `resolver_match`, and the view of the URL had a marker.
-    """
-    marker = TransactionMarker(excluded)
-    if marker.atomic_aliases():
-        marker.update(connection.alias for connection in open_blocks())
-    return marker if marker.atomic_aliases() else None
 
 
 def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:
@@ -144,52 +98,6 @@ def view_name(view: Callable[..., Any]) -> str:
     return f"{getattr(named, '__module__', '?')}.{name}"
 
 
-def transactions_of(
-    marker: TransactionMarker | None,
-    *,
-    durable: bool,
-    record: str | None = None,
-) -> AbstractContextManager[Sequence[str]]:
-    """Return a block in the transactions that Django would have opened, as their aliases.
-
-    A `durable` transaction raises if it is inside another one, so leaving this block is COMMIT.
-    `record` is an alias that is opened in any case and committed last: a record must not be
-    committed before the changes that it records.
-    """
-    aliases = marker.atomic_aliases() if marker is not None else []
-    if record is not None:
-        aliases = [alias for alias in aliases if alias != record] + [record]
-    return _open(aliases, durable) if aliases else _NONE
-
-
-_NONE: AbstractContextManager[Sequence[str]] = nullcontext(())
-
-
-@contextmanager
-def _open(aliases: list[str], durable: bool) -> Iterator[list[str]]:
-    with ExitStack() as blocks:
-        # Django wraps the view alias by alias, so the first is innermost and commits first.
-        for alias in reversed(aliases):
-            blocks.enter_context(transaction.atomic(using=alias, durable=durable))
-        yield aliases
-
-
-def call_in_transactions(
-    marker: TransactionMarker | None,
-    request: Any,
-    view: Callable[..., Any],
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    """Call a view without a lock of its own in its transactions, and judge its lock errors."""
-    with transactions_of(marker, durable=False) as aliases:
-        try:
-            return view(*args, **kwargs)
-        except RedlockError as error:
-            judge_effects(error, request, undone=bool(aliases))
-            raise
-
-
 def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRedlock:
     """Return the error for a view whose lock was refused inside an open transaction."""
     return InvalidRedlock(
@@ -200,15 +108,14 @@ def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRe
     )
 
 
-def check_async(marker: TransactionMarker | None) -> None:
-    """Raise the error about an async view that would need a transaction."""
-    if marker is not None and marker.atomic_aliases():
-        # The marker of a method is copied to the view of its class, and hides Django's error there.
-        raise RuntimeError(
-            "You cannot use ATOMIC_REQUESTS with async views. Put @transaction.non_atomic_requests "
-            "above @lock_resource and @idempotent (of a class: on dispatch, first in the list of "
-            "@method_decorator), or set ATOMIC_REQUESTS to False."
-        )
+def async_error() -> RuntimeError:
+    """Return the error about an async view that would need a transaction."""
+    # The marker of a method is copied to the view of its class, and hides Django's error there.
+    return RuntimeError(
+        "You cannot use ATOMIC_REQUESTS with async views. Put @transaction.non_atomic_requests "
+        "above @lock_resource and @idempotent (of a class: on dispatch, first in the list of "
+        "@method_decorator), or set ATOMIC_REQUESTS to False."
+    )
 
 
 def check_recordable(view: Callable[..., Any], response: Any) -> None:

@@ -10,11 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from types import FunctionType
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
-
-from asgiref.sync import iscoroutinefunction
+from typing import Any
 
 
 class Framework(Enum):
@@ -22,58 +18,6 @@ class Framework(Enum):
 
     REST_FRAMEWORK = "REST framework"
     NINJA = "django-ninja"
-
-
-class ViewFacts(NamedTuple):
-    """The facts that are known of a view when it is decorated, before any request.
-
-    `records_requests` is also true if a handler of its class records them, and `is_recording` only
-    if the view is itself the wrapper that does so, with nothing around it.
-    """
-
-    is_async: bool
-    has_lock: bool
-    records_requests: bool
-    is_recording: bool
-    may_authenticate: bool
-
-
-_facts_of_methods: WeakKeyDictionary[FunctionType, ViewFacts] = WeakKeyDictionary()
-
-
-def view_facts(view: Callable[..., Any]) -> ViewFacts:
-    """Return what is known of a view.
-
-    `method_decorator` decorates the method of an instance at each request. What is known of it is
-    that of its function, and is found out once.
-    """
-    method = _bound_by_django(view)
-    if method is None:
-        return _facts(view)
-    facts = _facts_of_methods.get(method)
-    if facts is None:
-        facts = _facts_of_methods[method] = _facts(view)
-    return facts
-
-
-def _bound_by_django(view: Any) -> FunctionType | None:
-    """Return the function whose method `method_decorator` has bound, with nothing around it."""
-    if view.__class__ is not partial or view.args or view.keywords:
-        return None
-    method = getattr(view, "__wrapped__", None)
-    is_bound = method is not None and getattr(view.func, "__func__", None) is method
-    return method if is_bound and method.__class__ is FunctionType else None
-
-
-def _facts(view: Callable[..., Any]) -> ViewFacts:
-    handlers = [function for _, function, _ in class_handlers(view)]
-    return ViewFacts(
-        is_async=iscoroutinefunction(view),
-        has_lock=has_lock(view),
-        records_requests=any(map(records_requests, [view, *handlers])),
-        is_recording=is_recording_wrapper(view),
-        may_authenticate=may_authenticate(view),
-    )
 
 
 def class_of(view: object) -> type | None:
@@ -105,19 +49,6 @@ def authenticating_framework(view: Callable[..., Any], owner: object = None) -> 
     if hasattr(class_of(view) or type(owner), "initialize_request"):
         return Framework.REST_FRAMEWORK
     return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
-
-
-def is_rest_view(owner: object) -> bool:
-    """Return whether an instance is a view of REST framework."""
-    return owner is not None and hasattr(type(owner), "initialize_request")
-
-
-def may_authenticate(view: Callable[..., Any]) -> bool:
-    """Return whether `authenticating_framework` may find one for a view without an owner.
-
-    Only that function knows: django-ninja adds what authenticates after a view is decorated.
-    """
-    return class_of(view) is not None or operation_of(view) is not None
 
 
 def operation_of(view: Any) -> Any:
@@ -214,16 +145,9 @@ def bound_to(view: Any) -> Any:
     return None
 
 
-# Django looks at every handler of the class each time.
-_async_classes: WeakKeyDictionary[type, bool] = WeakKeyDictionary()
-
-
 def is_async_class(view_class: type) -> bool:
     """Return whether the methods of a view class are async, although `dispatch` is no coroutine."""
-    known = _async_classes.get(view_class)
-    if known is None:
-        known = _async_classes[view_class] = getattr(view_class, "view_is_async", False) is True
-    return known
+    return getattr(view_class, "view_is_async", False) is True
 
 
 def opens_transaction(view: object) -> bool:

@@ -38,7 +38,6 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import resource
-from redlock_django.web.transactions import TransactionMarker, transactions_of
 from testproject.shop.models import Order
 
 if TYPE_CHECKING:
@@ -199,32 +198,53 @@ def test_atomic_requests_is_read_at_call_time(
     assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
 
 
-def test_only_the_aliases_of_atomic_requests_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """Return the transactions that are opened, in order: the alias, and whether it is durable."""
+    found: list[tuple[str, bool]] = []
+
+    def atomic(using: str, durable: bool) -> Any:
+        found.append((using, durable))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(transaction, "atomic", atomic)
+    return found
+
+
+def test_only_the_aliases_of_atomic_requests_are_opened(
+    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, bool]]
+) -> None:
     default = connections.settings["default"]
     for alias, atomic in (("atomic", True), ("plain", False), ("excluded", True)):
         monkeypatch.setitem(connections.settings, alias, {**default, "ATOMIC_REQUESTS": atomic})
-    marker = TransactionMarker({"excluded"})
-    assert marker.atomic_aliases() == ["default", "atomic"]
+
+    @lock_resource("nightly")
+    @transaction.non_atomic_requests(using="excluded")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    view(factory.get("/"))
+    assert opened == [("atomic", True), ("default", True)]
+    marker = vars(view)["_non_atomic_requests"]
     assert all(alias in marker for alias in ("default", "atomic", "plain", "new"))
 
 
 def test_several_transactions_are_nested_as_django_nests_them(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, bool]]
 ) -> None:
-    opened: list[tuple[str, bool]] = []
+    monkeypatch.setitem(connections.settings, "second", connections.settings["default"])
 
-    def atomic(using: str, durable: bool) -> Any:
-        opened.append((using, durable))
-        return contextlib.nullcontext()
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
 
-    monkeypatch.setattr(transaction, "atomic", atomic)
-    default = connections.settings["default"]
-    monkeypatch.setitem(connections.settings, "second", default)
-    with transactions_of(TransactionMarker(), durable=True) as opened_any:
-        assert opened_any
+    view(factory.get("/"))
     assert opened == [("second", True), ("default", True)]
-    with transactions_of(TransactionMarker({"default", "second"}), durable=True) as opened_any:
-        assert not opened_any
+    opened.clear()
+    for alias in ("default", "second"):
+        transaction.non_atomic_requests(using=alias)(view)
+    view(factory.get("/"))
+    assert not opened
 
 
 def test_django_leaves_a_locked_view_alone() -> None:

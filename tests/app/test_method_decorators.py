@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import inspect
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,7 +31,6 @@ from rest_framework.viewsets import ViewSet
 from redlock_django import idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.web import view_kinds
 from tests.app.conftest import wrapping
 
 Urls = Callable[..., None]
@@ -229,34 +225,6 @@ def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
     assert seen == [False]
     with held_elsewhere("order:7"):
         assert Client().post("/")["Content-Type"] == "application/problem+json"
-
-
-def test_what_is_known_of_a_method_is_found_out_once_and_forgotten_with_it(
-    urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-
-    def has_lock(view: Any) -> bool:
-        asked.append(view)
-        return False
-
-    def serve() -> weakref.ref[Any]:
-        class Pay(View):
-            @method_decorator(locked)
-            def post(self, request: HttpRequest) -> HttpResponse:
-                return HttpResponse()
-
-        urls(path("", Pay.as_view()))
-        monkeypatch.setattr(view_kinds, "has_lock", has_lock)  # Django decorates a function before
-        assert [Client().post("/").status_code for _ in range(2)] == [200, 200]
-        assert len(asked) == 1
-        return weakref.ref(inspect.unwrap(vars(Pay)["post"]))
-
-    method = serve()
-    asked.clear()
-    urls()
-    gc.collect()
-    assert method() is None
 
 
 def test_classes_that_inherit_one_dispatch_keep_their_own_decorators(

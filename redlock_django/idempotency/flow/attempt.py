@@ -61,8 +61,8 @@ from redlock_django.idempotency.settings import IdempotentOptions, store_of
 from redlock_django.locking.reports import counters
 from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
-from redlock_django.web.call import Call, DecoratedView
 from redlock_django.web.disconnects import finish_without_client
+from redlock_django.web.locked_view import Call
 from redlock_django.web.options import (
     has_pools,
     no_lock,
@@ -71,7 +71,6 @@ from redlock_django.web.options import (
 )
 from redlock_django.web.request_state import current_page, forbid_caching
 from redlock_django.web.transactions import transaction_marker
-from redlock_django.web.view_kinds import is_async_class
 
 logger = logging.getLogger("redlock_django")
 
@@ -90,17 +89,16 @@ _COUNTERS: dict[type[IdempotencyRefused], str] = {
 def sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     """Return the idempotent wrapper of a sync view."""
     marker = transaction_marker(view)
-    decorated = DecoratedView(view, no_lock(options.using), marker)
+    inner = no_lock(options.using)
 
     @functools.wraps(view)
     def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = decorated.call(args, kwargs)
+        call = Call(view, inner, args, kwargs, marker)
         check_permissions(call, options)
         if call.state.recording:  # an idempotent view calls another one within the same request
             return view(*args, **kwargs)
-        is_async = is_async_class(call.owner.__class__)
-        attempt = IdempotentAttempt(call, options, is_async=is_async)
-        return attempt.arun() if is_async else attempt.run()
+        attempt = IdempotentAttempt(call, options, is_async=call.is_async)
+        return attempt.arun() if call.is_async else attempt.run()
 
     run_once._non_atomic_requests = marker  # type: ignore[attr-defined]
     return run_once
@@ -110,11 +108,11 @@ def async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     """Return the idempotent wrapper of an async view."""
 
     # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
-    decorated = DecoratedView(view, no_lock(options.using))
+    inner = no_lock(options.using)
 
     @functools.wraps(view)
     async def run_once(*args: Any, **kwargs: Any) -> Any:
-        call = decorated.call(args, kwargs)
+        call = Call(view, inner, args, kwargs)
         check_permissions(call, options)
         if call.state.recording:  # as in a sync view
             return await view(*args, **kwargs)

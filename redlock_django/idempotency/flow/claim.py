@@ -33,7 +33,7 @@ from redlock_django.web.request_values import check_body_is_complete, request_va
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
-    from redlock_django.web.call import Call
+    from redlock_django.web.locked_view import Call
 
 logger = logging.getLogger("redlock_django")
 

@@ -11,7 +11,7 @@ from django.http.multipartparser import MultiPartParserError
 from django.urls import get_resolver, get_urlconf
 
 if TYPE_CHECKING:
-    from redlock_django.web.call import Call
+    from redlock_django.web.locked_view import Call
 
 # The exceptions that Django answers with a status below 500.
 _STATUSES: dict[type[Exception], int] = {

@@ -16,7 +16,7 @@ from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
-from redlock_django.web.call import Call
+from redlock_django.web.locked_view import Call
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_values import acall_hook, arequest_user, request_user
 from redlock_django.web.transactions import two_locks_error, view_name
@@ -164,7 +164,8 @@ class Runner:
         call = self._call
         self._recorder = self._state.recorder = recorder
         if not opens_transaction(call.view):
-            return run(call._replace(options=self._deferred_lock or no_lock(self._options.using)))
+            call.options = self._deferred_lock or no_lock(self._options.using)
+            return run(call)
         if self._deferred_lock is not None:
             raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
