@@ -181,12 +181,10 @@ class Wait:
             self.slots.note(attempt.tally, throughout=now >= self.give_up)
         self.lost += 1
         may_win = self._may_take_another(attempt)
-        if not attempt.split:
-            return may_win or now < self.give_up
-        if not may_win:
+        if not may_win and attempt.split:
             self.splits += 1
             may_win = self.splits < SPLIT_ROUNDS
-        return now < (self.limit if may_win else self.give_up)
+        return now < self.give_up or (may_win and (now < self.limit or not attempt.split))
 
     def _may_take_another(self, attempt: Attempt) -> bool:
         """Return whether a slot may be free after an attempt that was lost."""
