@@ -77,10 +77,9 @@ class Memory:
         for master in self.links.masters:
             link = master.link
             link.recv, link.send_some = partial(next, iter(replies)), len
-            link.inspected = link_clock() + 1e6
+            master.inspect_at = link_clock() + 1e6
             # The replies are made before they are asked for: their clock stands still meanwhile.
             master.steady = (-inf, inf, inf)
-            master.look_closer()  # or the links are looked at amid the pairs
 
 
 class _Readable:

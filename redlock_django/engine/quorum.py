@@ -38,7 +38,7 @@ PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
 
 class Switch:
-    """The switch of the fast path. Tests and REDLOCK_FAST_PATH=0 turn it off."""
+    """The switch of the fast path of a tally. Tests turn it off."""
 
     on = True
 

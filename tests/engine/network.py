@@ -41,7 +41,7 @@ from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness
-from redlock_django.wire.link.master import Master, Plan
+from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import IDLE
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.address import Address
@@ -158,7 +158,7 @@ class Line(Master):
     """The state that one client keeps about one master, with or without a link."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
-        super().__init__(master.index, _address(master.name), Plan())
+        super().__init__(master.index, _address(master.name))
         self.master = master
         self.truth = Truth(world, ours, master) if world.stepping else None
         self.link: Any = None  # a `Link` of this module

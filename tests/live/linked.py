@@ -20,7 +20,7 @@ def wait_linked() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     links = backend.thread_driver().links
-    until(lambda: links.planner.usable() == len(links.masters), what="a link to every master")
+    until(lambda: links.link_wait.usable() == len(links.masters), what="a link to every master")
 
 
 def has_sleepers(links: Links) -> bool:

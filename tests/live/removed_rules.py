@@ -16,7 +16,7 @@ from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import dialer
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import Planner
+from redlock_django.wire.links.outbox import LinkWait
 from redlock_django.wire.servers import info as server_info
 from tests.engine import mutants
 from tests.engine.lua_mutation import lua, script_mutated
@@ -35,7 +35,7 @@ guards_both = pytest.mark.parametrize(
 _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "all must agree": (quorum.quorum, returns("masters")),
     "connecting masters are always waited for": (
-        Planner.link_wait, always("usable < self._quorum"),
+        LinkWait.seconds, always("usable < self._quorum"),
     ),
     "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),

@@ -172,7 +172,7 @@ def test_a_lock_that_is_interrupted_at_any_moment_is_undone_before_the_process_e
 
     def child() -> None:
         with lock(f"other:{os.getpid()}", wait=60):
-            until(lambda: driver().links.planner.usable() == len(masters))
+            until(lambda: driver().links.link_wait.usable() == len(masters))
         signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.004))

@@ -574,7 +574,7 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
 
     try:
         lease = backend.acquire(("order:1",), 8.0, 60.0, "{}")
-        until(lambda: links.planner.usable() == 3, "all three are there")
+        until(lambda: links.link_wait.usable() == 3, "all three are there")
         with driver.combiner.mutex, suppress(BlockingIOError):
             driver.poller._receiver.recv(4096)  # of the wake-ups for those that came
         driver.poller._poll = Robbed(driver.poller._poll)  # type: ignore[assignment]

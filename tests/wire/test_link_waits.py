@@ -25,7 +25,7 @@ def connecting(under_way: int, failed: int = 0, masters: int = 5) -> Iterator[Ma
 
 def wait(links: ManualLinks, since: float = 0.0) -> float:
     """Return for how many seconds a round waits that began `since` seconds ago."""
-    return links.planner.link_wait(links.time.now - since)
+    return links.link_wait.seconds(links.time.now - since)
 
 
 def test_a_round_waits_for_a_quorum_until_its_time_to_connect_is_over() -> None:
@@ -79,5 +79,5 @@ def test_a_quorum_that_is_lost_again_is_waited_for() -> None:
 def test_a_release_waits_for_no_link() -> None:
     with connecting(1) as links:
         release, acquire = links.release(), links.acquire()
-        assert not links.planner.waits_for_links(Round((release,) * 5, Tally(5)))
-        assert links.planner.waits_for_links(Round((acquire,) * 5, Tally(5)))
+        assert not links.link_wait.is_needed(Round((release,) * 5, Tally(5)))
+        assert links.link_wait.is_needed(Round((acquire,) * 5, Tally(5)))

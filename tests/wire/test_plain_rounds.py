@@ -29,11 +29,10 @@ from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Switch, Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.link.link import Kind
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.master import INSPECTED, Master
 from redlock_django.wire.link.resp import MOST, REFUSAL_SIZE, Templates, pack_command
 from redlock_django.wire.links.dialer import Dialer
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import INSPECTED
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
 from tests.wire.scripted import push, resp, short
 
@@ -209,30 +208,23 @@ def test_a_healthy_round_takes_the_fast_path() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def _unmarked(links: ManualLinks) -> None:
-    links.masters[0].trust = None
+def _suspected(links: ManualLinks) -> None:
+    links.steps._suspect(links.masters[0], 5.0)
 
 
-def _refused(links: ManualLinks) -> None:
-    links.masters[0].refuse_release(links.release(), NOW + 9)
+def _blamed(links: ManualLinks) -> None:
+    links.steps._blame_ourselves(links.masters[:1])
 
 
-def _undialed(links: ManualLinks) -> None:
-    links.lose(links.masters[1], "lost")
-    links.masters[1].undialed = "lost", 0.0
+def _twin(links: ManualLinks) -> None:
+    links.masters[0].run_id = links.masters[1].run_id
+    links.dialer._find_twins()
 
 
-DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
-    "suspect": lambda links: setattr(links.masters[0], "suspect", "its clock stepped"),
-    "our clock stepped": lambda links: setattr(links.masters[0], "distrusted_until", NOW + 9),
-    "twin": lambda links: setattr(links.masters[0], "twin", "another"),
-    "no marker": _unmarked,
-    "undialed": lambda links: setattr(links.masters[1], "undialed", ("lost", 0.0)),
-    "lost for want of a thread": _undialed,
-    "an unanswered acquire": lambda links: links.masters[1].remember_unanswered(TOKEN),
-    "a refused release": _refused,
-    "another deployment": lambda links: setattr(links.membership, "conflict", "another"),
-}
+def _untrusted(links: ManualLinks) -> None:
+    trust = links.masters[0].trust
+    assert trust is not None
+    links.dialer.trusted(links.masters[0], replace(trust, ready=NOW + 9))
 
 
 def _late(links: ManualLinks) -> None:
@@ -243,16 +235,36 @@ def _lost(links: ManualLinks) -> None:
     links.lose(links.masters[0], "lost")
 
 
+DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
+    "suspect": _suspected,
+    "our clock stepped": _blamed,
+    "twin": _twin,
+    "untrusted": _untrusted,
+    "late": _late,
+    "lost": _lost,
+    "another deployment": lambda links: setattr(links.membership, "conflict", "another"),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str) -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        links.ends[0].heard()
+        DOUBTS[doubt](links)
+        links.ask(links.acquire("b" * 32))
+        assert "acquire" not in links.ends[0].names()
+
+
 FAULTS: dict[str, tuple[Callable[[ManualLinks], None], str]] = {
     "late": (_late, "did not answer"),
     "lost": (_lost, "lost"),
 }
 
 
-def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: int) -> list[str]:
-    """Return the votes of a round, which must not look at any master, once all have answered."""
-    with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
-        exchange = links.ask(command, *masters)
+def _reasons(links: ManualLinks, time: Time, command: Command, *masters: int) -> list[str]:
+    """Return the votes of a round that asks masters 1 and 2, once both have answered."""
+    exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
         links.say(index, resp(short([exchange.number, 1, time.wall, *[7] * command.fenced])))
@@ -261,38 +273,36 @@ def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: i
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_fast_path_leaves_out_a_master_that_is_known_not_to_answer(fault: str) -> None:
+def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
     fail, reason = FAULTS[fault]
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         links.ends[0].heard()
         fail(links)
         acquire = links.acquire("b" * 32)
-        assert _plain_reasons(links, time, acquire) == [reason, "granted", "granted"]
-        released = _plain_reasons(links, time, links.release("b" * 32), 1, 2)
+        assert _reasons(links, time, acquire) == [reason, "granted", "granted"]
+        released = _reasons(links, time, links.release("b" * 32), 1, 2)
         assert released == ["not asked", "granted", "granted"]
         assert links.ends[0].names() == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_fast_path_keeps_a_master_that_a_release_is_for(fault: str) -> None:
+def test_a_release_is_sent_to_a_master_that_is_left_out(fault: str) -> None:
     """A late master gets the release, and for one without a link it is kept."""
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         FAULTS[fault][0](links)
         links.ask(links.acquire("b" * 32))
-        assert time.now < links.planner.plan.until
         links.ask(links.release())
         names = links.ends[0].names()
         assert names.count("release") + len(links.masters[0].pending_releases) == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_fast_path_names_why_a_master_is_left_out_now(fault: str) -> None:
-    with timed_links(True) as (links, time):
+def test_a_round_names_why_a_master_is_left_out_now(fault: str) -> None:
+    with timed_links(True) as (links, _):
         FAULTS[fault][0](links)
         links.ask(links.acquire())
-        assert time.now < links.planner.plan.until
         master = links.masters[0]
         setattr(master, "late" if fault == "late" else "reason", "something else")
         exchange = links.ask(links.acquire("b" * 32))
@@ -314,26 +324,7 @@ def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) ->
         assert links.ends[0].names() == ["acquire"]
 
 
-def test_the_fast_path_asks_a_quorum_at_least() -> None:
-    with timed_links(True) as (links, _):
-        _late(links)
-        links.lose(links.masters[1], "lost")
-        links.ask(links.acquire())
-        assert links.planner.plan.until == 0.0
-
-
-@pytest.mark.parametrize("doubt", DOUBTS)
-def test_a_doubt_ends_the_fast_path_at_once(doubt: str) -> None:
-    with timed_links(True) as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        assert time.now < links.planner.plan.until
-        DOUBTS[doubt](links)
-        slowly = patch.object(Dialer, "redial", side_effect=KeyboardInterrupt("the long way"))
-        with slowly, pytest.raises(KeyboardInterrupt, match="the long way"):
-            links.ask(links.acquire("b" * 32))
-
-
-def test_the_fast_path_ends_when_a_master_must_be_inspected() -> None:
+def test_a_master_that_must_be_inspected_is_looked_at() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         links.ends[0].heard()
@@ -347,14 +338,11 @@ def test_masters_are_looked_at_once_for_many_rounds() -> None:
         _answered(links, time, links.ask(links.acquire()))
         with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
             _answered(links, time, links.ask(links.acquire("b" * 32)))
-        links.lose(links.masters[1], "lost")
-        assert links.planner.plan.until == 0.0
 
 
-def test_the_fast_path_is_not_taken_where_masters_are_asked_differently() -> None:
+def test_each_master_is_sent_its_own_command() -> None:
     with timed_links(True) as (links, _):
         exchange = links.ask(links.acquire(), 0, 1)
-        assert exchange.tally.is_plain
         assert exchange.tally.asked == {0, 1}
         assert links.ends[2].names() == []
 
@@ -539,7 +527,7 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
 def test_bounds_of_clocks_are_not_old() -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
     with timed_links(True, masters=1) as (links, time):
-        links.link(0).inspected = NOW + 1000
+        links.masters[0].inspect_at = NOW + 1000
         for stepped in [0] * 100 + [1_200_000]:
             time.now += 1.0
             exchange = links.ask(links.acquire())

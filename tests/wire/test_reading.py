@@ -20,8 +20,8 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link import master as master_module
 from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links import outbox
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
 from tests.wire.manual_links import one_link
@@ -90,7 +90,7 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
 
 def test_a_scripted_master_answers_info_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise these tests fail if two seconds pass: a command is preceded by INFO then."""
-    monkeypatch.setattr(outbox, "INSPECTED", 0.0)
+    monkeypatch.setattr(master_module, "INSPECTED", 0.0)
     asked: list[Received] = []
     player = ScriptedMaster(asked.append)
     with (

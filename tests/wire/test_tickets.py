@@ -84,7 +84,7 @@ class Client:
         def are_alive() -> bool:
             # A link may have been made just before its connection was cut.
             links.read(*links.masters)
-            return links.planner.usable() == len(self.proxies)
+            return links.link_wait.usable() == len(self.proxies)
 
         until(lambda: self.variant.inside(are_alive), "all masters are reached")
         self.variant.settle()

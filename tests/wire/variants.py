@@ -148,7 +148,7 @@ class Variant(ABC):
 
     def usable(self) -> int:
         """Return how many masters may vote now."""
-        return self.inside(self.links.planner.usable)
+        return self.inside(self.links.link_wait.usable)
 
     def wait_usable(self, masters: int, seconds: float = 60.0) -> None:
         """Wait until that many masters may vote."""

@@ -49,8 +49,8 @@ class LoopDriver:
         self._link_waits: set[LoopWakeup] = set()
         self._end: AsyncGenerator[None, None] | None = None
         # Bound once: these are used by every round.
-        self._plan = links.planner.plan
         self._exchange = links.outbox.exchange
+        self._link_wait = links.link_wait
         self._begin = links.outbox.begin
         self._send = links.outbox.flush
         self._dirty = links.outbox.dirty
@@ -126,7 +126,7 @@ class LoopDriver:
             self._flush()  # immediately: the loop may be about to end
             return
         self.links.look_at_idle_links()
-        if wait_for_links and not self._plan.until and self.links.planner.waits_for_links(step):
+        if wait_for_links and self._link_wait.is_needed(step):
             await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -158,7 +158,7 @@ class LoopDriver:
         wakeup, began = LoopWakeup(), clock()
         self._link_waits.add(wakeup)
         try:
-            while (left := self.links.planner.link_wait(began)) > 0:
+            while (left := self._link_wait.seconds(began)) > 0:
                 await wakeup.wait(left)
         finally:
             self._link_waits.discard(wakeup)

@@ -47,8 +47,8 @@ class ThreadDriver:
         self.combiner = Combiner(links, self.poller)
         self.tender = Tender(links, self.combiner)
         self._running = Running.of_threads()
-        self._plan = links.planner.plan
         self._exchange = links.outbox.exchange
+        self._link_wait = links.link_wait
         # At the end, because other threads may use the links from there on.
         links.membership.readers.add(self)
 
@@ -61,7 +61,7 @@ class ThreadDriver:
     ) -> Result:
         """Run a protocol to its end and return its result.
 
-        With `wait_for_links`, a round waits for connections under way; see `Planner.link_wait`.
+        With `wait_for_links`, a round waits for connections under way; see `LinkWait.seconds`.
         The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
         if the caller interrupts another lock operation of this thread.
         """
@@ -183,7 +183,7 @@ class ThreadDriver:
         combiner = self.combiner
         if clock() - combiner.last_look > IDLE:
             combiner.read_idle()
-        if wait_for_links and not self._plan.until and self.links.planner.waits_for_links(step):
+        if wait_for_links and self._link_wait.is_needed(step):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -208,12 +208,12 @@ class ThreadDriver:
         waiter.end_rest()
 
     def _wait_for_links(self) -> None:
-        """Wait for the connections under way; see `Planner.link_wait`."""
+        """Wait for the connections under way; see `LinkWait.seconds`."""
         wakeup, began = Wakeup(), clock()
         self._link_waits[wakeup] = None
         try:
             while True:
-                left = self.links.planner.link_wait(began)
+                left = self._link_wait.seconds(began)
                 if left <= 0:
                     break
                 wakeup.wait(left)

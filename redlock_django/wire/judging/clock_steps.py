@@ -82,6 +82,7 @@ class StepWatch:
     def _suspect(self, master: Master, apart: float) -> None:
         """A step is proved: check all other masters to find whose clock stepped."""
         self._stepped.add(master.index)
+        master.usable = False
         master.suspect = f"its clock stepped by {apart:.1f} s"
         for other in self.masters:
             if other.link is not None:
@@ -128,6 +129,7 @@ class StepWatch:
         self.voided = max(now, self._latest)
         until = self.voided + self.deployment.restart_delay
         for master in stepped:
+            master.usable = False
             master.distrusted_until = until
             master.suspect = ""
         for master in self.masters:

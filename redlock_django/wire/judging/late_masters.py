@@ -303,6 +303,7 @@ class LateWatch:
 
     def _mark_late(self, master: Master, reason: str) -> None:
         """Ask a master for no more votes until it has answered what it owes; its link stays."""
+        master.usable = False
         master.late = reason
         logger.info(
             "redlock master %s %s: not counted until it answers",

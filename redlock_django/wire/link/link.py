@@ -25,6 +25,7 @@ from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
 from redlock_django.wire.clock import clock
+from redlock_django.wire.link.resp import plain_replies
 
 CHUNK = 65536
 BACKLOG = 2048
@@ -52,18 +53,16 @@ class Kind(Enum):
 
 
 class Owed:
-    """A reply that a master owes, or several masters to which the same was sent together.
+    """A command that was sent to one master or to several at once, which owe a reply to it.
 
     `number` is that of the round, 0 if there is none. `command` is set for `Kind.COMMAND` alone,
     `mode` ("join" or "distrust") for `Kind.CHECK`.
     `sent` is when the command was written, and `ran` how long the driver had been running then.
-    `grant` and `refusal` are its plain replies: see `plain_replies`. There are none unless several
-    masters were sent the same command together.
+    `grant` and `refusal` are its plain replies: see `plain_replies`.
     """
 
-    __slots__ = ("_exchange", "command", "kind", "mode", "number", "ran", "sent")
-    grant: bytes | None = None
-    refusal = b""
+    __slots__ = ("command", "exchange", "grant", "kind", "mode", "number", "ran", "refusal", "sent")
+    grant: bytes | None
 
     def __init__(
         self,
@@ -71,21 +70,21 @@ class Owed:
         sent: float,
         exchange: Exchange | None = None,
         command: Command | None = None,
+        ran: float = 0.0,
         *,
         mode: str = "",
     ) -> None:
         self.kind = kind
         self.mode = mode
         self.sent = sent
-        self._exchange = exchange
+        self.exchange = exchange  # the round that the reply belongs to, if there is one
         self.command = command
-        self.number: int = 0 if exchange is None else exchange.number
-        self.ran = 0.0
-
-    @property
-    def exchange(self) -> Exchange | None:
-        """The round that the reply belongs to, if there is one."""
-        return self._exchange
+        self.ran = ran
+        self.number, self.grant, self.refusal = 0, None, b""
+        if exchange is not None and command is not None:
+            self.number = exchange.number
+            if command.votes:
+                self.grant, self.refusal = plain_replies(command, self.number)
 
     @property
     def undecided(self) -> Exchange | None:
@@ -102,30 +101,18 @@ class Owed:
         return undo_of_late_grant(self.command)
 
 
-class Exchange(Owed):
-    """One round that was sent, or is being sent.
+class Exchange:
+    """One round that was sent, or is being sent."""
 
-    It is also the reply that every master owes to it, if all of them were sent the same command
-    together.
-    """
-
-    __slots__ = ("asked", "decided", "grant", "notified", "refusal", "tally", "wake")
+    __slots__ = ("asked", "decided", "notified", "number", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
-    kind = Kind.COMMAND
-    mode = ""
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked
         self.tally = asked.tally
         self.number = number
         self.wake = wake
-        self.grant = None
         self.decided = self.notified = False
-
-    @property
-    def exchange(self) -> Exchange:
-        """This round."""
-        return self
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
@@ -160,7 +147,6 @@ class Link:
         "blocked",
         "expired",
         "heard",
-        "inspected",
         "out",
         "owed",
         "parser",
@@ -178,7 +164,6 @@ class Link:
 
     def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
         self.socket = connected
-        self.inspected = clock()  # when INFO was last asked for
         self.recv: Callable[[int], bytes] = connected.recv
         self.send_some: Callable[[bytearray], int] = connected.send
         if isinstance(connected, ssl.SSLSocket):

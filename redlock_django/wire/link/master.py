@@ -9,50 +9,31 @@ from collections import OrderedDict
 from dataclasses import replace
 
 from redlock_django.engine.protocol.commands import Release
-from redlock_django.engine.protocol.votes import Vote
 from redlock_django.wire.link.link import Link
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Trust
 
 logger = logging.getLogger("redlock_django")
 
+INSPECTED = 2.0
+"""Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
+
 REPEAT = 0.5  # seconds between two attempts to send releases that a master refuses
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
-DOUBTFUL = frozenset((
-    "distrusted_until", "failures", "late", "link", "losing", "reason", "suspect", "trust", "twin",
-    "undialed",
-))  # fmt: skip
-"""The attributes on which a master's votes depend: `look_closer` follows each change."""
+class Master:
+    """The state of one master, with or without a link.
 
-
-class Plan:
-    """The masters that can be asked, without a closer look, up to `until`, and their links.
-
-    That is a quorum at least. The votes of the others are `left_out`: they are late, or
-    have no link. `until` is 0.0 from the moment at which anything changes for one of all masters.
+    While it is `usable`, it may be asked anything, and its votes count. Whatever may change that
+    makes it not usable; then each round looks at it, until one finds no `fault` any more.
     """
 
-    __slots__ = ("asked", "left_out", "links", "until")
-
-    def __init__(self) -> None:
-        self.asked: tuple[Master, ...] = ()
-        self.links: tuple[Link, ...] = ()
-        self.left_out: dict[int, Vote] = {}
-        self.until = 0.0
-
-
-class Master:
-    """The state of one master, with or without a link."""
-
-    def __init__(self, index: int, address: Address, plan: Plan) -> None:
+    def __init__(self, index: int, address: Address) -> None:
         self.index = index
         self.address = address
-        self.plan = plan
-        # The moment up to which this master can be asked, and its grants can be counted, without a
-        # closer look; see `Planner`.
-        self.sound_until = 0.0
+        self.usable = False
+        self.inspect_at = 0.0  # the moment from which a command is preceded by INFO
         self.link: Link | None = None
         self.run_id = ""
         self.trust: Trust | None = None
@@ -77,21 +58,15 @@ class Master:
         self.refused_releases: OrderedDict[str, tuple[Release, float]] = OrderedDict()
         self._repeat_at = 0.0
 
-    def __setattr__(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-        if name in DOUBTFUL:
-            self.look_closer()
+    def inspected(self, now: float) -> None:
+        """Note that the server was asked for INFO."""
+        self.inspect_at = now + INSPECTED
 
     def forget_clock(self) -> None:
         """Forget what is known of this master's clock relative to ours."""
         # The bounds of its clock minus ours, in seconds, and when they were measured.
         self.offset: tuple[float, float, float] | None = None
         self.steady = (math.inf, -math.inf, -math.inf)  # see `StepWatch`
-
-    def look_closer(self) -> None:
-        """Make the next round look at this master again before it is asked."""
-        object.__setattr__(self, "sound_until", 0.0)
-        self.plan.until = 0.0
 
     def fault(self, now: float, *, late: bool = True, early: bool = False) -> str:
         """Return why this master's vote must not be counted now; "" if it may.
@@ -132,7 +107,7 @@ class Master:
 
     def refuse_release(self, release: Release, until: float) -> None:
         """Keep a release that the master refused, for repetition on the same link until then."""
-        self.look_closer()
+        self.usable = False  # so that a round repeats it
         self.refused_releases.setdefault(release.token, (release, until))
         if len(self.refused_releases) > MAX_REMEMBERED:
             self.refused_releases.popitem(last=False)
@@ -154,7 +129,7 @@ class Master:
 
     def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""
-        self.look_closer()
+        self.usable = False  # a release with this token must leave a tombstone
         self.unanswered[token] = None
         if len(self.unanswered) > MAX_REMEMBERED:
             self.unanswered.popitem(last=False)

@@ -161,7 +161,7 @@ class Dialer:
         master.run_id = result.run_id
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)
-        master.link.inspected = result.inspected
+        master.inspected(result.inspected)
         low, high = result.trust.offset
         master.link.took = high - low  # of the reply that has these bounds
         master.connecting = False
@@ -208,6 +208,7 @@ class Dialer:
                 # Neither master is counted: one server must never vote twice, and the error must be
                 # visible to the author of the settings.
                 master.twin, other.twin = other.address.name, master.address.name
+                master.usable = other.usable = False
                 if known != master.twin:
                     logger.error(
                         "redlock masters %s and %s are the same server: neither is counted",
@@ -222,7 +223,7 @@ class Dialer:
             trust = replace(trust, doubt=master.trust.doubt)
         elif why := trust.why(clock()):
             _log(logging.WARNING, master, f" {why}")
-        master.trust = trust
+        master.trust, master.usable = trust, False
         if master.link is not None:
             master.link.tail = pack_parts(trust.marker, trust.ready_at)
         self._steps.note(master, *trust.offset)
@@ -245,6 +246,7 @@ class Dialer:
         If the connection `ended`, a vote on a link that was idle before fails as stale.
         """
         if master.link is not None:
+            master.usable = False
             master.losing = master.link, reason, late, ended
             self.finish_losing(master)
 

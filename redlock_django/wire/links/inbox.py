@@ -8,7 +8,6 @@ that does not wait. It is recognised by its bytes, and counted without a vote. A
 from __future__ import annotations
 
 import logging
-import math
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -116,14 +115,14 @@ class Inbox:
         """
         data, owed = link.received, link.owed
         while data and owed and not link.parsing:
-            exchange: Any = owed[0]  # an Exchange, if it has plain replies
+            oldest = owed[0]
+            if (grant := oldest.grant) is None or (exchange := oldest.exchange) is None:
+                break
             # A master that was hung sends hundreds of replies to rounds that are decided, whose
             # votes need no trust in it.
-            if heard >= master.sound_until and (exchange.undecided or not link.expired):
+            if not master.usable and not (exchange.decided and link.expired):
                 break
-            if (grant := exchange.grant) is None:
-                break
-            if not (refusal := exchange.refusal):
+            if not (refusal := oldest.refusal):
                 if data != grant and not data.startswith(grant):
                     break
                 size = len(grant)
@@ -132,7 +131,7 @@ class Inbox:
                     exchange.decide()
             elif len(data) >= REFUSAL_SIZE and data[1] == REFUSES:
                 head, time, ttl, fence, rival = read_refusal(data)
-                if head != refusal or not self._believes(master, time, exchange.sent, heard):
+                if head != refusal or not self._believes(master, time, oldest.sent, heard):
                     break
                 size = REFUSAL_SIZE
                 verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
@@ -140,13 +139,13 @@ class Inbox:
                     exchange.decide()
             elif len(data) >= GRANT_SIZE:
                 head, time, fence = read_grant(data)
-                if head != grant or not self._believes(master, time, exchange.sent, heard):
+                if head != grant or not self._believes(master, time, oldest.sent, heard):
                     break
                 size = GRANT_SIZE
                 verdict = exchange.tally.grant(master.index, time, (fence,))
                 if verdict is not PENDING:
                     if verdict is LOST and exchange.decided:
-                        self._outbox.undo_late(master, exchange)
+                        self._outbox.undo_late(master, oldest)
                     if not exchange.notified:
                         exchange.decide()
             else:
@@ -156,7 +155,9 @@ class Inbox:
                 link.expired -= 1
             del data[:size]
             owed.popleft()
-            link.ran, link.heard, link.took = ran, heard, heard - exchange.sent
+            link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
+            if master.failures:
+                master.failures = 0
         if data or link.parsing:
             self._parse(master, link)
         if master.late and not owed:
@@ -252,8 +253,7 @@ class Inbox:
         if reply[1] == NOT_READY:
             self._outbox.check(master, master.check_mode)
             if self._deployment.failover and master.link is not None:
-                master.link.inspected = -math.inf  # it may be another server: ask for INFO
-                master.look_closer()
+                master.inspect_at = 0.0  # it may be another server: ask for INFO
         if exchange is not None:
             # After the reply that revealed a clock step come replies of rounds that were sent
             # before.

@@ -25,11 +25,11 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
 from redlock_django.wire.judging.late_masters import Lateness, LateWatch
-from redlock_django.wire.link.master import Master, Plan
+from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.dialer import IDLE, Dialer, Driver
 from redlock_django.wire.links.dialing import Terms
 from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import Outbox, Planner
+from redlock_django.wire.links.outbox import LinkWait, Outbox
 from redlock_django.wire.links.waiter import Waiter
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.notice import Notice, ignore
@@ -61,19 +61,16 @@ class Links:
         self.membership = membership
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
-        plan = Plan()
-        self.masters = [Master(i, address, plan) for i, address in enumerate(addresses)]
+        self.masters = [Master(i, address) for i, address in enumerate(addresses)]
         self.lateness = LateWatch(
             self.masters, Lateness(master_timeout, give_up), self.read, self._lose_late,
             self._late_changed,
         )  # fmt: skip
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.waiters = Waiters(deployment)
-        self.planner = Planner(
-            self.masters, plan, deployment, self.membership, self.lateness, connect_timeout
-        )
+        self.link_wait = LinkWait(self.masters, connect_timeout)
         self.outbox = Outbox(
-            self.masters, deployment, self.membership, self.planner, self.lateness,
+            self.masters, deployment, self.membership, self.link_wait, self.lateness,
             read=self.read, redial=self.redial, lose=self.lose, watch=driver.watch,
         )  # fmt: skip
         self.dialer = Dialer(

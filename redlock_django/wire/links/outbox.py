@@ -1,12 +1,11 @@
 """The outbox: commands are queued on the links of the masters that may be asked, and sent.
 
-A plan says which masters make a quorum that can be asked without a closer look. On the fast path,
-all of these are sent the same bytes; otherwise each master is looked at, and gets what it may get.
+A round is begun in one way: each master that is usable gets its command, any other one is looked
+at first (`Outbox._fit`).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
@@ -14,8 +13,8 @@ from itertools import count
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import NOT_ASKED, Vote, failed
-from redlock_django.engine.quorum import Switch, quorum
+from redlock_django.engine.protocol.votes import NOT_ASKED, failed
+from redlock_django.engine.quorum import quorum
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.late_masters import LateWatch
@@ -27,15 +26,9 @@ from redlock_django.wire.link.link import (
     ProtocolDesync,
     broken,
 )
-from redlock_django.wire.link.master import Master, Plan
-from redlock_django.wire.link.resp import Templates, pack, pack_parts, plain_replies
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.resp import Templates, pack, pack_parts
 from redlock_django.wire.servers.handshake import join_arguments
-
-INSPECTED = 2.0
-"""Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
-
-# REDLOCK_FAST_PATH=0 takes no round on the fast path: for tests, and to find the cause of an error.
-Switch.on = os.environ.get("REDLOCK_FAST_PATH") != "0"
 
 JOINING = 0.02
 """Seconds, at least, for which the first rounds wait for the links that a quorum does not need.
@@ -49,26 +42,12 @@ LOOK_AGAIN = 0.5
 An operator may have declared it trusted."""
 
 
-class Planner:
-    """The owner of the `plan`, which answers whether masters may be asked, and why not.
+class LinkWait:
+    """How long a round waits for connections under way."""
 
-    While the plan is valid, a round is sent to its masters without a look at any of them.
-    """
-
-    def __init__(
-        self,
-        masters: Sequence[Master],
-        plan: Plan,
-        deployment: Deployment,
-        membership: Membership,
-        lateness: LateWatch,
-        connect_timeout: float,
-    ) -> None:
-        self.plan = plan
+    def __init__(self, masters: Sequence[Master], connect_timeout: float) -> None:
         self._masters = masters
-        self.quorum = quorum(deployment.masters)
-        self._membership = membership
-        self._lateness = lateness
+        self.quorum = quorum(len(masters))
         self._connect_timeout = connect_timeout
         self._joining_until: float | None = None  # None: there has been no quorum yet
 
@@ -77,12 +56,12 @@ class Planner:
         now = clock()
         return sum(1 for master in self._masters if not master.fault(now))
 
-    def link_wait(self, began: float) -> float:
-        """Return for how many seconds a round that began then waits for connections under way.
+    def seconds(self, began: float) -> float:
+        """Return for how many seconds a round that began then waits.
 
-        It waits as long as a quorum depends on them. Once in the life of these links, rounds wait
-        for the others, too, for as long again as the quorum took, and JOINING at least: a master
-        that hangs costs no more than that.
+        It waits as long as a quorum depends on connections under way. Once in the life of these
+        links, rounds wait for the others, too, for as long again as the quorum took, and JOINING at
+        least: a master that hangs costs no more than that.
         """
         connecting = sum(1 for m in self._masters if m.connecting)
         usable = self.usable() if connecting else 0
@@ -95,76 +74,15 @@ class Planner:
             self._joining_until = now + max(now - began, JOINING)
         return self._joining_until - now
 
-    def waits_for_links(self, asked: Round) -> bool:
-        """Return whether a round waits for connections under way; see `link_wait`."""
-        trusted = any(c is not None and c.trusted for c in asked.commands)
-        return trusted and self.link_wait(clock()) > 0
-
-    def conflict(self) -> str:
-        """Return why no master may be asked for a lock, "" if each may."""
-        if other := self._membership.conflict:
-            return f"not asked, because {other} belongs to another deployment"
-        return ""
-
-    def ensure_plan(self, now: float) -> bool:
-        """Make a new plan if the last one is over; return whether a quorum can be asked by it."""
-        if not Switch.on or self._membership.conflict:
-            return False
-        return now < self.plan.until or self._make_plan(now)
-
-    def _make_plan(self, now: float) -> bool:
-        """Plan to ask a quorum without a closer look; return False if none can be asked so.
-
-        All others must be late or without a link, and nothing be left to do for them.
-        """
-        links: dict[Master, Link] = {}
-        left_out: dict[int, Vote] = {}
+    def is_needed(self, asked: Round) -> bool:
+        """Return whether a round waits for connections under way; see `seconds`."""
         for master in self._masters:
-            if (link := master.link) and self._is_sound(master, now):
-                links[master] = link
-            elif (master.late or not link) and not master.unfinished:
-                left_out[master.index] = failed(master.fault(now), sent=False)
-            else:
-                return False
-        if len(links) < self.quorum:
-            return False
-        plan = self.plan
-        plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
-        plan.until = min(master.sound_until for master in links)
-        return True
-
-    def _is_sound(self, master: Master, now: float) -> bool:
-        """Return whether a master needs no closer look, and note until when this is known."""
-        link = master.link
-        if (
-            link is None
-            or master.fault(now)
-            or master.failures
-            or master.unfinished
-            or master.unanswered
-            or now - link.inspected > INSPECTED
-        ):
-            return False
-        master.sound_until = link.inspected + INSPECTED
-        return True
-
-    def count_left_out(self, exchange: Exchange, command: Command) -> bool:
-        """Count the votes of the masters that the plan leaves out, if it covers the whole round.
-
-        Otherwise return False, without having counted any.
-        """
-        left_out, commands = self.plan.left_out, exchange.asked.commands
-        alike = commands.count(command)
-        for index in left_out:
-            if (other := commands[index]) is None:
-                alike += 1
-            elif not other.trusted:
-                return False  # a release
-        if alike != len(commands):
-            return False
-        for index, vote in left_out.items():
-            exchange.cast(index, NOT_ASKED if commands[index] is None else vote)
-        return True
+            if master.connecting:
+                break
+        else:
+            return False  # as nearly always
+        trusted = any(c is not None and c.trusted for c in asked.commands)
+        return trusted and self.seconds(clock()) > 0
 
 
 class Outbox:
@@ -180,7 +98,7 @@ class Outbox:
         masters: Sequence[Master],
         deployment: Deployment,
         membership: Membership,
-        planner: Planner,
+        link_wait: LinkWait,
         lateness: LateWatch,
         *,
         read: Callable[[Master], None],
@@ -192,8 +110,7 @@ class Outbox:
         self._masters = masters
         self._deployment = deployment
         self._membership = membership
-        self._planner = planner
-        self._plan = planner.plan
+        self._link_wait = link_wait
         self._lateness = lateness
         self._read = read
         self._redial = redial
@@ -209,88 +126,106 @@ class Outbox:
         return Exchange(asked, next(self._numbers), wake)
 
     def begin(self, exchange: Exchange) -> None:
-        """Queue a round's commands on the links; `flush` sends them."""
-        now = clock()
-        if not self._begin_plainly(exchange, now):
-            self._begin_each(exchange, now)
+        """Queue a round's commands on the links; `flush` sends them.
 
-    def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
-        """Begin a round that asks all masters of the plan the same, without a look at any of them.
-
-        Returns False without having begun if one of them needs a closer look.
+        The votes of masters that may not be asked are counted at once.
         """
-        planner = self._planner
-        if not planner.ensure_plan(now):
-            return False
-        plan, commands = self._plan, exchange.asked.commands
-        command = commands[plan.asked[0].index]
-        if command is None or not command.votes:
-            return False
-        is_whole = not plan.left_out and commands.count(command) == len(commands)
-        if not (is_whole or planner.count_left_out(exchange, command)):
-            return False
-        data = self._templates.pack(command, exchange.number)
-        exchange.sent, exchange.ran = now, self._lateness.running.passed
-        exchange.command = command
-        exchange.grant, exchange.refusal = plain_replies(command, exchange.number)
-        trusted = command.trusted
-        for link in plan.links:
-            link.out += data + link.tail if trusted else data
-            link.owed.append(exchange)  # in one step with the bytes: see `Link.write`
-        self.dirty.update(plan.asked)
-        return True
-
-    def _begin_each(self, exchange: Exchange, now: float) -> None:
-        """Begin a round with a look at each master; see `begin`."""
-        self._redial()
-        asked = self._fit_for(exchange, now)
-        # If a majority is known to be down, nothing that needs a quorum is sent.
-        hopeless = exchange.decided and exchange.tally.account.unreachable
-        packed: dict[int, bytes] = {}
-        for master, command in asked:
-            if hopeless and not isinstance(command, Release):
-                exchange.cast(master.index, NOT_ASKED)
+        now, commands = clock(), exchange.asked.commands
+        doubtful = [m for m in self._masters if not m.usable or now >= m.inspect_at]
+        if doubtful or self._membership.conflict:
+            commands = self._fit(exchange, doubtful, now)
+        if None in exchange.asked.commands:
+            for index, command in enumerate(exchange.asked.commands):
+                if command is None:
+                    exchange.cast(index, NOT_ASKED)
+        owed, data, early = None, b"", False
+        for master, command in zip(self._masters, commands, strict=True):
+            if command is None or (link := master.link) is None:
                 continue
-            if isinstance(command, Release) and command.token in master.unanswered:
+            if owed is None or owed.command is not command:
+                owed = Owed(Kind.COMMAND, now, exchange, command, self._lateness.running.passed)
+                data, early = self._templates.pack(command, exchange.number), command.early
+            if command.trusted:
+                # In one step with `owed.append`: see `Link.write`.
+                link.out += data + (_early_tail(master, link) if early else link.tail)
+            else:
+                link.out += data
+            link.owed.append(owed)
+            self.dirty.add(master)
+
+    def _fit(
+        self, exchange: Exchange, doubtful: Sequence[Master], now: float
+    ) -> tuple[Command | None, ...]:
+        """Return the commands of a round for the masters that may be asked; None for all others.
+
+        Only masters that are `doubtful` are looked at. The votes of those that may not be asked are
+        counted.
+        """
+        commands = [*exchange.asked.commands]
+        for master in self._masters if self._membership.conflict else doubtful:
+            if (command := commands[master.index]) is None:
+                continue
+            if fault := self._look(master, command, exchange, now):
+                if isinstance(command, Release):
+                    master.keep_release(command)
+                exchange.cast(master.index, failed(fault, sent=False))
+                commands[master.index] = None
+            elif isinstance(command, Release) and command.token in master.unanswered:
                 del master.unanswered[command.token]
-                command = replace(command, bury=True)
-            data = packed.get(id(command))
-            if data is None:
-                data = packed[id(command)] = self._templates.pack(command, exchange.number)
-            if master.link is not None and now - master.link.inspected > INSPECTED:
-                # Its reply comes before that of the command, whose vote it may cost.
-                master.link.inspected = now
-                self.write(master, Owed(Kind.INFO, now), pack("INFO"))
-            self.write(master, Owed(Kind.COMMAND, now, exchange, command), data)
-            if master.late:
+                commands[master.index] = replace(command, bury=True)
+        if exchange.decided and exchange.tally.account.unreachable:
+            # A majority is known to be down, so nothing that needs a quorum is sent.
+            for index, command in enumerate(commands):
+                if command is not None and command.trusted:
+                    exchange.cast(index, NOT_ASKED)
+                    commands[index] = None
+        for master in doubtful:
+            if master.late and commands[master.index] is not None:
                 self._lateness.fail_late(exchange, master.index, master.late, now)
+        return tuple(commands)
 
-    def _fit_for(self, exchange: Exchange, now: float) -> list[tuple[Master, Command]]:
-        """Return the masters that may be asked, with their commands; count the others' votes."""
+    def _look(self, master: Master, command: Command, exchange: Exchange, now: float) -> str:
+        """Look whether a master may be asked now; return why not, "" if it may.
+
+        A release is sent to any master that has a link.
+        """
+        if master.unfinished or master.suspect:
+            self._redial()
+        if master.late:
+            self._read(master)  # it may have answered by now
+        fault = master.fault(now)
+        master.usable = not (fault or master.unfinished or master.unanswered)
+        if fault and master.link is not None:
+            fault = self._fault_for(master, command, exchange, now)
+        if isinstance(command, Acquire):
+            fault = fault or self.conflict()
+        if not fault and now >= master.inspect_at:
+            # Its reply comes before that of the command, whose vote it may cost.
+            master.inspected(now)
+            self.write(master, Owed(Kind.INFO, now), pack("INFO"))
+        return fault
+
+    def _fault_for(self, master: Master, command: Command, exchange: Exchange, now: float) -> str:
+        """Return why a master with a fault must not be asked this; "" if it may nevertheless."""
+        if not command.trusted:
+            return ""
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
-        patient = exchange.asked.waits_on(now) and self._planner.usable() < self._planner.quorum
-        asked: list[tuple[Master, Command]] = []
-        for master, command in zip(self._masters, exchange.asked.commands, strict=True):
-            if command is None:
-                exchange.cast(master.index, NOT_ASKED)
-                continue
-            if master.late:
-                self._read(master)  # it may have answered by now
-            fault = ""
-            if command.trusted or master.link is None:
-                fault = master.fault(now, late=not patient, early=command.early)
-            if isinstance(command, Acquire):
-                fault = fault or self._planner.conflict()
-            if not fault:
-                asked.append((master, command))
-                continue
-            if isinstance(command, Release):
-                master.keep_release(command)
-            elif master.waits(now) and now - master.looked > LOOK_AGAIN:
-                master.looked = now
-                self.check(master, "join")
-            exchange.cast(master.index, failed(fault, sent=False))
-        return asked
+        patient = (
+            bool(master.late)
+            and exchange.asked.waits_on(now)
+            and self._link_wait.usable() < self._link_wait.quorum
+        )
+        fault = master.fault(now, late=not patient, early=command.early)
+        if fault and master.waits(now) and now - master.looked > LOOK_AGAIN:
+            master.looked = now
+            self.check(master, "join")
+        return fault
+
+    def conflict(self) -> str:
+        """Return why no master may be asked for a lock, "" if each may."""
+        if other := self._membership.conflict:
+            return f"not asked, because {other} belongs to another deployment"
+        return ""
 
     # Single commands.
 
@@ -299,8 +234,7 @@ class Outbox:
         link = master.link
         assert link is not None
         if (command := owed.command) is not None and command.trusted:
-            trust = master.trust if command.early else None
-            data += link.tail if trust is None else pack_parts(trust.marker, 0)
+            data += _early_tail(master, link) if command.early else link.tail
         owed.ran = self._lateness.running.passed
         link.write(owed, data)
         self.dirty.add(master)
@@ -346,3 +280,8 @@ class Outbox:
             if blocked is not link.blocked:
                 link.blocked = blocked
                 self._watch(master)
+
+
+def _early_tail(master: Master, link: Link) -> bytes:
+    """Return the end of a trusted command that is sent before its master is ready."""
+    return link.tail if master.trust is None else pack_parts(master.trust.marker, 0)

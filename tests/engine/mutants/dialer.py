@@ -98,7 +98,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a handshake hides what INFO is now", "safe servers: INFO is as old as its question",
         Dialer._take,
-        without("master.link.inspected = ..."),
+        instead("result.inspected", "clock()"),
         link_schedules.what_was_reported_before_a_long_handshake_is_asked_again,
     ),
     Mutant(

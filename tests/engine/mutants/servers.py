@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from redlock_django.engine.protocol.commands import Command, Extend
-from redlock_django.wire.link.link import Link, _in_order
+from redlock_django.wire.link.link import _in_order
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links.inbox import Inbox
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import info as server_info
-from tests.engine.mutants.mutant import Mutant, slowly
+from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     instead,
     never,
     returns,
-    without,
 )
 from tests.wire import (
     link_schedules,
     test_link,
-    test_plain_rounds,
 )
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
-        never("name in DOUBTFUL"),
-        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "suspect"),
-    ),
-    Mutant(
-        "a plan outlives its links", "fast path: a change of any master ends the plan",
-        Master.look_closer, without("self.plan.until = 0.0"),
-        partial(test_plain_rounds.test_a_doubt_ends_the_fast_path_at_once, "no marker"),
-    ),
-    Mutant(
         "half a command is sent on", "link: closed after an interrupted send", _in_order,
         never("is_running"),
         test_link.test_an_interrupted_send_drops_the_link,
-    ),
-    Mutant(
-        "a release overtakes", "link: a release travels after its acquire", Link.write,
-        instead("self.out += data", "self.out[:0] = data"),
-        partial(slowly, link_schedules.a_release_is_sent_after_its_acquire),
     ),
     Mutant(
         "a refused release is repeated for ever", "link: repeated while its lock may stand",
