@@ -217,6 +217,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_slot_rounds.test_a_call_asks_for_each_slot_that_may_be_free,
     ),
     Mutant(
+        "refused after a stall", "slots: attempts for other slots are bounded by their number",
+        Wait.goes_on, never("not attempt.split"),
+        test_slot_rounds.test_a_client_asks_for_the_free_slot_also_after_a_stall,
+    ),
+    Mutant(
         "asked again although all are taken", "slots: refused once all are taken on a majority",
         Wait._may_take_another, always("self.slots.is_open"),
         test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,

@@ -22,7 +22,7 @@ from tests.engine.mutation import (
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", Wait.goes_on,
-        never("attempt.split"), test_rounds.test_a_split_vote_that_is_over_is_won,
+        never("attempt.split", nth=1), test_rounds.test_a_split_vote_that_is_over_is_won,
     ),
     Mutant(
         "split votes without end", "quorum: a split vote is asked again for a limited time",
