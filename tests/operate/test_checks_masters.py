@@ -64,7 +64,7 @@ def test_masters_are_checked_on_request_only(
         ("check --tag=redlock_masters --deploy", {"W019"}),
         ("check --tag redlock_masters --deploy --database default", set()),
         ("check --tag redlock", set()),
-        ("redlock_masters --count 2", set()),
+        ("redlock_masters --ports 7001", set()),
     ],
 )
 def test_a_check_that_asks_no_master_says_so(

