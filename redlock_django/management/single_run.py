@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redlock_django.exceptions import (
     BadResource,
     InvalidRedlock,
+    LockLost,
     ResourceLocked,
     StoreUnavailable,
 )
@@ -42,8 +43,8 @@ class SingleRunMixin(BaseCommand):
     `lock_key` is the resource and defaults to "command:NAME". `lock_using`, `lock_ttl`,
     `lock_wait`, `lock_min_hold` and `lock_limit` are arguments of `lock()`. If another client holds
     the lock, the command exits with status 75 and a message, or silently with 0 if `on_conflict` is
-    "skip". Without a quorum it exits with 3. `self.held` is the lock, for `ensure_held()`, `fence`
-    and `slot`.
+    "skip". Without a quorum it exits with 3, and with 74 if the lock was lost. `self.held` is the
+    lock, for `ensure_held()`, `fence` and `slot`.
     """
 
     lock_key: ClassVar[str] = ""
@@ -61,23 +62,24 @@ class SingleRunMixin(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Run the command while holding its lock."""
-        key = self.get_lock_key(**options)
-        skip = self.on_conflict == "skip"
-        with ExitStack() as stack:
-            held = enter_lock(
-                stack,
-                key,
-                skip=skip,
-                using=self.lock_using,
-                ttl=self.lock_ttl,
-                wait=self.lock_wait,
-                min_hold=self.lock_min_hold,
-                limit=self.lock_limit,
-            )
-            if held is None:
-                return None
-            self.held = held
-            return super().execute(*args, **options)
+        try:
+            with ExitStack() as stack:
+                held = enter_lock(
+                    stack,
+                    self.get_lock_key(**options),
+                    skip=self.on_conflict == "skip",
+                    using=self.lock_using,
+                    ttl=self.lock_ttl,
+                    wait=self.lock_wait,
+                    min_hold=self.lock_min_hold,
+                    limit=self.lock_limit,
+                )
+                if held is None:
+                    return None
+                self.held = held
+                return super().execute(*args, **options)
+        except LockLost as error:
+            raise CommandError(str(error), returncode=LOCK_LOST) from error
 
 
 def enter_lock(stack: ExitStack, key: str, *, skip: bool, **options: Any) -> Lock | None:

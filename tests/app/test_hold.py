@@ -28,7 +28,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking.services import locks
 from redlock_django.locking.transactions import open_transactions
 from redlock_django.management.single_run import SingleRunMixin
-from redlock_django.testing import held_elsewhere
+from redlock_django.testing import held_elsewhere, lose_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -407,6 +407,20 @@ def test_a_second_command_ends_with_75_or_quietly(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Nightly, "on_conflict", "skip")
     call_command(Nightly(), stdout=out)
     assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["asked", "at the end"])
+def test_a_command_whose_lock_is_lost_ends_with_74(asks: bool) -> None:
+    class Losing(Nightly):
+        def handle(self, *args: Any, **options: Any) -> str:
+            lose_lock("nightly")
+            if asks:
+                self.held.ensure_held()
+            return "done"
+
+    with pytest.raises(CommandError, match="nightly") as caught:
+        call_command(Losing(), stdout=io.StringIO())
+    assert caught.value.returncode == 74
 
 
 def test_the_key_of_a_command_is_its_name_or_its_own() -> None:
