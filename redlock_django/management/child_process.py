@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from django.core.management import get_commands
 from django.core.management.base import CommandError
 
+from redlock_django.exceptions import LockLost, StoreUnavailable
+from redlock_django.locking.lock import Lock
 from redlock_django.wire.clock import clock
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
@@ -32,6 +34,10 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
 _POLL = 0.1  # seconds between two looks at the lock of a program
 _LOOK = 0.02  # seconds between two looks at a process group whose leader has ended
+_VERIFY_EVERY = 1.0  # seconds between questions to the masters, which notice a forced release
+_RENEWED = 1 / 2
+"""The part of the TTL that is left at least if renewals succeed. With less, renewals ask the
+masters, and a question that takes long must not delay the end of the program."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 
@@ -87,8 +93,33 @@ class ChildProcess:
             self._exiting = True
             raise SystemExit(128 + number)
 
+    def run_under(
+        self, held: Lock, grace: float, goes_on: Callable[[str], object] | None = None
+    ) -> tuple[int | None, str]:
+        """Run the program until it ends, or until its lock is lost or not renewed in time.
+
+        Return its exit status as a shell does, and how the lock was lost, "" if it was not.
+        `goes_on` is called with that if the program is to go on without its lock. Raises
+        CommandError if the program cannot be run.
+        """
+        watch = _Watch(held)
+        self._until = math.inf if goes_on else watch.until
+        with self._running(grace, None if held._unlocked else held.fence):
+            while (status := self.wait()) is None:
+                lost = watch.look()
+                if goes_on:
+                    if lost:
+                        goes_on(lost)
+                    continue
+                self._until = watch.until
+                if self._left() <= 0:
+                    lost = lost or f"{held.resources[0]}: the lock was not renewed in time"
+                if lost:
+                    return self.end(), lost
+        return status, ""
+
     @contextmanager
-    def running(self, grace: float, fence: int | None) -> Iterator[None]:
+    def _running(self, grace: float, fence: int | None) -> Iterator[None]:
         """Run the program during the block; raise CommandError if it cannot be run.
 
         `fence` is the fencing token of its lock, None without a lock (ON_UNAVAILABLE).
@@ -140,16 +171,8 @@ class ChildProcess:
             returncode=NOT_FOUND if missing else NOT_EXECUTABLE,
         )
 
-    def must_end_by(self, until: float) -> None:
-        """Set the deadline, by `redlock_django.wire.clock`; math.inf for none."""
-        self._until = until
-
-    @property
-    def is_due(self) -> bool:
-        """True if the program must get SIGTERM now to have its grace before the deadline."""
-        return self._left() <= 0
-
     def _left(self) -> float:
+        """Return the seconds until the program must get SIGTERM to have its grace."""
         return self._until - self._grace - clock()
 
     def wait(self) -> int | None:
@@ -189,3 +212,36 @@ class ChildProcess:
         except PermissionError:  # of a process that runs as another user, and as macOS for zombies
             pass
         return True
+
+
+class _Watch:
+    """Looks at a lock: whether it is lost, and until when a program may run under it.
+
+    `until` is by `redlock_django.wire.clock`; it stays where it was when the lock is lost.
+    """
+
+    until = math.inf
+
+    def __init__(self, held: Lock) -> None:
+        self._held = held
+        _, self._ttl, _ = held._parameters.resolve()
+        self._verify_at = time.monotonic() + _VERIFY_EVERY
+        self._is_lost = False
+        self.look()
+
+    def look(self) -> str:
+        """Return how the lock has been lost since the last look, "" if it has not."""
+        held = self._held
+        if self._is_lost or held._unlocked:  # ON_UNAVAILABLE = "proceed"
+            return ""
+        try:
+            held.ensure_held()
+            if time.monotonic() >= self._verify_at and held.remaining() >= self._ttl * _RENEWED:
+                with suppress(StoreUnavailable):  # the lock is held until its deadline
+                    held.verify()
+                self._verify_at = time.monotonic() + _VERIFY_EVERY
+        except LockLost as error:
+            self._is_lost = True
+            return str(error)
+        self.until = clock() + held.remaining() - self._ttl * MARGIN
+        return ""

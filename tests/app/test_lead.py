@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from django.core.management import CommandError, call_command
 
-from redlock_django import lock
+from redlock_django import LockLost, lock
+from redlock_django.locking.leader import Leadership, Term
 from redlock_django.management.child_process import ChildProcess
 from redlock_django.testing import lose_lock
 from tests.waiting import until
@@ -110,6 +111,24 @@ def test_a_lost_lead_ends_the_command_and_is_campaigned_for_again(tmp_path: Path
     thread.join()
     assert status == 4
     assert written.count("the command was terminated, and this process waits again") == 1
+
+
+def test_a_lead_that_is_lost_before_the_command_begins_is_campaigned_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enter, begun = Leadership.enter_in, []
+
+    def lose_the_first(campaign: Leadership, stack: ExitStack) -> Term:
+        term = enter(campaign, stack)
+        begun.append(term.number)
+        if len(begun) == 1:
+            raise LockLost("scheduler: lost")
+        return term
+
+    monkeypatch.setattr(Leadership, "enter_in", lose_the_first)
+    status, written = lead("scheduler", "--", "sh", "-c", "exit 4")
+    assert (status, len(begun)) == (4, 2)
+    assert "scheduler: lost; " in written
 
 
 def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
-from tests.inspecting import look
+from tests.inspecting import free, look
 from tests.live.leading.supervisors import is_alive
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -238,10 +238,11 @@ def test_a_command_that_ignores_sigterm_is_killed(
 
 
 @pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("command", [["with_lock"], ["lead", "--once"]])
 def test_a_lock_that_an_operator_releases_ends_the_command(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr("redlock_django.management.commands.with_lock._VERIFY_EVERY", 0.1)
+    monkeypatch.setattr("redlock_django.management.child_process._VERIFY_EVERY", 0.1)
     backend = locks["default"].backend
     acquire = backend.acquire
 
@@ -253,15 +254,34 @@ def test_a_lock_that_an_operator_releases_ends_the_command(
         return lease
 
     monkeypatch.setattr(backend, "acquire", acquire_and_release)
-    status, said = with_lock("nightly", "--ttl", "60", "--", "sleep", "10")
-    assert status == 74
-    assert "the command was terminated" in said
+    with pytest.raises(CommandError, match="the command was terminated") as ended:
+        call_command(*command, "nightly", "--ttl", "60", "--", "sleep", "10")
+    assert ended.value.returncode == 74
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(("exit_status", "reported"), [(0, 74), (3, 3)])
+def test_a_loss_that_the_release_finds_does_not_hide_a_failure(
+    monkeypatch: pytest.MonkeyPatch, exit_status: int, reported: int
+) -> None:
+    backend = locks["default"].backend
+    acquire = backend.acquire
+
+    def acquire_and_release(*arguments: Any) -> Any:
+        lease = acquire(*arguments)
+        free(backend, "nightly", lease.fingerprint)
+        return lease
+
+    monkeypatch.setattr(backend, "acquire", acquire_and_release)
+    status, said = with_lock("nightly", "--", "sh", "-c", f"exit {exit_status}")
+    assert status == reported
+    assert "nightly: the lock was lost before its block ended" in said
 
 
 def test_the_command_goes_on_while_too_few_masters_answer(
     memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redlock_django.management.commands.with_lock._VERIFY_EVERY", 0.1)
+    monkeypatch.setattr("redlock_django.management.child_process._VERIFY_EVERY", 0.1)
     acquire = memory.acquire
 
     def acquire_and_refuse(*arguments: Any) -> Any:

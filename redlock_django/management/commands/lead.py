@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,7 +12,6 @@ from redlock_django.exceptions import BadResource, InvalidRedlock, LockLost
 from redlock_django.locking.leader import Leadership, Term, leader
 from redlock_django.management.child_process import GRACE, MARGIN, ChildProcess
 from redlock_django.management.single_run import LOCK_LOST, UsageError, add_using
-from redlock_django.wire.clock import clock
 
 _RENEWED = 2 / 3  # of the TTL: what is left of it when it is renewed
 
@@ -51,11 +50,14 @@ class Command(BaseCommand):
         except (BadResource, InvalidRedlock, ValueError) as error:
             raise UsageError(str(error)) from None
         while True:
-            child = ChildProcess(options["command"], guarded=True)
-            with child.forwarding_signals(), ExitStack() as stack:
-                stack.enter_context(suppress(LockLost))  # COMMAND has ended, whatever became of it
-                term = _enter(campaign, stack)
-                status, lost = _run(child, term, grace, campaign.ttl * MARGIN)
+            child, status, lost = ChildProcess(options["command"], guarded=True), None, ""
+            try:
+                with child.forwarding_signals(), ExitStack() as stack:
+                    term = _enter(campaign, stack)
+                    status, lost = child.run_under(term._lock, grace)
+            except LockLost as error:
+                # If COMMAND has ended by itself, it does not matter what became of the lead.
+                lost = str(error) if status is None else lost
             if not lost or child.asked_to_end:
                 if status:  # SystemExit instead of CommandError, because there is no message
                     sys.exit(status)
@@ -70,22 +72,6 @@ def _enter(campaign: Leadership, stack: ExitStack) -> Term:
         return campaign.enter_in(stack)
     except InvalidRedlock as error:
         raise UsageError(str(error)) from None
-
-
-def _run(child: ChildProcess, term: Term, grace: float, margin: float) -> tuple[int | None, str]:
-    """Run the program until it ends; return its status and, if it lost the lead, how."""
-    child.must_end_by(clock() + term.remaining() - margin)
-    with child.running(grace, term.number):
-        while (status := child.wait()) is None:
-            now, left = clock(), term.remaining()
-            try:
-                term.ensure_held()
-            except LockLost as error:
-                return child.end(), str(error)
-            child.must_end_by(now + left - margin)
-            if child.is_due:
-                return child.end(), f"{term.name}: the lock was not renewed in time"
-    return status, ""
 
 
 def _checked_grace(given: float | None, ttl: float) -> float:
