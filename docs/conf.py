@@ -40,11 +40,11 @@ myst_heading_anchors = 4
 # Other names in signatures are internal, or would need the sites of other projects at every build.
 nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.\w+$).*")]
 
-ENTRY = re.compile(r"^(?:-|\d+\.) \[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)", re.MULTILINE)
+ENTRY = re.compile(r"\[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)")
 
 
 def add_tables_of_contents(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Make the navigation of the lists of pages, which stay plain Markdown for other readers."""
+    """Make the navigation of the links to pages, which stay plain Markdown for other readers."""
     if docname not in {"index", "explanation/decisions/README"}:
         return
     for section in re.split(r"^## ", source[0], flags=re.MULTILINE):

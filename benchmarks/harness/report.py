@@ -27,7 +27,7 @@ ELSEWHERE = """\
 ## Other stores
 
 `python -m benchmarks stores` measures [pairs, refusals and hand-offs of each store, beside
-django-pglock and kazoo](explanation/stores.md#what-each-costs), and `python -m benchmarks database`
+django-pglock and kazoo](choose-a-store.md#what-each-costs), and `python -m benchmarks database`
 [a pair beside `transaction_lock`](explanation/database-locks.md#what-it-costs). A test counts
 [the statements of a waiter](explanation/database-locks.md#order-of-arrival).
 """

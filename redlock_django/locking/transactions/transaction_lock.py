@@ -1,7 +1,7 @@
 """`transaction_lock()`: the lock that is a transaction, for work that is all in one database.
 
 The database itself releases it with COMMIT or rollback, also of a client that died, so it has no
-TTL, no fence and no renewal. docs/explanation/which-lock.md compares it with `lock()`.
+TTL, no fence and no renewal. docs/how-to/transaction-lock.md compares it with `lock()`.
 """
 
 from __future__ import annotations
