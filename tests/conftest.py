@@ -26,7 +26,7 @@ from redlock_django.backends.database.settings import _new_temporary_file
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.conf.settings import check_installed
 from redlock_django.idempotency.flow import attempt
-from redlock_django.locking import leader, registry, reports
+from redlock_django.locking import caller, leader, reports
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
@@ -215,8 +215,8 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     attempt._recorded = count(1)  # every twentieth request deletes rows
     reports.observers.clear()
     leader._terms.clear()
-    registry._held_leases.clear()
-    registry._acquired_here.set(())
+    caller._held_leases.clear()
+    caller._acquired_here.set({})
     check_installed.cache_clear()
     if "__del__" in vars(Lock):  # as `report_unused_locks` sets it
         del Lock.__del__  # type: ignore[attr-defined]

@@ -49,9 +49,9 @@ LAYERS = [
     locking.reports
     locking.services locking.transactions locking.transactions.open_transactions
     locking.transactions.transaction_lock
-    locking.parameters locking.tickets
-    locking.held_lease
-    locking.registry locking.renewal
+    locking.arguments locking.tickets
+    locking.lease
+    locking.caller locking.renewal
     locking.handing
     locking.lock
     locking.leader locking.resumed_lock locking.unused_locks

@@ -60,7 +60,7 @@ STEPS: dict[str, tuple[str, ...]] = {
     "drive the rounds: mutex, reader, poll": ("wire/",),
     "make and judge the rounds": ("engine/",),
     "the store": ("backends/",),
-    "above the store: `Lock`, registry, counters, renewal": ("",),
+    "above the store: `Lock`, caller, reports, renewal": ("",),
 }
 """The functions of each step, by the beginning of file:function; the longest one that fits counts.
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 from redlock_django.engine.validity import Lease, with_drift
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import reports
-from redlock_django.locking.parameters import LockParameters
+from redlock_django.locking.arguments import LockArguments
 from redlock_django.locking.services import locks
 from redlock_django.locking.tickets import Passage
 
 if TYPE_CHECKING:
-    from redlock_django.locking.held_lease import HeldLease
+    from redlock_django.locking.lease import HeldLease
 
 
 class LeaseSource(Protocol):
@@ -44,7 +44,7 @@ class Handing:
         self,
         lock: object,
         held_lease: HeldLease,
-        parameters: LockParameters,
+        parameters: LockArguments,
         ttl: float | timedelta | None,
     ) -> None:
         self._service = service = locks[parameters.using]

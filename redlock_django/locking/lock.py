@@ -16,7 +16,8 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
-from redlock_django.locking import registry, reports
+from redlock_django.locking import caller, reports
+from redlock_django.locking.arguments import LockArguments, has_parameters_of, parameters_of
 from redlock_django.locking.event_loops import (
     USE_ASYNC,
     call_after_threads,
@@ -24,8 +25,7 @@ from redlock_django.locking.event_loops import (
     running_loop,
 )
 from redlock_django.locking.handing import Handing, LeaseSource
-from redlock_django.locking.held_lease import HeldLease
-from redlock_django.locking.parameters import LockParameters, has_parameters_of, parameters_of
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import LockService, locks
 from redlock_django.locking.transactions.open_transactions import (
@@ -56,9 +56,9 @@ class Lock:
     kept_by: KeptLocks | None = None
     """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
-    @has_parameters_of(LockParameters)
+    @has_parameters_of(LockArguments)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._parameters = parameters = LockParameters(*args, **kwargs)
+        self._parameters = parameters = LockArguments(*args, **kwargs)
         self.using = parameters.using
         self.resources = parameters.resources
 
@@ -89,7 +89,7 @@ class Lock:
         try:
             source = self._source or service.backend
             if not wait and parameters.limit == 1 and source is service.backend:
-                registry.refuse_held(service.backend, self.resources)
+                caller.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
             resources, limit = parameters.in_order, parameters.limit
             # Two calls, because Python handles signals after `acquire(*arguments)`, before the
@@ -104,7 +104,7 @@ class Lock:
             raise
         try:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
-            registry.register(held_lease, self.resources)
+            caller.register(held_lease, self.resources)
             renewal_service.watch_in_thread(held_lease)
             reports.acquired(held_lease)  # last: its receivers may take long
         except BaseException:  # an interrupt: the caller does not get the lock
@@ -121,7 +121,7 @@ class Lock:
         try:
             source = self._source or service.backend
             if not wait and parameters.limit == 1 and source is service.backend:
-                registry.refuse_held(service.backend, self.resources)
+                caller.refuse_held(service.backend, self.resources)
             holder = parameters.holder_json()
             resources, limit = parameters.in_order, parameters.limit
             if limit == 1:
@@ -134,7 +134,7 @@ class Lock:
             raise
         try:
             held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
-            registry.register(held_lease, self.resources)
+            caller.register(held_lease, self.resources)
             renewal_service.watch_in_loop(held_lease)
             reports.acquired(held_lease)  # last: its receivers may take long
         except BaseException:
@@ -155,7 +155,7 @@ class Lock:
         self._unlocked = False
         if self._source is not None:
             return False
-        if (outer := registry.lease_to_share(service.backend, self._parameters)) is None:
+        if (outer := caller.lease_to_share(service.backend, self._parameters)) is None:
             return False
         outer.add_lock(self)
         self._held_lease = outer
@@ -164,13 +164,13 @@ class Lock:
     def _retake(self, kept_by: KeptLocks) -> bool:
         """Take the lock back from the transaction that keeps it; return whether it is held."""
         if self._held_lease is not None:
-            registry.refuse_to_retake(self._held_lease, self._parameters)
+            caller.refuse_to_retake(self._held_lease, self._parameters)
         kept_by.remove(self)
         return self.locked
 
     def _forget(self, held_lease: HeldLease) -> None:
         """Leave a lease that has ended; raise AlreadyHeld if this object still holds it."""
-        registry.refuse_own(held_lease, self._parameters)
+        caller.refuse_own(held_lease, self._parameters)
         held_lease.remove_lock(self)
         self._held_lease = None
 
@@ -183,7 +183,7 @@ class Lock:
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
         elif error.asked:
-            registry.confirm(service.backend, self.resources)
+            caller.confirm(service.backend, self.resources)
         holder = self._parameters.holder
         reports.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
         return self._unlocked
@@ -339,7 +339,7 @@ class Lock:
         try:
             with giving.held_lease.handing_on():
                 giving.hand_on()
-                registry.unregister(giving.held_lease)
+                caller.unregister(giving.held_lease)
                 return giving.ticket()
         except BaseException:
             giving.discard()
@@ -351,7 +351,7 @@ class Lock:
         try:
             with giving.held_lease.handing_on():
                 await giving.ahand_on()
-                registry.unregister(giving.held_lease)
+                caller.unregister(giving.held_lease)
                 return giving.ticket()
         except BaseException:
             giving.discard()
@@ -417,7 +417,7 @@ class Lock:
         self._held_lease = None
         if held_lease.is_shared and held_lease.remove_lock(self):
             return False
-        registry.unregister(held_lease)
+        caller.unregister(held_lease)
         return held_lease.begin_release(self.resources)
 
     def detach(self) -> None:
@@ -428,7 +428,7 @@ class Lock:
     def disown(self) -> None:
         """Stop counting as held by this task or thread: it is refused or waits, as any other."""
         if self._held_lease is not None:
-            registry.disown(self._held_lease)
+            caller.disown(self._held_lease)
 
     def __enter__(self) -> Self:
         return self._acquire(in_block=True)

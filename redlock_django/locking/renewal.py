@@ -1,31 +1,28 @@
 """The renewal service: it extends held leases in time and notices those that are lost.
 
 One thread serves the locks that threads hold; a timer of each event loop serves the locks that
-its tasks hold. A `Schedule` says which leases to check next, and when. The engine decides when an
-extension is due (`engine.renewal`). An expired lease is noticed by the local clock, and so even if
-no master can be reached. A forked child starts with an empty service: see
-docs/explanation/interrupts.md.
+its tasks hold. Each has a dict of its leases and scans all of them when it looks, which takes a
+millisecond for 10,000. The engine decides when an extension is due (`engine.renewal`). An expired
+lease is noticed by the local clock, and so even if no master can be reached. A forked child starts
+with an empty service: see docs/explanation/interrupts.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import heapq
 import logging
 import math
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
-from typing import NamedTuple
+from operator import itemgetter
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.wire.clock import clock
@@ -34,115 +31,72 @@ from redlock_django.wire.wakeup import Wakeup
 logger = logging.getLogger("redlock_django")
 
 BATCH = 500  # leases that are extended together: about 50 ms of work for this process
+SCAN_INTERVAL = 5e-6  # seconds between two scans for each lease: they take a fiftieth of the time
+LINGER = 0.1  # seconds until the thread looks again after it was woken, at most
 PAUSE_AFTER_FAILURE = 0.05  # seconds that the thread sleeps after an error of its own
 RETRY_SIGNALS = 1.0  # seconds after which the signal thread is started again if that failed
-MOST_NEW = 1000  # leases added until they are sorted in, so that those that ended are dropped
 LONG_OVERDUE = 1.0  # seconds after which a thread that should have looked may have died
-MIN_SCHEDULED = 128  # checks sorted in until those of ended leases are removed, at least
-
-
-class Check(NamedTuple):
-    """When to check a held lease next, by its backend's clock; `order` breaks ties."""
-
-    when: float
-    order: int
-    held_lease: weakref.ref[HeldLease]
 
 
 class Schedule:
     """The leases that one thread or loop checks. Any thread may add one; that one does the rest.
 
-    Most locks are released long before their first check. So a lease is only noted when it is
-    added, and sorted in when the thread or loop looks: nearly all have ended by then.
+    A lease leaves the dict when nothing refers to it any more, as after its release.
     """
 
     def __init__(self) -> None:
         self.wakes_at = math.inf
         """When the thread or loop looks again by itself, by the clock of this process."""
-        self._new: deque[tuple[float, weakref.ref[HeldLease]]] = deque()
-        # One heap for each backend, because the clocks of backends differ.
-        self._checks: dict[BaseBackend, list[Check]] = {}
-        self._until_cleanup = MIN_SCHEDULED
-        self._order = count()
+        self._leases: dict[weakref.ref[HeldLease], None] = {}
 
-    def add(self, held_lease: HeldLease, now: float) -> bool:
-        """Note a lease; from `now` on, by the clock of the process, no other schedule checks it.
+    def add(self, held_lease: HeldLease) -> bool:
+        """Check a lease from now on, which no other schedule does any more.
 
         Returns whether the thread or loop must look earlier than it would by itself.
         """
         held_lease.schedule = self
+        # Removed by nothing else, and not by a function of ours, which a signal could interrupt.
+        self._leases[weakref.ref(held_lease, self._leases.__delitem__)] = None
         lease = held_lease.lease
         # Not after the moment of its first check, which takes longer to find.
-        when = lease.started + lease.ttl / 3 if held_lease.renew else lease.until
+        return self.plan(
+            held_lease, lease.started + lease.ttl / 3 if held_lease.renew else lease.until
+        )
+
+    def plan(self, held_lease: HeldLease, when: float) -> bool:
+        """Check a lease next at `when`, by its backend's clock; return as `add` does."""
+        held_lease.check_at = when
         if held_lease.backend.clock is not clock:
-            when += now - held_lease.backend.clock()
-        self._new.append((when, weakref.ref(held_lease)))
-        return when < self.wakes_at or len(self._new) > MOST_NEW
+            when += clock() - held_lease.backend.clock()
+        return when < self.wakes_at
 
-    def sort(self, held_lease: HeldLease) -> None:
-        """Sort a lease in by its next check."""
-        check = Check(held_lease.next_check(), next(self._order), weakref.ref(held_lease))
-        heapq.heappush(self._checks.setdefault(held_lease.backend, []), check)
-        self._until_cleanup -= 1
-        if self._until_cleanup <= 0:
-            for checks in self._checks.values():
-                checks[:] = sorted(filter(self._is_needed, checks))  # a sorted list is a heap
-            self._until_cleanup = max(MIN_SCHEDULED, sum(map(len, self._checks.values())))
+    def scan(self) -> tuple[list[HeldLease], float]:
+        """Return the leases to check now, the latest first, and when to scan again, in seconds.
 
-    def next_delay(self) -> float | None:
-        """Sort new leases in; return the seconds until the next check, None if there is none.
-
-        A lease that has ended still counts at first: then the thread need not be woken for every
-        one of many short locks, acquired one after the other.
+        These are at most BATCH. The time is infinite if there is no lease.
         """
-        while True:
-            ended = self._sort_new()
-            now = clock()
-            delays = [ended - now] if ended > now else []
-            for backend in list(self._checks):
-                if checks := self._needed(backend):
-                    delays.append(checks[0].when - backend.clock())
-                else:
-                    del self._checks[backend]
-            delay = min(delays, default=None)
-            self.wakes_at = math.inf if delay is None else now + max(0.0, delay)
-            if not self._new:  # a lease that is added from here on is compared with `wakes_at`
-                return delay
-
-    def pop_due(self, most: int) -> list[HeldLease]:
-        """Remove the checks that are due, `most` at most, and return their leases."""
-        late = {backend: c[0].when - backend.clock() for backend, c in self._checks.items() if c}
-        due: dict[HeldLease, None] = {}
-        for backend in sorted(late, key=late.__getitem__):
-            now = backend.clock()
-            while (checks := self._needed(backend)) and checks[0].when <= now and len(due) < most:
-                if (held_lease := heapq.heappop(checks).held_lease()) is not None:
-                    due[held_lease] = None
-        return list(due)
-
-    def _sort_new(self) -> float:
-        """Sort new leases in; return when the last one of those that have ended was due, or 0."""
-        ended = 0.0
-        while self._new:
-            when, reference = self._new[0]
+        self.wakes_at = math.inf  # a lease that is added from here on wakes the thread
+        began = clock()
+        due, left = [], math.inf
+        backend, now = None, 0.0  # the clocks of backends differ
+        for reference in self._leases.copy():
             held_lease = reference()
-            if held_lease is None or held_lease.ended:
-                ended = when
-            elif held_lease.schedule is self:
-                self.sort(held_lease)
-            self._new.popleft()  # last: an interrupt may have a lease sorted in twice, never lost
-        return ended
-
-    def _needed(self, backend: BaseBackend) -> list[Check]:
-        """Return the checks of a backend; the first is that of a lease that must be checked."""
-        checks = self._checks[backend]
-        while checks and not self._is_needed(checks[0]):
-            heapq.heappop(checks)
-        return checks
-
-    def _is_needed(self, check: Check) -> bool:
-        held_lease = check.held_lease()
-        return held_lease is not None and not held_lease.ended and held_lease.schedule is self
+            if held_lease is None or held_lease.schedule is not self:
+                continue  # another schedule has it now
+            if held_lease.released or held_lease.loss_reason:
+                continue
+            if held_lease.backend is not backend:
+                backend = held_lease.backend
+                now = backend.clock()
+            if (seconds := held_lease.check_at - now) <= 0:
+                due.append((seconds, held_lease))
+            elif seconds < left:
+                left = seconds
+        if due or left < math.inf:
+            left = max(0.0 if due else left, SCAN_INTERVAL * len(self._leases))
+        self.wakes_at = began + left
+        due.sort(key=itemgetter(0))
+        return [held_lease for _, held_lease in due[:BATCH]], 0.0 if due[BATCH:] else left
 
 
 class RenewalService:
@@ -168,12 +122,12 @@ class RenewalService:
 
         Raises RuntimeError if no thread is running and none can be started.
         """
-        schedule, now = self._schedule, clock()
+        schedule = self._schedule
         # To ask the thread whether it is alive takes longer.
-        if not now < schedule.wakes_at + LONG_OVERDUE < math.inf:
+        if not clock() < schedule.wakes_at + LONG_OVERDUE < math.inf:
             with self._mutex:
                 self._start()
-        if schedule.add(held_lease, now):
+        if schedule.add(held_lease):
             self._wakeup.wake()
 
     def ensure_running(self) -> None:
@@ -191,17 +145,31 @@ class RenewalService:
 
     def _run(self) -> None:
         signal_thread.defer_in_this_thread()
+        was_woken = True
         while True:
             # Nothing may end this thread, not even SystemExit: other leases depend on it.
             try:
-                self._check_due(self._wait_for_due())
+                due, left = self._schedule.scan()
+                self._check_due(due)
+                del due  # a lease that is released meanwhile is forgotten
+                was_woken = self._sleep(left, was_woken)
             except BaseException:
                 with suppress(BaseException):
                     logger.exception("redlock: the renewal thread failed, and continues")
                 time.sleep(PAUSE_AFTER_FAILURE)
 
+    def _sleep(self, left: float, was_woken: bool) -> bool:
+        """Sleep until the next check is due; return whether a new lease has ended that."""
+        if was_woken and left > LINGER:
+            # Most locks are released at once: the next ones then need not wake the thread.
+            left = LINGER
+            self._schedule.wakes_at = clock() + left
+        if not signal_thread.ensure_running():
+            left = min(left, RETRY_SIGNALS)
+        return self._wakeup.wait(None if left == math.inf else left)
+
     def _check_due(self, due: list[HeldLease]) -> None:
-        """Extend these leases together or report their loss, and schedule their next checks."""
+        """Extend these leases together or report their loss, and plan their next checks."""
         try:
             asked: dict[BaseBackend, list[tuple[HeldLease, float]]] = {}
             for held_lease in due:
@@ -216,20 +184,7 @@ class RenewalService:
                             held_lease.apply_extension(*_value(result))
         finally:
             for held_lease in due:
-                if not held_lease.ended:
-                    self._schedule.sort(held_lease)
-
-    def _wait_for_due(self) -> list[HeldLease]:
-        """Sleep until leases are due, and return them, at most BATCH."""
-        while True:
-            sent = signal_thread.ensure_running()
-            delay = self._schedule.next_delay()
-            if delay is not None and delay <= 0:
-                if due := self._schedule.pop_due(BATCH):
-                    return due
-                continue
-            # Signals that no thread could be started for are tried again soon.
-            self._wakeup.wait(delay if sent else min(delay or RETRY_SIGNALS, RETRY_SIGNALS))
+                held_lease.check_at = held_lease.next_check()
 
     # Leases that tasks acquired.
 
@@ -240,50 +195,50 @@ class RenewalService:
         if schedule is None:
             schedule = self._loops[loop] = _LoopSchedule()
         held_lease.context = contextvars.copy_context()
-        if schedule.add(held_lease, clock()):
-            self._set_timer(schedule)
+        if schedule.add(held_lease):
+            self._check_in_loop(schedule)
 
     def move_to_thread(self, held_lease: HeldLease) -> None:
         """Check a lease of a loop from the renewal thread from now on: the loop may end first."""
         if held_lease.schedule is not self._schedule:
             self.watch_in_thread(held_lease)  # if no thread can be started, the loop goes on
 
-    def _set_timer(self, schedule: _LoopSchedule) -> None:
-        """Look again on the running loop when the next check is due; forget an earlier timer."""
-        schedule.timers += 1
-        delay = schedule.next_delay()
-        if delay is not None:
-            # Not the context of this task, which the timer outlives, and one for each timer: those
-            # of two loops may run at the same moment, in two threads.
-            asyncio.get_running_loop().call_later(
-                max(0.0, delay),
-                self._check_in_loop,
-                schedule,
-                schedule.timers,
-                context=contextvars.Context(),
-            )
-
-    def _check_in_loop(self, schedule: _LoopSchedule, timer: int) -> None:
-        if timer != schedule.timers:
+    def _check_in_loop(self, schedule: _LoopSchedule, timer: int | None = None) -> None:
+        """Check the leases of the running loop that are due, and set a timer for the next check."""
+        if timer is not None and timer != schedule.timers:
             return  # another one was set for an earlier moment
-        for held_lease in schedule.pop_due(BATCH):
-            task = asyncio.get_running_loop().create_task(
-                self._arun_once(held_lease), context=held_lease.context
-            )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._set_timer(schedule)
+        loop, left = asyncio.get_running_loop(), PAUSE_AFTER_FAILURE
+        try:
+            due, left = schedule.scan()
+            for held_lease in due:
+                task = loop.create_task(
+                    self._arun_once(schedule, held_lease), context=held_lease.context
+                )
+                held_lease.check_at = math.inf  # until the task has checked it
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        finally:
+            if left < math.inf:
+                schedule.timers += 1
+                # Not the context of this task, which the timer outlives, and one for each timer:
+                # those of two loops may run at the same moment, in two threads.
+                loop.call_later(
+                    left,
+                    self._check_in_loop,
+                    schedule,
+                    schedule.timers,
+                    context=contextvars.Context(),
+                )
 
-    async def _arun_once(self, held_lease: HeldLease) -> None:
+    async def _arun_once(self, schedule: _LoopSchedule, held_lease: HeldLease) -> None:
         try:
             await held_lease.aextend_if_due()
         except Exception:
             logger.exception("redlock: an extension failed")
             held_lease.state = LeaseState.UNKNOWN
-        schedule = self._loops.get(asyncio.get_running_loop())
-        if schedule is not None and held_lease.schedule is schedule and not held_lease.ended:
-            schedule.sort(held_lease)
-            self._set_timer(schedule)
+        is_here = held_lease.schedule is schedule and not held_lease.ended
+        if is_here and schedule.plan(held_lease, held_lease.next_check()):
+            self._check_in_loop(schedule)
 
 
 class _LoopSchedule(Schedule):

@@ -10,7 +10,7 @@ from django.views.decorators.debug import sensitive_variables
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import BadTicket
-from redlock_django.locking import registry, tickets
+from redlock_django.locking import caller, tickets
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.tickets import Ticket
@@ -69,7 +69,7 @@ class _Resumption:
 
     def _backend(self) -> BaseBackend:
         backend = locks[self._using].backend
-        registry.refuse_other_slot(backend, self._handed)
+        caller.refuse_other_slot(backend, self._handed)
         return backend
 
 

@@ -8,7 +8,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
-from redlock_django.locking import registry
+from redlock_django.locking import caller
 from redlock_django.locking.names import check_slot, printable
 from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
@@ -44,7 +44,7 @@ def force_release(
     resource = check_slot(resource)
     with inspection_of(using, inspection) as inspection:
         freed = inspection.free(resource, fingerprint)
-    registry.doubt(locks[freed.using].backend, resource)
+    caller.doubt(locks[freed.using].backend, resource)
     if freed.fingerprint:
         _report(freed, by)
     return freed

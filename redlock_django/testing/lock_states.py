@@ -10,8 +10,8 @@ from typing import Any
 from redlock_django.backends.values import permits
 from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.protocol.slots import name_of
+from redlock_django.locking.caller import held_leases
 from redlock_django.locking.names import check_resource
-from redlock_django.locking.registry import held_leases
 from redlock_django.locking.services import locks
 
 

@@ -30,7 +30,7 @@ from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
-from redlock_django.locking.registry import held_leases
+from redlock_django.locking.caller import held_leases
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.waiting import until
 

@@ -37,8 +37,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking import registry
-from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking import caller
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
@@ -405,7 +405,7 @@ def test_a_lock_that_may_be_over_is_asked_for(
         for master in backend.masters:
             del master.keyspace.strings[backend.deployment.lock(R)]
     if how == "forced":
-        registry.doubt(backend, R)
+        caller.doubt(backend, R)
     elif how == "voided":
         monkeypatch.setattr(backend, "voided", lambda lease: lease is held._held_lease.lease)
     elif how == "inherited":
@@ -803,7 +803,7 @@ async def test_a_later_call_of_the_same_task_is_refused() -> None:
 
 
 def leases_remembered() -> int:
-    return sum(map(len, registry._acquired_here.get()))
+    return len(caller._acquired_here.get())
 
 
 def test_a_context_keeps_no_locks_that_have_ended(clock: Time) -> None:
@@ -828,13 +828,13 @@ def test_a_context_forgets_many_locks(order: int) -> None:
     assert leases_remembered() == 0
 
 
-def steps_of_registry(work: Callable[[], Any]) -> int:
-    """Return how many instructions of the interpreter `work` executes in the registry."""
+def steps_of_caller(work: Callable[[], Any]) -> int:
+    """Return how many instructions of the interpreter `work` executes in `caller`."""
     steps = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal steps
-        if frame.f_code.co_filename != registry.__file__:
+        if frame.f_code.co_filename != caller.__file__:
             return None
         frame.f_trace_opcodes = True
         steps += event == "opcode"
@@ -861,7 +861,7 @@ def test_many_locks_of_a_thread_cost_as_much_as_few_each(order: int) -> None:
             for one in (*nested, *held)[::order]:
                 one.release()
 
-        return steps_of_registry(work) / many
+        return steps_of_caller(work) / many
 
     assert per_lock(200) < 2 * per_lock(10)
 
@@ -1540,8 +1540,8 @@ def test_the_holder_is_stored_with_the_token(backend: MemoryBackend) -> None:
 def test_the_registry_forgets_released_locks(backend: MemoryBackend) -> None:
     for number in range(50):
         with lock(f"r{number}"):
-            assert [key[1] for key in registry._held_leases if key[0] is backend] == [f"r{number}"]
-    assert [key for key in registry._held_leases if key[0] is backend] == []
+            assert [key[1] for key in caller._held_leases if key[0] is backend] == [f"r{number}"]
+    assert [key for key in caller._held_leases if key[0] is backend] == []
 
 
 def test_the_holder_may_replace_what_the_process_reports(backend: MemoryBackend) -> None:

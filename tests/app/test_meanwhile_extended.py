@@ -20,8 +20,8 @@ from django.test import RequestFactory
 from redlock_django import leader, lock, lock_resource, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking import (
-    held_lease,
-    registry,
+    caller,
+    lease,
 )
 from redlock_django.locking import (
     leader as leader_module,
@@ -29,7 +29,7 @@ from redlock_django.locking import (
 from redlock_django.locking import (
     lock as lock_module,
 )
-from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.transactions import open_transactions
@@ -43,8 +43,7 @@ R = "order:1"
 TTL, DUE, LATER = 9.0, 6.0, 5.0
 FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 READERS = {
-    module.__file__
-    for module in (held_lease, leader_module, lock_module, registry, open_transactions)
+    module.__file__ for module in (caller, lease, leader_module, lock_module, open_transactions)
 }
 
 pytestmark = [
@@ -152,7 +151,7 @@ def _checked_in_time(held: Lock) -> None:
 
 
 def _listed(held: Lock) -> None:
-    assert registry.held_leases(R) == [_lease(held)]
+    assert caller.held_leases(R) == [_lease(held)]
 
 
 def _released(held: Lock) -> None:
@@ -212,7 +211,7 @@ def a_view(meanwhile: Meanwhile, traced: bool) -> None:
 
     @lock_resource(R)
     def view(request: HttpRequest) -> HttpResponse:
-        steps.append(meanwhile.steps(*registry.held_leases(R), traced=traced))
+        steps.append(meanwhile.steps(*caller.held_leases(R), traced=traced))
         steps[0].__enter__()
         return HttpResponse()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import math
 import sys
 import threading
 import time
@@ -23,13 +22,14 @@ from django.dispatch import Signal
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
-from redlock_django.locking import renewal as renewal_schedule
+from redlock_django.locking import renewal
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.renewal import RenewalService, Schedule, renewal_service
 from redlock_django.locking.services import locks
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
+from redlock_django.wire.wakeup import Wakeup
 from tests.losses import ends_lost
 from tests.waiting import until
 
@@ -75,13 +75,14 @@ class World:
         renewal_service._wakeup.wake()  # a lease that is due later does not wake it
 
         def nothing_due() -> bool:
-            schedule = renewal_service._schedule
-            due = [
-                entry
-                for entry in list(schedule._checks.get(self.backend, ()))
-                if (held_lease := entry.held_lease()) is not None and not held_lease.ended
+            checks = [
+                held_lease.check_at
+                for reference in renewal_service._schedule._leases.copy()
+                if (held_lease := reference()) is not None
+                and held_lease.backend is self.backend
+                and not held_lease.ended
             ]
-            return not schedule._new and bool(due) and min(due)[0] > self.now
+            return bool(checks) and min(checks) > self.now
 
         self.until(nothing_due)
 
@@ -621,16 +622,16 @@ def test_a_lock_that_is_acquired_while_the_thread_looks_is_checked_in_time(world
 
     def look() -> float:
         if new and (held_lease := new.pop()) is not None:
-            woken.append(schedule.add(held_lease, clock()))
+            woken.append(schedule.add(held_lease))
         return world.now
 
-    schedule.add(later._held_lease, clock())
-    schedule.wakes_at = -math.inf  # the thread was to look before now
+    schedule.add(later._held_lease)
     world.backend.now = look
-    delay = schedule.next_delay()
-    assert woken == [False], "the thread is awake already"
-    assert delay is not None
-    assert delay <= 6
+    schedule.scan()
+    assert woken == [True], "the thread, which is awake, looks again"
+    due, left = schedule.scan()
+    assert due == []
+    assert left <= 6
     later.release()
     sooner.release()
 
@@ -650,18 +651,49 @@ def test_one_thread_renews_many_locks(world: World) -> None:
     assert [t.name for t in threading.enumerate()].count("redlock-renewal") == before
 
 
-def test_the_checks_of_released_locks_do_not_pile_up(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(renewal_schedule, "MOST_NEW", 100)
+def test_the_checks_of_released_locks_do_not_pile_up(world: World) -> None:
     kept = [lock(f"kept:{number}").acquire() for number in range(10)]
     for _ in range(300):
         lock(R, ttl=60).acquire().release()
-    world.until(lambda: len(renewal_service._schedule._new) <= 100)
-    assert len(renewal_service._schedule._checks[world.backend]) < 50
+    leases = renewal_service._schedule._leases.copy()
+    alive = [held_lease for reference in leases if (held_lease := reference()) is not None]
+    assert [held_lease.backend for held_lease in alive].count(world.backend) == 10
+    del alive
+    assert len(leases) < 50
     world.advance(9)
     world.until(lambda: not any(one.locked for one in kept))
     world.until(lambda: len(world.lost) == 10)
+
+
+def test_short_locks_seldom_wake_the_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again a moment after it was woken, and its next check is later than that."""
+    wake, woken = Wakeup.wake, []
+
+    def note(wakeup: Wakeup) -> None:
+        if wakeup is renewal_service._wakeup:
+            woken.append(time.monotonic())
+        wake(wakeup)
+
+    monkeypatch.setattr(Wakeup, "wake", note)
+    began = time.monotonic()
+    for _ in range(1000):
+        lock(R).acquire().release()
+    # Once from a long sleep, once or twice while it looks, in each interval.
+    assert len(woken) <= 3 * (1 + (time.monotonic() - began) / renewal.LINGER)
+
+
+def test_many_leases_are_scanned_for_a_small_part_of_the_time(world: World) -> None:
+    held = [lock(f"r{number}").acquire() for number in range(200)]
+    schedule = Schedule()
+    for one in held:
+        assert one._held_lease is not None
+        schedule.add(one._held_lease)
+        one._held_lease.check_at = world.now + 1e-9
+    due, left = schedule.scan()
+    assert due == []
+    assert left == pytest.approx(200 * renewal.SCAN_INTERVAL)
+    for one in held:
+        one.release()
 
 
 def test_an_extension_that_ends_late_does_not_lose_a_later_extension(world: World) -> None:

@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from redlock_django import LockLost, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking.registry import held_leases
+from redlock_django.locking.caller import held_leases
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.signals import lock_released
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY

@@ -11,7 +11,7 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
-from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lease import HeldLease
 from redlock_django.wire.link.master import Master
 from redlock_django.wire.links import dialer
 from redlock_django.wire.links.dialer import Dialer

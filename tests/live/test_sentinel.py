@@ -18,7 +18,7 @@ from redlock_django import leader, lock
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost, QuorumUnreachable
-from redlock_django.locking.registry import held_leases
+from redlock_django.locking.caller import held_leases
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import find_server, local_masters, reserve_ports
 from redlock_django.testing.processes import ProcessGroup

@@ -13,8 +13,8 @@ from asgiref.sync import sync_to_async
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.exceptions import IdempotencyRefused, IncompleteBody, InvalidRedlock
 from redlock_django.idempotency.settings import IdempotentOptions
+from redlock_django.locking.arguments import LockArguments, has_parameters_of
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.parameters import LockParameters, has_parameters_of
 from redlock_django.web.answers import aanswer, answer
 from redlock_django.web.locked_view import Call
 from redlock_django.web.options import no_lock
@@ -71,7 +71,7 @@ class InFlightLock(Lock):
     _strict = True
     keeps_response = True
 
-    @has_parameters_of(LockParameters)
+    @has_parameters_of(LockArguments)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Names with a fingerprint come first: the refused one tells which request is running.

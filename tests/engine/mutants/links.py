@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lease import HeldLease
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.links.links import Links
 from tests.engine import (

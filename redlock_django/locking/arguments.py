@@ -59,7 +59,7 @@ def _checked_wait(wait: float | timedelta) -> float:
     return duration(wait, "wait", least=0, most=LONGEST_WAIT)
 
 
-class LockParameters:
+class LockArguments:
     """The arguments of `lock()`, which describes them, checked.
 
     Raises BadName for a name that is not valid, BadResource for too many resources, ValueError for

@@ -1,7 +1,8 @@
-"""The registry of all leases that this process holds, by backend and resource.
+"""The caller: which leases a task or thread holds, and which of them its next lock may share.
 
-The owner is the task or thread that acquired the lease. References are weak: a lease whose
-`Lock` objects have been garbage-collected is not in the registry, and is not renewed.
+All leases that this process holds are found by backend and resource. The owner is the task or
+thread that acquired the lease. References are weak: a lease whose `Lock` objects have been
+garbage-collected is not found, and is not renewed.
 
 A thread may serve many tasks, one call after the other: asgiref runs the sync code of all of them
 in one thread. So a lease that a thread acquired belongs to the caller only if it was acquired in
@@ -19,50 +20,51 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
 from redlock_django.engine.protocol.slots import name_and_slot, name_of
 from redlock_django.exceptions import AlreadyHeld, LockLost, ResourceLocked
+from redlock_django.locking.arguments import LockArguments
 from redlock_django.locking.event_loops import (
     finish_despite_cancellation,
     first_caller,
     running_loop,
 )
-from redlock_django.locking.held_lease import HeldLease
-from redlock_django.locking.parameters import LockParameters
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
     from redlock_django.backends.base import BaseBackend
     from redlock_django.engine.validity import Lease
-    from redlock_django.locking.held_lease import HeldLease, RegistryKey
+
+Key = tuple["BaseBackend", str]
+"""The key of a held lease: its backend and a resource."""
 
 
-class RegistryEntry(weakref.ref["HeldLease"]):
-    """A weak reference to a held lease.
+class Entry(weakref.ref[HeldLease]):
+    """A weak reference to a held lease, with the keys under which it is found.
 
-    `block` has it under each of its keys in the registry, and is empty once it was removed.
+    It has no keys any more once the lease was released.
     """
 
-    __slots__ = ("block",)
-    block: Block
+    __slots__ = ("keys",)
+    keys: tuple[Key, ...]
 
 
-Block = dict["RegistryKey", RegistryEntry]
+_held_leases: dict[Key, Entry] = {}
+"""The last lease of each resource that this process has acquired and not released."""
 
-_held_leases: Block = {}
-_NO_BLOCK: Block = {}  # never changed
-
-_acquired_here: ContextVar[tuple[Block, ...]] = ContextVar("redlock_acquired_here", default=())
+_acquired_here: ContextVar[Mapping[Key, Entry]] = ContextVar(
+    "redlock_acquired_here", default=MappingProxyType({})
+)
 """The leases that were acquired in this context, and some that have been released since.
 
-A copy of the context shares the value, so the value is replaced and never changed. Each block is at
-least twice as large as the next: adding to n leases copies log n of them on average.
+A copy of the context shares the value, so the value is replaced and never changed.
 """
 
 _threads_of_async_code = SyncToAsync.threadlocal
@@ -74,47 +76,44 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     if "task_context" in _threads_of_async_code.__dict__:
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
-    reference = RegistryEntry(held_lease, _forget)
-    reference.block = block = {}
-    # An interrupt may strike between any two lines, and is followed by `unregister`.
-    held_lease.reference = reference
     backend = held_lease.backend
     if (lease := held_lease.lease).limit > 1:
         resources = (*resources, _slot_key(*name_and_slot(lease.resources[0])))
-    for resource in resources:
-        key = backend, resource
-        block[key] = reference
-        _held_leases[key] = reference
+    entry = Entry(held_lease, _forget)
+    entry.keys = tuple([(backend, resource) for resource in resources])
+    # An interrupt may strike between any two lines, and is followed by `unregister`.
+    held_lease.entry = entry
+    added = dict.fromkeys(entry.keys, entry)
+    _held_leases.update(added)
     here = _acquired_here.get()
-    while here and len(here[-1]) < 2 * len(block):
-        block = _unreleased(here[-1:]) | block
-        here = here[:-1]
-    _acquired_here.set((*here, block) if here else (block,))
+    if len(here) > 2 * len(_held_leases):  # released in other contexts
+        here = {key: known for key, known in here.items() if known.keys}
+    _acquired_here.set({**here, **added} if here else added)
 
 
 def unregister(held_lease: HeldLease) -> None:
     """Remove a lease; does nothing if it has been removed before."""
-    reference: RegistryEntry | None = held_lease.reference
-    if reference is None:
+    entry: Entry | None = held_lease.entry
+    if entry is None:
         return
-    block = reference.block
-    _forget(reference)
-    held_lease.reference = None  # which would be called when the lease is garbage-collected
-    if here := _acquired_here.get():
-        if here[-1] is block:
-            _acquired_here.set(here[:-1])
-        elif not _held_leases:
-            lost = _unreleased(here)
-            _acquired_here.set((lost,) if lost else ())
+    keys, here = entry.keys, _acquired_here.get()
+    _forget(entry)
+    held_lease.entry = None  # which would be called when the lease is garbage-collected
+    if here:
+        left = dict(here)
+        for key in keys:
+            if left.get(key) is entry:
+                del left[key]
+        _acquired_here.set(left)
 
 
-def _forget(reference: RegistryEntry) -> None:
+def _forget(entry: Entry) -> None:
     """Remove a lease that was released or garbage-collected."""
-    for key in reference.block:
+    for key in entry.keys:
         # Not another one that the owner acquired since.
-        if _held_leases.get(key) is reference:
+        if _held_leases.get(key) is entry:
             _held_leases.pop(key, None)
-    reference.block = _NO_BLOCK  # it refers to its entry
+    entry.keys = ()
 
 
 def disown(held_lease: HeldLease) -> None:
@@ -136,16 +135,11 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     owner: object = None
     for resource in resources:
         key = (backend, resource)
-        references = [block[key] for block in reversed(here) if key in block] if here else []
-        last = _held_leases.get(key)
-        if last is None and not references:
-            continue
-        owner = owner or _current_owner()
-        if last is not None and isinstance(owner, asyncio.Task):
-            references.append(last)
-        for reference in references:
-            held_lease = reference()
-            if held_lease is not None and _belongs_to_caller(held_lease, owner):
+        entries = [entry for entry in (here.get(key), _held_leases.get(key)) if entry is not None]
+        for entry in entries:
+            owner = owner or _current_owner()
+            held_lease = entry()
+            if held_lease is not None and _belongs_to_caller(held_lease, owner, here):
                 found[resource] = held_lease
                 break
     return found
@@ -218,26 +212,17 @@ def _current_owner() -> object:
     return threading.current_thread() if task is None else first_caller(task)
 
 
-def _unreleased(blocks: Iterable[Block]) -> Block:
-    """Return one block with those leases that are held, or were lost and not released."""
-    return {
-        key: reference
-        for block in blocks
-        for key, reference in block.items()
-        if (held_lease := reference()) is not None and held_lease.reference is not None
-    }
-
-
-def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
+def _belongs_to_caller(held_lease: HeldLease, owner: object, here: Mapping[Key, Entry]) -> bool:
     """Return whether the caller, a task or thread `owner`, acquired a lease.
 
-    For a thread, `leases_of_caller` has selected the leases of its context before.
+    A thread has acquired it in the caller's context, where it is one of those `here`.
     """
-    if held_lease.owner is not owner or held_lease.reference is None or held_lease.inherited:
+    if held_lease.owner is not owner or held_lease.entry is None or held_lease.inherited:
         return False
     if isinstance(owner, asyncio.Task):
         return True
-    return any(held_lease.call is call for call in _running_calls())
+    is_here = any(here.get(key) is held_lease.entry for key in held_lease.entry.keys)
+    return is_here and any(held_lease.call is call for call in _running_calls())
 
 
 def _running_calls() -> Iterator[object]:
@@ -280,14 +265,14 @@ def _awaits(awaited: object, call: object) -> bool:
     return False
 
 
-def refuse_to_retake(held_lease: HeldLease, parameters: LockParameters) -> None:
+def refuse_to_retake(held_lease: HeldLease, parameters: LockArguments) -> None:
     """Raise LockLost or AlreadyHeld if what a transaction keeps may not be acquired again."""
     _refuse_lost(held_lease, parameters.names)
     if not held_lease.inherited:
         _refuse_in_min_hold(held_lease, parameters, parameters.names)
 
 
-def refuse_own(held_lease: HeldLease, parameters: LockParameters) -> None:
+def refuse_own(held_lease: HeldLease, parameters: LockArguments) -> None:
     """Raise AlreadyHeld if the Lock object that is to be acquired holds its lease already."""
     if held_lease.seconds_left():
         raise AlreadyHeld(
@@ -297,7 +282,7 @@ def refuse_own(held_lease: HeldLease, parameters: LockParameters) -> None:
         )
 
 
-def lease_to_share(backend: BaseBackend, parameters: LockParameters) -> HeldLease | None:
+def lease_to_share(backend: BaseBackend, parameters: LockArguments) -> HeldLease | None:
     """Return the lease of the caller that its next lock shares; None if it holds none.
 
     Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
@@ -334,7 +319,7 @@ def refuse_other_slot(backend: BaseBackend, handed: Lease) -> None:
             )
 
 
-def _refuse_other_limit(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:
+def _refuse_other_limit(held_lease: HeldLease, parameters: LockArguments, names: str) -> None:
     """Raise AlreadyHeld if a slot is held where a lock is wanted, or the other way round."""
     outer, inner = held_lease.lease.limit, parameters.limit
     if outer != inner:
@@ -346,7 +331,7 @@ def _refuse_other_limit(held_lease: HeldLease, parameters: LockParameters, names
         )
 
 
-def _unlost(found: dict[str, HeldLease], parameters: LockParameters) -> dict[str, HeldLease]:
+def _unlost(found: dict[str, HeldLease], parameters: LockArguments) -> dict[str, HeldLease]:
     """Return the leases that are held; raise LockLost if one was lost that was to be shared."""
     outer = {}
     for resource, held_lease in found.items():
@@ -368,7 +353,7 @@ def _refuse_lost(held_lease: HeldLease, names: str) -> None:
         raise LockLost(f"{names}: {why}", resource=names)
 
 
-def _refuse_in_min_hold(held_lease: HeldLease, parameters: LockParameters, names: str) -> None:
+def _refuse_in_min_hold(held_lease: HeldLease, parameters: LockArguments, names: str) -> None:
     """Raise AlreadyHeld if sharing this lease would break a promise of `min_hold`."""
     lease = held_lease.lease
     if parameters.min_hold:

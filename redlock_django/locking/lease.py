@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
@@ -20,12 +19,9 @@ from redlock_django.locking import reports
 from redlock_django.locking.services import LockService, locks
 
 if TYPE_CHECKING:
-    from redlock_django.locking.parameters import LockParameters
+    from redlock_django.locking.arguments import LockArguments
 
 logger = logging.getLogger("redlock_django")
-
-RegistryKey = tuple[BaseBackend, str]
-"""The key of a held lease in the registry of this process: backend, resource."""
 
 CONFIRMED = 1.0
 """Seconds for which this process refuses its own resources without asking the servers.
@@ -41,15 +37,15 @@ class HeldLease:
     """A lease that this process holds: its current validity, its next extension, its loss.
 
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
-    backend's clock, to which the lease may be extended. `reference` is its entry in the registry,
-    `owner` is the task or thread that acquired it, and `call` identifies the call of
+    backend's clock, to which the lease may be extended. `entry` has the keys under which `caller`
+    finds it, `owner` is the task or thread that acquired it, and `call` identifies the call of
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
-    `is_shared` is True once a second lock has shared it.
-    `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
-    holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
-    `released_at` is the moment at which its release began. `handed` is the lease that its holder
-    has handed on to the client with a ticket. `is_released_again` is True if an extension ended
-    after the release had begun: it was followed by another release, which may have come first.
+    `is_shared` is True once a second lock has shared it. `schedule` is the one that checks it at
+    `check_at`, in `context` if that is a loop's. `holder` is shown of the holder in addition to
+    host, process and time. `loss_reason` is "" until the lease is lost. `released_at` is the moment
+    at which its release began. `handed` is the lease that its holder has handed on to the client
+    with a ticket. `is_released_again` is True if an extension ended after the release had begun: it
+    was followed by another release, which may have come first.
 
     Attributes that most leases never need are in the class, or made when they are needed.
     """
@@ -59,10 +55,11 @@ class HeldLease:
     released = False
     released_at = 0.0
     loss_reason = ""
-    reference: Any = None
+    entry: Any = None
     owner: object = None
     call: object = None
     schedule: object = None
+    check_at = math.inf
     context: contextvars.Context | None = None
     handed: Lease | None = None
     is_handing_on = False
@@ -73,7 +70,7 @@ class HeldLease:
         service: LockService,
         lease: Lease,
         lock: object,
-        parameters: LockParameters,
+        parameters: LockArguments,
         in_block: bool,
     ) -> None:
         if parameters.min_hold and not lease.earliest_end:
@@ -124,7 +121,7 @@ class HeldLease:
     def remaining(self) -> float:
         """Return the seconds for which the lease is surely held, 0 while that is unknown."""
         left = self.seconds_left()
-        return 0.0 if left and self.is_uncertain else left
+        return 0.0 if left and self.backend.is_uncertain(self.lease) else left
 
     def fences_of(self, resources: Iterable[str]) -> dict[str, int]:
         """Return the fencing token of each of these resources."""
@@ -159,11 +156,6 @@ class HeldLease:
             names = ", ".join(resources)
             why = f"the lock was lost before its block ended: {self.loss_reason}"
             raise LockLost(f"{names}: {why}", resource=names)
-
-    @property
-    def is_uncertain(self) -> bool:
-        """True while it is unknown whether the servers still hold the lease."""
-        return self.backend.is_uncertain(self.lease)
 
     def seconds_left(self) -> float:
         """Return the seconds until the lease expires; at 0, report it as lost."""
