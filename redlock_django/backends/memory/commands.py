@@ -1,21 +1,26 @@
 """The commands of a server that the scripts use, over a `Keyspace`.
 
-Each is the method of its name, and does what a server does for the arguments of the scripts, which
-come in bytes. `tests/live/test_memory_commands.py` compares them with a real server.
+Each is the function of its name, and does what a server does for the arguments of the scripts.
+Keys, members and messages come in bytes, numbers as such or in bytes. False means that there is no
+value. `tests/live/test_memory_commands.py` compares the replies with those of a real server.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from redlock_django.backends.memory.keyspace import Keyspace, key_of
 
 WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 
 Members = dict[bytes, float]
+Number = bytes | float
+Nil = Literal[False]
+Found = tuple[bytes, list[bytes]]  # the cursor at which a search goes on, and what it found
+Ranked = tuple[float, bytes]  # a score and its member
 
 
 class ServerError(Exception):
@@ -33,7 +38,7 @@ def time(keyspace: Keyspace) -> list[bytes]:
 
 def delete(keyspace: Keyspace, *keys: bytes) -> int:
     """Delete keys; return how many there were."""
-    return sum(keyspace.drop(key_of(key)) for key in keys)
+    return sum([keyspace.drop(key_of(key)) for key in keys])
 
 
 def pttl(keyspace: Keyspace, key: bytes) -> int:
@@ -41,49 +46,52 @@ def pttl(keyspace: Keyspace, key: bytes) -> int:
     return keyspace.pttl(key_of(key))
 
 
-def pexpire(keyspace: Keyspace, key: bytes, left: bytes) -> int:
+def pexpire(keyspace: Keyspace, key: bytes, left: Number) -> int:
     """Set the ms that a key lasts; return whether there is one."""
     return int(keyspace.expire(key_of(key), float(left)))
 
 
-def scan(keyspace: Keyspace, *args: bytes) -> list[Any]:
+def scan(keyspace: Keyspace, *args: Any) -> Found:
     """Return every key that matches, in one step."""
-    return [b"0", [key for key in keyspace.names() if _is_chosen(key, args[1:])]]
+    return b"0", [key for key in keyspace.names() if _is_chosen(key, args[1:])]
 
 
 # Strings.
 
 
-def get(keyspace: Keyspace, key: bytes) -> bytes | None:
+def get(keyspace: Keyspace, key: bytes) -> bytes | Nil:
     """Return a string."""
     name = key_of(key)
-    if keyspace.sorted_set(name):
+    value = keyspace.get(name)
+    if value is None and keyspace.sorted_set(name):
         raise ServerError(WRONGTYPE)
-    return keyspace.get(name)
+    return False if value is None else value
 
 
-def mget(keyspace: Keyspace, *keys: bytes) -> list[bytes | None]:
-    """Return strings; None for keys of another type."""
-    return [keyspace.get(key_of(key)) for key in keys]
+def mget(keyspace: Keyspace, *keys: bytes) -> list[bytes | Nil]:
+    """Return strings; False for keys of another type."""
+    values = [keyspace.get(key_of(key)) for key in keys]
+    return [False if value is None else value for value in values]
 
 
-def set_(keyspace: Keyspace, key: bytes, value: bytes, *options: bytes) -> bytes | None:
+def set_(keyspace: Keyspace, key: bytes, value: Number, *options: Number) -> bytes | Nil:
     """Set a string, with NX where no key is, with XX where one is, with PX for some ms."""
     name = key_of(key)
     if b"NX" in options or b"XX" in options:
         known = keyspace.pttl(name) != -2
         if known is not (b"XX" in options):
-            return None
-    keyspace.set(name, value, int(options[-1]) if b"PX" in options else math.inf)
+            return False
+    text = value if isinstance(value, bytes) else b"%.17g" % value
+    keyspace.set(name, text, int(options[-1]) if b"PX" in options else math.inf)
     return b"OK"
 
 
 # Sorted sets.
 
 
-def zadd(keyspace: Keyspace, key: bytes, *args: bytes) -> int:
+def zadd(keyspace: Keyspace, key: bytes, *args: Any) -> int:
     """Add members; return how many are new, with CH how many are new or have another score."""
-    name, flag = key_of(key), args[0] if args[0] in (b"NX", b"XX", b"CH") else b""
+    flag = args[0] if args[0] in (b"NX", b"XX", b"CH") else b""
     pairs = args[1:] if flag else args
     members = _members(keyspace, key)
     added = changed = 0
@@ -91,11 +99,11 @@ def zadd(keyspace: Keyspace, key: bytes, *args: bytes) -> int:
         before = members.get(member)
         if before is None if flag == b"XX" else flag == b"NX" and before is not None:
             continue
-        members[member] = float(score)
+        after = members[member] = float(score)
         added += before is None
-        changed += before != members[member]
-    if members:
-        keyspace.sets[name] = members
+        changed += before != after
+    if added:
+        keyspace.sets[key_of(key)] = members
     return changed if flag == b"CH" else added
 
 
@@ -109,7 +117,7 @@ def zrem(keyspace: Keyspace, key: bytes, *members: bytes) -> int:
 
 
 def zrange(
-    keyspace: Keyspace, key: bytes, first: bytes, last: bytes, *options: bytes
+    keyspace: Keyspace, key: bytes, first: Number, last: Number, *options: bytes
 ) -> list[bytes]:
     """Return members by position; a negative position counts from the end."""
     ranked = _ranked(_members(keyspace, key))
@@ -117,20 +125,21 @@ def zrange(
     return _shown(ranked[max(begin, 0) : max(end + 1, 0)], options)
 
 
-def zrank(keyspace: Keyspace, key: bytes, member: bytes) -> int | None:
+def zrank(keyspace: Keyspace, key: bytes, member: bytes) -> int | Nil:
     """Return the position of a member."""
-    names = [name for name, _ in _ranked(_members(keyspace, key))]
-    return names.index(member) if member in names else None
+    members = _members(keyspace, key)
+    score = members.get(member)
+    return score is not None and _ranked(members).index((score, member))
 
 
 def zrangebyscore(
-    keyspace: Keyspace, key: bytes, least: bytes, most: bytes, *options: bytes
+    keyspace: Keyspace, key: bytes, least: Number, most: Number, *options: Any
 ) -> list[bytes]:
     """Return members by score, the least first."""
     return _shown(_within(keyspace, key, least, most), options)
 
 
-def zcount(keyspace: Keyspace, key: bytes, least: bytes, most: bytes) -> int:
+def zcount(keyspace: Keyspace, key: bytes, least: Number, most: Number) -> int:
     """Return how many members have a score between two."""
     return len(_within(keyspace, key, least, most))
 
@@ -161,38 +170,46 @@ COMMANDS: Mapping[bytes, Callable[..., Any]] = {
 
 def _members(keyspace: Keyspace, key: bytes) -> Members:
     name = key_of(key)
-    if keyspace.get(name) is not None:
+    members = keyspace.sorted_set(name)
+    if not members and keyspace.get(name) is not None:
         raise ServerError(WRONGTYPE)
-    return keyspace.sorted_set(name)
+    return members
 
 
-def _ranked(members: Members) -> list[tuple[bytes, float]]:
-    return sorted(members.items(), key=lambda item: (item[1], item[0]))
+def _ranked(members: Members) -> list[Ranked]:
+    """Return scores and members in the order of a sorted set: equal scores by member."""
+    return sorted([(score, name) for name, score in members.items()])
 
 
-def _within(keyspace: Keyspace, key: bytes, least: bytes, most: bytes) -> list[tuple[bytes, float]]:
-    low, high = float(least.removeprefix(b"(")), float(most.removeprefix(b"("))
+def _within(keyspace: Keyspace, key: bytes, least: Number, most: Number) -> list[Ranked]:
+    (low, above), (high, below) = _bound(least), _bound(most)
     return _ranked(
         {
             name: score
             for name, score in _members(keyspace, key).items()
-            if (low < score if least.startswith(b"(") else low <= score)
-            and (score < high if most.startswith(b"(") else score <= high)
+            if (low < score if above else low <= score)
+            and (score < high if below else score <= high)
         }
     )
 
 
-def _shown(items: Iterable[tuple[bytes, float]], options: tuple[bytes, ...]) -> list[bytes]:
-    chosen = list(items)
+def _bound(bound: Number) -> tuple[float, bool]:
+    """Return a bound, and whether it is excluded."""
+    if isinstance(bound, bytes) and bound.startswith(b"("):
+        return float(bound[1:]), True
+    return float(bound), False
+
+
+def _shown(items: list[Ranked], options: tuple[Any, ...]) -> list[bytes]:
     if b"LIMIT" in options:
         at = options.index(b"LIMIT")
-        chosen = chosen[int(options[at + 1]) :][: int(options[at + 2])]
+        items = items[int(options[at + 1]) :][: int(options[at + 2])]
     if b"WITHSCORES" not in options:
-        return [member for member, _ in chosen]
-    return [part for member, score in chosen for part in (member, b"%.17g" % score)]
+        return [member for _, member in items]
+    return [part for score, member in items for part in (member, b"%.17g" % score)]
 
 
-def _is_chosen(name: bytes, options: tuple[bytes, ...]) -> bool:
+def _is_chosen(name: bytes, options: tuple[Any, ...]) -> bool:
     """Return whether the glob pattern of MATCH matches; a backslash escapes the next character."""
     if b"MATCH" not in options:
         return True

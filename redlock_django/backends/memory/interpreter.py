@@ -20,6 +20,41 @@ NO_LUPA = (
 )
 
 
+# Between Python and Lua, a value goes after its kind, and an array as its items: Python takes
+# longer to make or read a table.
+VALUE, ARRAY, ERROR = b"value", b"array", b"error"
+# Is given the commands and defines `redis` for the scripts. Returns the function that calls a
+# script with its KEYS, of which there are `count`, and its ARGV.
+CALLS = b"""
+local call, pcall = ...
+
+local function from_python(kind, ...)
+  if kind == 'value' then
+    return ...
+  end
+  return kind == 'array' and { ... } or { err = ... }
+end
+
+local function to_python(reply)
+  if type(reply) ~= 'table' then
+    return 'value', reply
+  elseif reply.err then
+    return 'error', reply.err
+  end
+  return 'array', unpack(reply)
+end
+
+redis = {
+  call = function(...) return from_python(call(...)) end,
+  pcall = function(...) return from_python(pcall(...)) end,
+}
+
+return function(script, count, ...)
+  return to_python(script({ unpack({ ... }, 1, count) }, { select(count + 1, ...) }))
+end
+"""
+
+
 class Interpreter:
     """One Lua interpreter: as in a server, one script runs at a time."""
 
@@ -33,11 +68,11 @@ class Interpreter:
             encoding=None, unpack_returned_tuples=True, register_eval=False
         )
         self._table = self._lua.table_from
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}  # a script, compiled, by its text
         self._keyspace: Keyspace | None = None  # of the running script
-        names = self._lua.globals()
-        names[b"redis"] = self._table({b"call": self._call, b"pcall": self._pcall})
-        names[b"struct"] = self._table({b"pack": _pack, b"unpack": _unpack})
+        packing = self._table({b"pack": _pack, b"unpack": _unpack})
+        self._lua.globals()[b"struct"] = packing
+        self._run = self._lua.execute(CALLS, self._call, self._pcall)
 
     def run(
         self, name: str, keyspace: Keyspace, keys: Sequence[bytes], argv: Sequence[bytes]
@@ -52,25 +87,29 @@ class Interpreter:
             outer, self._keyspace = self._keyspace, keyspace
             keyspace.began = keyspace.time()
             try:
-                return _reply(function(self._table(keys), self._table(argv)))
+                kind, *items = self._run(function, len(keys), *keys, *argv)
             finally:
                 self._keyspace = outer
                 keyspace.began = 0
+        if kind == ERROR:
+            raise ServerError(items[0].decode())
+        reply = [_reply(item) for item in items]
+        return reply if kind == ARRAY else reply[0]
 
-    def _call(self, name: bytes, *args: Any) -> Any:
-        given = [arg if type(arg) is bytes else b"%.17g" % arg for arg in args]
-        return self._to_lua(COMMANDS[name](self._keyspace, *given))
+    def _call(self, name: bytes, *args: Any) -> tuple[Any, ...]:
+        answer = COMMANDS[name](self._keyspace, *args)
+        if type(answer) is list:
+            return (ARRAY, *answer)
+        if type(answer) is tuple:
+            cursor, found = answer
+            return ARRAY, cursor, self._table(found)
+        return VALUE, answer
 
-    def _pcall(self, name: bytes, *args: Any) -> Any:
+    def _pcall(self, name: bytes, *args: Any) -> tuple[Any, ...]:
         try:
             return self._call(name, *args)
         except ServerError as error:
-            return self._table({b"err": str(error).encode()})
-
-    def _to_lua(self, answer: Any) -> Any:
-        if type(answer) is list:
-            return self._table([self._to_lua(one) for one in answer])
-        return False if answer is None else answer
+            return ERROR, str(error).encode()
 
 
 @cache
@@ -79,18 +118,11 @@ def interpreter() -> Interpreter:
     return Interpreter()
 
 
-def _reply(answer: Any) -> Any:
+def _reply(item: Any) -> bytes | int | None:
     """Return what a server replies for a value of Lua."""
-    if type(answer) is bytes:
-        return answer
-    if type(answer) in (int, float):
-        return int(answer)
-    if (error := answer[b"err"]) is not None:
-        raise ServerError(error.decode())
-    found: list[Any] = []
-    while (one := answer[len(found) + 1]) is not None:
-        found.append(None if one is False else one if type(one) is bytes else int(one))
-    return found
+    if type(item) is float:
+        return int(item)
+    return None if item is False else item
 
 
 @cache
@@ -101,7 +133,7 @@ def _struct(form: bytes) -> struct.Struct:
 
 
 def _pack(form: bytes, *values: Any) -> bytes:
-    return _struct(form).pack(*(v if type(v) is bytes else int(v) for v in values))
+    return _struct(form).pack(*[v if type(v) is bytes else int(v) for v in values])
 
 
 def _unpack(form: bytes, data: bytes) -> tuple[Any, ...]:

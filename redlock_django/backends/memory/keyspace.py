@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 
 class Keyspace:
@@ -32,7 +33,7 @@ class Keyspace:
         if stored is None:
             return None
         value, expiry = stored
-        if self.now() // 1000 > expiry:
+        if (self.began or self.time()) // 1000 > expiry:
             del self.strings[key]
             return None
         return value
@@ -67,10 +68,10 @@ class Keyspace:
     def sorted_set(self, key: str) -> dict[bytes, float]:
         """Return a sorted set; empty if it is absent, has expired or has another type."""
         end = self.ends.get(key)
-        if end is not None and self.now() // 1000 > end:
+        if end is not None and (self.began or self.time()) // 1000 > end:
             self.sets.pop(key, None)
             del self.ends[key]
-        return self.sets.get(key, {})
+        return self.sets.get(key) or {}
 
     def remove(self, key: str, member: bytes) -> None:
         """Remove a member of a sorted set, which is deleted with its last one."""
@@ -104,11 +105,13 @@ class Keyspace:
         self.ends.clear()
 
 
+@lru_cache
 def key_of(key: bytes) -> str:
     """Return a key as it is stored, from what a script calls it."""
     return key.decode(errors="surrogatepass")
 
 
+@lru_cache
 def bytes_of(key: str) -> bytes:
     """Return a key as a script calls it."""
     return key.encode(errors="surrogatepass")
