@@ -216,8 +216,7 @@ def _public() -> list[str]:
 def _checks() -> set[str]:
     """Return the numbers of the system checks."""
     lines = [line for line in _public() if line.startswith("check ")]
-    tolerated = {"W032", "W033"}  # E032 and E033 of a server whose fault is in TOLERATE
-    return tolerated | {line.rpartition(".")[2] for line in lines}
+    return {line.rpartition(".")[2] for line in lines}
 
 
 def _texts() -> Iterator[tuple[Path, str]]:

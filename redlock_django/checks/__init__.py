@@ -36,7 +36,6 @@ def register_checks() -> None:
         "stores.check_zookeeper",
     ):
         register(_imported_later(check), TAG, deploy=True)
-    register(_imported_later("masters.check_command"), MASTERS_TAG)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
     register(_imported_later("tables.check_tables"), Tags.database, deploy=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from django.core.checks import CheckMessage, Error
 from django.utils.text import capfirst
 
 from redlock_django.backends.redlock.settings import RedlockSettings
-from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
+from redlock_django.engine.inspection.faults import FAULTS
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import (
@@ -23,48 +22,14 @@ from redlock_django.operate.health import (
     server_word,
 )
 
-_IDS = {
-    "version": "E030",
-    "run_id": "E030",
-    "sentinel": "E030",
-    "cluster": "E031",
-    "replica": "E032",
-    "eviction": "E033",
-    "twin": "E034",
-    "clock": "E035",
-    "deployment": "E036",
-    "acl": "E037",
-    "errors": "E059",
-    "unreachable": "W038",
-    "loading": "W039",
-    "untrusted": "W040",
-    "policy": "W041",
-    "alone": "W051",
-}
-"""The ids by the codes of faults; a fault that TOLERATE names is a warning with the same number."""
-
-
-def check_command(**_: Any) -> list[CheckMessage]:
-    """Return W019: a command line that asks for the checks of the masters, and runs none."""
-    _program, *arguments = sys.argv
-    line = [part for argument in arguments for part in argument.split("=")]
-    if line[:1] != ["check"] or MASTERS_TAG not in line[1:]:
-        return []
-    if "--deploy" in line and "--database" in line:
-        return []
-    return [
-        checks.Warning(
-            "The masters were not asked: their checks need --deploy and --database, as Django's "
-            "own checks of databases do.",
-            hint=f"Run 'manage.py check --deploy --tag {MASTERS_TAG} --database default'.",
-            id="redlock_django.W019",
-        )
-    ]
+PASSING = ("unreachable", "loading", "untrusted")
+"""The faults for which a server is not counted now, and that may pass by themselves."""
 
 
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return E030 to E043, E059, W051: the faults that `redlock_status` shows for each master.
+    """Return the faults that `redlock_status` shows for each master, and E043 without a quorum.
 
+    E030: it is not counted. W038: it is not counted now. W042: it is counted, with a risk.
     Like Django's own database checks, it opens connections only if `--database` is given.
     """
     if not databases:
@@ -92,22 +57,21 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     store = load(alias).store
+    named = f"REDLOCK[{alias!r}]: {one.name}:"
     for fault in one.faults:
-        number = _IDS.get(fault.code, "")
-        if number.startswith("E") and fault.code in store.tolerate:
-            number = f"W{number[1:]}"
-        if number:
-            yield (Error if number.startswith("E") else checks.Warning)(
-                f"REDLOCK[{alias!r}]: {one.name}: {fault.text}",
-                hint=f"{capfirst(fault.remedy)}.",
-                id=f"redlock_django.{number}",
-            )
+        message, hint = f"{named} {fault.text}", f"{capfirst(fault.remedy)}."
+        if fault.code in PASSING:
+            yield checks.Warning(message, hint=hint, id="redlock_django.W038")
+        elif FAULTS[fault.code].counts or fault.code in store.tolerate:
+            yield checks.Warning(message, hint=hint, id="redlock_django.W042")
+        else:
+            yield Error(message, hint=hint, id="redlock_django.E030")
     if not isinstance(store, RedlockSettings) or one.health is None or one.health.persistent:
         return
     if store.addresses and not store.restart_delay:
         yield checks.Warning(
-            f"REDLOCK[{alias!r}]: {one.name}: a restart loses its locks (appendonly no), and with "
-            "RESTART_DELAY = 0 clients do not wait until these locks have expired.",
+            f"{named} a restart loses its locks (appendonly no), and with RESTART_DELAY = 0 "
+            "clients do not wait until these locks have expired.",
             hint="Enable appendonly with appendfsync always, or set RESTART_DELAY.",
             id="redlock_django.W042",
         )
