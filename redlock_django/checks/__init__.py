@@ -1,4 +1,4 @@
-"""System checks `redlock_django.E0xx` and `W0xx`; docs/how-to/operate.md lists them.
+"""System checks `redlock_django.E0xx` and `W0xx`; docs/reference/checks.md lists them.
 
 Their tag is `redlock`. Checks that connect to the masters have the tag `redlock_masters` and run
 only with `check --deploy --database ALIAS`, as Django's own database checks do.
@@ -23,19 +23,13 @@ def register_checks() -> None:
     `django.setup()` stays fast that way: the checks import the whole app.
     """
     for check in (
-        "stores.check_routers",
+        "tables.check_routers",
         "idempotency.check_idempotency",
-        "middleware.check_middleware",
         "settings.check_settings",
         "views.check_views",
     ):
         register(_imported_later(check), TAG)
-    for check in (
-        "stores.check_sqlite",
-        "deployment.check_deployment",
-        "stores.check_zookeeper",
-    ):
-        register(_imported_later(check), TAG, deploy=True)
+    register(_imported_later("deployment.check_deployment"), TAG, deploy=True)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
     register(_imported_later("tables.check_tables"), Tags.database, deploy=True)
 

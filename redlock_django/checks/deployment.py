@@ -6,7 +6,7 @@ They open no connection.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,34 +15,32 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
-from redlock_django.backends.redlock.masters import entries_of, host_of, hosts
+from redlock_django.backends.database.settings import DatabaseSettings
+from redlock_django.backends.redlock.masters import entries_of, host_of
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.settings import same_host_warning
-from redlock_django.conf.settings import AliasSettings
 from redlock_django.locking.services import locks
-from redlock_django.operate.health import caveat
-from redlock_django.wire.servers.acl import least_acl
 from redlock_django.wire.servers.address import Address
 
 
 def check_deployment(**_: Any) -> list[CheckMessage]:
-    """Return W001 (password in a URL), E020 (locks in memory), W021 to W024 (insecure links).
+    """Return what is acceptable only in development.
 
-    W050 says what is not excluded with PROFILE "failover".
+    W001: a password in a URL. E020: locks in the memory of one process. W021, W022, W024: insecure
+    links. W045: locks in a file of SQLite.
     """
     messages: list[CheckMessage] = []
     for alias in locks:
         messages += _passwords_in_urls(alias)
     for options in valid_aliases():
         if not options.backend_class.is_shared:
-            messages.append(_memory_error(options.alias))
-            continue
-        if len(names := hosts(_addresses(options)).get("", [])) > 1:
-            messages.append(same_host_warning(options.alias, "this machine", names))
-        messages += _insecure_links(options)
-        if text := caveat(options.store):
-            messages.append(_failover_warning(options.alias, text))
+            messages.append(_in_memory(options.alias, "BACKEND keeps locks"))
+        elif isinstance(options.store, DatabaseSettings):
+            messages += _sqlite(options.alias, options.store)
+        elif isinstance(options.store, RedlockSettings):
+            messages += _insecure_links(options.alias, options.store.addresses)
+        elif getattr(options.store, "has_open_acl", False):
+            messages.append(_open_to_all(options.alias))
     return messages
 
 
@@ -72,52 +70,58 @@ def _has_password(url: object) -> bool:
         return False  # E001 reports it.
 
 
-def _memory_error(alias: str) -> CheckMessage:
+def _in_memory(alias: str, what: str) -> CheckMessage:
     return Error(
-        f"REDLOCK[{alias!r}]: BACKEND keeps locks in the memory of one process, so they do not "
-        "exclude other processes.",
-        hint="Remove BACKEND and list the servers in MASTERS.",
+        f"REDLOCK[{alias!r}]: {what} in the memory of one process, so they do not exclude other "
+        "processes.",
+        hint="Remove BACKEND and list the servers in MASTERS, or set DATABASE to a database that "
+        "all processes share.",
         id="redlock_django.E020",
     )
 
 
-def _failover_warning(alias: str, text: str) -> CheckMessage:
+def _sqlite(alias: str, store: DatabaseSettings) -> Iterator[CheckMessage]:
+    if store.is_in_memory:
+        yield _in_memory(alias, f"the database {store.database!r} keeps locks")
+    elif store.sqlite_file:
+        yield checks.Warning(
+            f"REDLOCK[{alias!r}]: locks are in {store.sqlite_file}, a file of SQLite. They "
+            "exclude the processes of this machine only, and not those of another "
+            "container; one process at a time can write. A lock ends after its TTL "
+            "however its holder ends; a crash of the machine may forget it.",
+            hint="Use PostgreSQL or Redis servers if the site runs on several machines. "
+            "Never put the file on a network file system. Otherwise silence this check.",
+            id="redlock_django.W045",
+        )
+
+
+def _open_to_all(alias: str) -> CheckMessage:
     return checks.Warning(
-        f"REDLOCK[{alias!r}]: PROFILE: {text}",
-        hint="Set min-replicas-to-write to 1 on the server, so that a former primary stops "
-        "(docs/how-to/one-redis.md), and silence this check.",
-        id="redlock_django.W050",
+        f"REDLOCK[{alias!r}]: every client of the ZooKeeper servers can delete locks.",
+        hint="Set auth_data or sasl_options in OPTIONS, and then the nodes belong to these "
+        "credentials; or set default_acl.",
+        id="redlock_django.W022",
     )
 
 
-def _addresses(options: AliasSettings) -> tuple[Address, ...]:
-    return options.store.addresses if isinstance(options.store, RedlockSettings) else ()
-
-
-def _insecure_links(options: AliasSettings) -> Iterator[CheckMessage]:
+def _insecure_links(alias: str, addresses: Iterable[Address]) -> Iterator[CheckMessage]:
     for number, problem, hint, is_insecure in _LINK_CHECKS:
-        names = [address.name for address in _addresses(options) if is_insecure(address)]
+        names = [one.name for one in addresses if host_of(one) and is_insecure(one)]
         if names:
             yield checks.Warning(
-                f"REDLOCK[{options.alias!r}]: MASTERS: connections to {', '.join(names)} "
-                f"{problem}.",
+                f"REDLOCK[{alias!r}]: MASTERS: connections to {', '.join(names)} {problem}.",
                 hint=hint,
                 id=f"redlock_django.{number}",
             )
 
 
 def _is_unencrypted(address: Address) -> bool:
-    return bool(host_of(address)) and not issubclass(address.connection_class, SSLConnection)
+    return not issubclass(address.connection_class, SSLConnection)
 
 
 def _is_anonymous(address: Address) -> bool:
     credentials = ("password", "credential_provider", "ssl_certfile")
-    return bool(host_of(address)) and not any(address.kwargs.get(name) for name in credentials)
-
-
-def _has_default_user(address: Address) -> bool:
-    user = address.kwargs.get("username") or "default"
-    return bool(address.kwargs.get("password")) and user in ("default", b"default")
+    return not any(address.kwargs.get(name) for name in credentials)
 
 
 def _has_unverified_certificate(address: Address) -> bool:
@@ -133,15 +137,9 @@ _LINK_CHECKS = (
     ),
     (
         "W022",
-        "do not use a password",
+        "do not use a password, so every client that reaches them can delete locks",
         "Set a password or create an ACL user on the servers, and add it to OPTIONS.",
         _is_anonymous,
-    ),
-    (
-        "W023",
-        "use the user 'default', which usually has all permissions",
-        f"Create an ACL user that has only {least_acl('redlock')} (docs/reference/acl.md)",
-        _has_default_user,
     ),
     (
         "W024",

@@ -1,4 +1,4 @@
-"""The check of tables that are missing. It runs only with `check --deploy --database ALIAS`."""
+"""Checks of the tables of the app: a router that forbids them, and tables that are missing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ from django.core.checks import CheckMessage, Error
 from django.db import Error as DatabaseError
 from django.db import connections, models, router
 
+from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.stores import stores_in_databases
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord, LockRow, ServerRow, WaiterRow
 
 Model = type[models.Model]
 _OF_LOCKS: tuple[Model, ...] = (LockRow, WaiterRow, ServerRow)
+
+
+def check_routers(**_: Any) -> list[CheckMessage]:
+    """Return E044 where a router keeps the tables of locks out of their database."""
+    return [
+        Error(
+            f"REDLOCK[{alias!r}]: a router of DATABASE_ROUTERS does not allow the tables of locks "
+            f"in the database {database!r}, so 'manage.py migrate' does not create them.",
+            hint="Allow the app 'redlock_django' there in allow_migrate(), or set DATABASE to the "
+            "database that the router chooses.",
+            id="redlock_django.E044",
+        )
+        for alias, database in _with_tables_of_locks()
+        if not router.allow_migrate_model(database, LockRow)
+    ]
+
+
+def _with_tables_of_locks() -> Iterator[tuple[str, str]]:
+    """Yield the aliases whose locks are in tables of Django, each with its database."""
+    for options in valid_aliases():
+        store = options.store
+        if isinstance(store, DatabaseSettings) and not store.sqlite_file:  # it creates its own
+            yield options.alias, store.database
 
 
 def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
@@ -40,9 +63,8 @@ def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[Ch
 
 def _needed() -> Iterator[tuple[str, Model]]:
     """Yield the tables of the app, each with the alias of a database in which it is used."""
-    for _, store in stores_in_databases():
-        if not store.sqlite_file:  # which creates its tables
-            yield from ((store.database, model) for model in _OF_LOCKS)
+    for _, database in _with_tables_of_locks():
+        yield from ((database, model) for model in _OF_LOCKS)
     for valid in valid_aliases():
         try:
             options = settings_of(valid.alias)

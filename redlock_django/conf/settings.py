@@ -236,12 +236,6 @@ def _rules(section: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return rules
 
 
-def lock_middlewares() -> list[int]:
-    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
-    lock_middleware = import_string("redlock_django.middleware.LockMiddleware")
-    return [index for index, found in middleware_classes() if issubclass(found, lock_middleware)]
-
-
 def middleware_classes() -> Iterator[tuple[int, type]]:
     """Yield the classes in MIDDLEWARE, each with its index; what cannot be imported is left out."""
     for index, path in enumerate(settings.MIDDLEWARE):

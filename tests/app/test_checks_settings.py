@@ -41,34 +41,6 @@ def test_valid_settings_have_no_messages(settings: Settings) -> None:
     assert found() == {}
 
 
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(1, {"W002"}), (2, {"W002"}), (3, set()), (4, {"W003"}), (5, set()), (6, {"W003"})],
-)
-def test_a_bad_number_of_masters_is_reported(
-    settings: Settings, number: int, expected: set[str]
-) -> None:
-    assert set(of(settings, [f"redis://h{n}" for n in range(number)])) == expected
-
-
-def test_one_master_points_to_the_profile_which_says_what_is_excluded(settings: Settings) -> None:
-    assert "set PROFILE to 'failover'" in of(settings, ["redis://a"])["W002"]
-    assert of(settings, ["redis://a"], PROFILE="failover") == {}
-    said = found(deploy=True)["W050"]
-    assert "nothing is granted for 79 s after it, and two clients hold a lock only while" in said
-    assert "min-replicas-to-write" in said
-
-
-def test_two_masters_on_one_machine(settings: Settings) -> None:
-    said = of(settings, ["redis://h1:6379", "rediss://H1:6380", "redis://h2"])
-    assert set(said) == {"W004"}
-    assert "h1:6379, h1:6380 are on one machine" in said["W004"]
-    local = ["redis://127.0.0.1:1", "redis://localhost:2", "unix:///run/redis.sock"]
-    assert of(settings, local) == {}  # The local machine is reported by --deploy only.
-    message = found(deploy=True)["W004"]
-    assert "127.0.0.1:1, localhost:2, /run/redis.sock are on one machine" in message
-
-
 @pytest.mark.parametrize("backend", REDIS_CACHES)
 @pytest.mark.parametrize(
     ("location", "shared"),
@@ -107,13 +79,6 @@ def test_a_master_that_is_named_by_its_cache(settings: Settings) -> None:
         "a:6379/3 is also the database of the cache 'default'"
         in of(settings, ["cache:default", "redis://b", "redis://c"])["W005"]
     )
-
-
-def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
-    assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.5 s" in of(settings, TTL=1.5)["W008"]
-    assert set(of(settings, TTL=1.6)) == set()
-    assert "MAX_HOLD (12 s) is so close to TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
-    assert of(settings, MAX_HOLD=14) == {}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +128,7 @@ def test_a_missing_default_alias_is_reported(settings: Settings) -> None:
         ([LOCK_MIDDLEWARE], set()),
         ([AUTHENTICATION], set()),
         ([LOCK_MIDDLEWARE, AUTHENTICATION], {"W006"}),
-        ([AUTHENTICATION, LOCK_MIDDLEWARE, LOCK_MIDDLEWARE], {"W007"}),
-        ([LOCK_MIDDLEWARE, AUTHENTICATION, LOCK_MIDDLEWARE], {"W006", "W007"}),
+        ([LOCK_MIDDLEWARE, AUTHENTICATION, LOCK_MIDDLEWARE], {"W006"}),
     ],
 )
 def test_the_position_of_the_middleware_is_checked(
@@ -180,10 +144,10 @@ def test_wrong_settings_are_errors_and_nothing_else(settings: Settings) -> None:
 
 
 def test_everything_can_be_silenced(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"MASTERS": ["redis://a"]}}
-    with pytest.raises(CommandError, match="W002"):
+    settings.REDLOCK = {"payments": {"MASTERS": THREE}}
+    with pytest.raises(CommandError, match="W010"):
         call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
-    settings.SILENCED_SYSTEM_CHECKS = ["redlock_django.W002"]
+    settings.SILENCED_SYSTEM_CHECKS = ["redlock_django.W010"]
     call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
 
 
@@ -238,8 +202,7 @@ def test_insecure_links_are_reported_at_deployment(settings: Settings) -> None:
     said = deployed(settings, masters)
     assert "MASTERS: connections to h1:6379 do not use TLS" in said["W021"]
     assert "MASTERS: connections to h2:6379 do not use a password" in said["W022"]
-    assert "MASTERS: connections to h3:6379 use the user 'default'" in said["W023"]
-    assert "+evalsha" in said["W023"]
+    assert "h3" not in str(said)
     assert "MASTERS: connections to h4:6379 do not verify certificates" in said["W024"]
     local = ["redis://127.0.0.1:1", "redis://[::1]:2", "unix:///run/redis.sock"]
-    assert set(deployed(settings, local)) == {"W004"}
+    assert deployed(settings, local) == {}

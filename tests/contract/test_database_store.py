@@ -831,7 +831,7 @@ def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Store) -> None:
 def test_deploy_refuses_sqlite_in_memory(settings: Settings, databases: Databases) -> None:
     databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
-    assert "is in the memory of one process" in found(deploy=True)["E020"]
+    assert "in the memory of one process" in found(deploy=True)["E020"]
 
 
 class NoLocksHere:

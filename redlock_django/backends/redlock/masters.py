@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -125,14 +125,6 @@ def caches_on(address: Address) -> list[str]:
         with suppress(ImportError):  # an error of the cache, not of REDLOCK
             if _is_redis(config) and _database(address) in _databases(config):
                 found.append(alias)
-    return found
-
-
-def hosts(addresses: Iterable[Address]) -> dict[str, list[str]]:
-    """Return the names of the masters on each machine, as far as addresses show it."""
-    found: dict[str, list[str]] = {}
-    for address in addresses:
-        found.setdefault(host_of(address), []).append(address.name)
     return found
 
 
