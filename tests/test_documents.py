@@ -31,7 +31,7 @@ ELSEWHERE = ("site1/", "shop/")
 # Names the files of the commit that was measured.
 RECORDS = {ROOT / "docs/benchmarks.md"}
 # As `wc -w` counts them, about 250 above what they had when they were last shortened.
-MOST_WORDS = 59_300
+MOST_WORDS = 59_500
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
