@@ -118,9 +118,57 @@ def hold(
         "reentrant": reentrant,
         "limit": limit,
     }
-    checks = {**_CHECKS, "min_hold": lambda value, _: minimum_hold(value, ttl)}
-    checked("hold", checks, arguments)
-    return _Hold([Template(template) for template in templates], on_conflict, arguments)
+    checked("hold", {**_CHECKS, "min_hold": lambda value, _: minimum_hold(value, ttl)}, arguments)
+    parsed = [Template(template) for template in templates]
+
+    def decorate(function: Function) -> Function:
+        _check(function)
+        signature = inspect.signature(function)
+        _check_parameters(function, signature, parsed)
+
+        def lock(args: Any, kwargs: Any) -> Lock:
+            call = signature.bind(*args, **kwargs)
+            call.apply_defaults()
+            names = [
+                template.render_values({name: call.arguments[name] for name in template.names})
+                for template in parsed
+            ]
+            # Two templates may name one resource.
+            lock = Lock(*dict.fromkeys(names), **arguments, holder={"path": _name(function)})
+            lock.is_of_call = True
+            return lock
+
+        def skip(error: ResourceLocked) -> None:
+            if on_conflict == "raise":
+                raise error
+            logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
+
+        held: Any
+        if iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def held(*args: Any, **kwargs: Any) -> Any:
+                async with AsyncExitStack() as stack:
+                    try:  # only for its own lock: the body may raise the same error
+                        await lock(args, kwargs).aenter_in(stack)
+                    except ResourceLocked as error:
+                        return skip(error)
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def held(*args: Any, **kwargs: Any) -> Any:
+                with ExitStack() as stack:
+                    try:
+                        lock(args, kwargs).enter_in(stack)
+                    except ResourceLocked as error:
+                        return skip(error)
+                    return function(*args, **kwargs)
+
+        held.__signature__ = signature  # Celery does not follow __wrapped__
+        return cast("Function", held)
+
+    return decorate
 
 
 _CHECKS: dict[str, ArgumentCheck] = {
@@ -128,72 +176,6 @@ _CHECKS: dict[str, ArgumentCheck] = {
     "wait": partial(duration, least=0.0, most=LONGEST_WAIT),
     "limit": permits,
 }
-
-
-class _Hold:
-    """The decorator that `hold` returns: it makes the functions that hold the lock."""
-
-    def __init__(
-        self, templates: list[Template], on_conflict: OnConflict, arguments: HoldArguments
-    ) -> None:
-        self._templates = templates
-        self._skips = on_conflict == "skip"
-        self._arguments = arguments
-
-    def __call__(self, function: Function) -> Function:
-        _check(function)
-        signature = inspect.signature(function)
-        _check_parameters(function, signature, self._templates)
-        held = self._async if iscoroutinefunction(function) else self._sync
-        wrapper: Any = held(function, signature)
-        wrapper.__signature__ = signature  # Celery does not follow __wrapped__
-        return cast("Function", wrapper)
-
-    def _sync(self, function: Callable[..., Any], signature: inspect.Signature) -> Any:
-        @functools.wraps(function)
-        def held(*args: Any, **kwargs: Any) -> Any:
-            with ExitStack() as stack:
-                try:
-                    self._lock(function, signature.bind(*args, **kwargs)).enter_in(stack)
-                except ResourceLocked as error:
-                    return self._skip(function, error)
-                return function(*args, **kwargs)
-
-        return held
-
-    def _async(self, function: Callable[..., Any], signature: inspect.Signature) -> Any:
-        @functools.wraps(function)
-        async def held(*args: Any, **kwargs: Any) -> Any:
-            async with AsyncExitStack() as stack:
-                try:
-                    lock = self._lock(function, signature.bind(*args, **kwargs))
-                    await lock.aenter_in(stack)
-                except ResourceLocked as error:
-                    return self._skip(function, error)
-                return await function(*args, **kwargs)
-
-        return held
-
-    def _lock(self, function: Callable[..., Any], call: inspect.BoundArguments) -> Lock:
-        call.apply_defaults()
-        names = [
-            template.render_values({name: call.arguments[name] for name in template.names})
-            for template in self._templates
-        ]
-        lock = Lock(
-            *dict.fromkeys(names),  # two templates may name one resource
-            **self._arguments,
-            holder={"path": _name(function)},
-        )
-        lock.is_of_call = True
-        return lock
-
-    def _skip(self, function: Callable[..., Any], error: ResourceLocked) -> None:
-        """Skip the function; only for an error of its lock, not one that its body has raised."""
-        if not self._skips:
-            raise error
-        using = self._arguments["using"]
-        logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
 
 
 def _name(function: Callable[..., Any]) -> str:
