@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import timedelta
-from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,8 @@ from redlock_django.web.transactions import (
     view_name,
 )
 from redlock_django.web.view_kinds import is_recording_wrapper, records_requests
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -101,11 +102,8 @@ class LockResourceMixin(View):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the next dispatch under the lock."""
         keys = self.get_lock_key()
-        if keys is self.lock_key:
-            locked = _locked_dispatch(self)
-        else:
-            locked = _decorator(self, _names(self, keys))(_next_dispatch(self))
-        return locked(self, request, *args, **kwargs)
+        lock = _decorator(self, keys if keys is self.lock_key else _names(self, keys))
+        return lock(super().dispatch)(request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
 
@@ -136,23 +134,6 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
     return keys
 
 
-_ARGUMENTS = ("using", *VALUES)
-"""The arguments of `lock_resource` that are attributes of the view: `lock_using` and so on."""
-
-_arguments = attrgetter(*(f"lock_{name}" for name in _ARGUMENTS))
-
-
-def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
-    """Return the next dispatch of the view's class under its lock."""
-    dispatch = _next_dispatch(view)
-    return wrapped_dispatch(
-        view,
-        "_redlock_locked_dispatch",
-        (dispatch, view.lock_key, *_arguments(view)),
-        lambda: _decorator(view, view.lock_key)(dispatch),
-    )
-
-
 def wrapped_dispatch(
     view: object, name: str, made_of: tuple[Any, ...], make: Callable[[], Any]
 ) -> Callable[..., Any]:
@@ -171,15 +152,8 @@ def wrapped_dispatch(
     return wrapped
 
 
-def _next_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
-    dispatch: Callable[..., Any] = super(LockResourceMixin, type(view)).dispatch
-    return dispatch
-
-
 def _decorator(
-    view: Any,
-    keys: str | Sequence[str | Computed],
-    initkwargs: Mapping[str, Any] = MappingProxyType({}),
+    view: Any, keys: str | Sequence[str | Computed], initkwargs: Mapping[str, Any] = _NONE
 ) -> Callable[[Any], Any]:
     """Return the decorator for the attributes of a view or a class; `initkwargs` replace them."""
     if not isinstance(keys, Sequence):
@@ -187,11 +161,9 @@ def _decorator(
             f"{view_name(view)}: lock_key must be a template or a list of templates, "
             f"got {type(keys).__name__}"
         )
-    values = zip(_ARGUMENTS, _arguments(view), strict=True)
-    return lock_resource(
-        *map(_template, [keys] if isinstance(keys, str) else keys),
-        **{name: initkwargs.get(f"lock_{name}", value) for name, value in values},
-    )
+    arguments = {name: getattr(view, f"lock_{name}") for name in ("using", *VALUES)}
+    arguments |= {name: initkwargs.get(f"lock_{name}", value) for name, value in arguments.items()}
+    return lock_resource(*map(_template, [keys] if isinstance(keys, str) else keys), **arguments)
 
 
 def _template(key: str | Computed) -> str | Computed:

@@ -69,7 +69,7 @@ def resolve_annotations(wrapper: Callable[..., Any], view: Callable[..., Any]) -
 
     django-ninja looks their names up in the module of the function that it gets: the wrapper's.
     """
-    if isinstance(view, partial):  # method_decorator() makes one for each request
+    if not inspect.isfunction(view):  # method_decorator() and mixins bind one for each request
         return
     names = getattr(inspect.unwrap(view), "__globals__", {})
     try:
