@@ -38,6 +38,6 @@ class RedlockConfig(AppConfig):
 
 def _idempotency_field() -> object:
     """Return the value of `{{ request.idempotency_field }}`."""
-    from redlock_django.idempotency.flow.current import HiddenKey
+    from redlock_django.idempotency.request import HiddenKey
 
     return HiddenKey()

@@ -60,8 +60,11 @@ class LockMiddleware:
                 current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if (state := RequestState.used(request)) and _ends_now(state, request, response):
-                state.release_locks()
+            if state := RequestState.used(request):
+                if state.on_answer is not None:
+                    state.on_answer(response)
+                if _ends_now(state, request, response):
+                    state.release_locks()
             return response
         except BaseException:
             RequestState.of(request).release_locks()
@@ -77,8 +80,11 @@ class LockMiddleware:
                 current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if (state := RequestState.used(request)) and _ends_now(state, request, response):
-                await _release(state)
+            if state := RequestState.used(request):
+                if state.on_answer is not None:
+                    await sync_to_async(state.on_answer)(response)
+                if _ends_now(state, request, response):
+                    await _release(state)
             return response
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from redlock_django.backends.database.settings import _new_temporary_file
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.conf.settings import check_installed
-from redlock_django.idempotency.flow import attempt
+from redlock_django.idempotency import recorder
 from redlock_django.locking import caller, leader, reports
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
@@ -212,7 +212,7 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     rules.remove()
     counters._reset()
     _waiting._reset()
-    attempt._recorded = count(1)  # every twentieth request deletes rows
+    recorder._recorded = count(1)  # every twentieth request deletes rows
     reports.observers.clear()
     leader._terms.clear()
     caller._held_leases.clear()

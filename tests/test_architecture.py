@@ -67,14 +67,13 @@ LAYERS = [
     middleware
     idempotency.fingerprint idempotency.protocol
     idempotency idempotency.registration idempotency.key
-    idempotency.messages idempotency.response
+    idempotency.response
     idempotency.records
     idempotency.settings
     idempotency.placement
-    idempotency.flow.current idempotency.flow.exception_answers idempotency.flow.recorders
-    idempotency.flow.runner
-    idempotency.flow.claim idempotency.resolve
-    idempotency.flow.attempt
+    idempotency.request idempotency.claim idempotency.recorder
+    idempotency.keyed_request
+    idempotency.once idempotency.resolve
     idempotency.decorators
     admin.* checks.* contrib.* management.* testing.*
     apps

@@ -13,8 +13,8 @@ from django.utils.decorators import classonlymethod
 from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.flow.attempt import async_view, sync_view
 from redlock_django.idempotency.key import KeySource, key_source
+from redlock_django.idempotency.once import once
 from redlock_django.idempotency.placement import (
     check_lock_of_operation,
     check_not_excluded,
@@ -154,9 +154,9 @@ def idempotent(
     `redact` gets `(request, body)` and returns the bytes to store of a response.
 
     An async view has no common transaction with its record, which is written before the view and
-    completed after it. A request that was interrupted in between is answered 409 "uncertain" until
-    it is resolved. A view with a transaction of its own avoids that with
-    `request.idempotency.complete(response)`.
+    completed with the answer that leaves LockMiddleware. A request that was interrupted in between
+    is answered 409 "uncertain" until it is resolved. A view with a transaction of its own avoids
+    that with `request.idempotency.complete(response)`.
 
     Raises InvalidRedlock at import time for invalid arguments.
     """
@@ -207,11 +207,9 @@ def _decorated(view: View, options: IdempotentOptions) -> View:
     check = None if options.replay_check is not None else inner_permission_check(view)
     if check is not None:
         raise replay_skips_check_error(view, check)
-    is_async = iscoroutinefunction(view)
-    if not (is_async or is_async_class(type(bound_to(view)))):
+    if not (iscoroutinefunction(view) or is_async_class(type(bound_to(view)))):
         check_not_excluded(view, transaction_marker(view), options)
-    wrap = async_view if is_async else sync_view
-    wrapped = wrap(view, options)
+    wrapped = once(view, options)
     check_installed_if_ready()
     resolve_annotations(wrapped, view)
     wrapped.records_requests = wrapped

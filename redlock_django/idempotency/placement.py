@@ -71,6 +71,18 @@ def _is_without_autocommit(connection: BaseDatabaseWrapper) -> bool:
     return not (connection.in_atomic_block or connection.autocommit)
 
 
+def check_middleware(call: Call) -> None:
+    """Raise InvalidRedlock if the answer to an error of an async view could not be recorded."""
+    # A view that is called without a URL, as in tests, is called without middleware, too.
+    if call.state.has_middleware or call.request.resolver_match is None:
+        return
+    raise InvalidRedlock(
+        f"{view_name(call.view)} is an async view, and its record is completed with the answer "
+        "that leaves LockMiddleware. Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE, "
+        "after AuthenticationMiddleware"
+    )
+
+
 OUTSIDE = (
     "Put @idempotent above @transaction.atomic; for a class under ATOMIC_REQUESTS, use "
     'IdempotentMixin or @method_decorator(idempotent, name="dispatch"); for django-ninja, set '

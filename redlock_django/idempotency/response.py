@@ -1,15 +1,21 @@
-"""The stored form of a response, and its replay."""
+"""The stored form of a response, with the messages that its view has added, and its replay."""
 
 from __future__ import annotations
 
 import gzip
+import json
+import sys
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
+from django.utils.safestring import SafeData, mark_safe
+
+if TYPE_CHECKING:
+    from django.contrib.messages.storage.base import BaseStorage, Message
 
 _NOT_KEPT = frozenset(
     {
@@ -46,7 +52,7 @@ class StoredResponse:
     headers: tuple[tuple[str, str], ...]
     body: bytes
     messages: str = ""
-    """The messages that the view has added, as JSON; see `idempotency.messages`."""
+    """The messages that the view has added, by `dumps`."""
 
     @classmethod
     def of(cls, response: Any, *, largest: int, messages: str = "") -> Self | None:
@@ -115,3 +121,68 @@ def _unpacked(body: bytes, most: int) -> bytes | None:
             return file.read(most)
     except (OSError, EOFError, zlib.error):
         return None
+
+
+# MessageMiddleware stores the messages of `django.contrib.messages` around the view: in a cookie of
+# the response, or in the session. So a replay adds them with Django's own API, and the middleware
+# stores them for its response.
+
+
+def added_messages(request: HttpRequest) -> Sequence[Message]:
+    """Return the messages that were added while this request ran, and that no page has shown."""
+    # A page that shows them moves them from here to the loaded ones: then its body has them.
+    return list(getattr(_storage(request), "_queued_messages", ()))
+
+
+def dumps(messages: Iterable[Message]) -> str:
+    """Return messages as JSON in ASCII, which every database stores, or "" for none."""
+    rows = [
+        (one.level, str(one.message), str(one.extra_tags or ""), isinstance(one.message, SafeData))
+        for one in messages
+    ]
+    return json.dumps(rows) if rows else ""
+
+
+def add_again(request: HttpRequest, dumped: str) -> None:
+    """Add the messages of `dumps` to a request, unless its client is going to be shown them.
+
+    That is so if the request has sent them in its cookie, and if the first request has left them
+    in the session on the server, where they are until they are shown.
+    """
+    storage: Any = _storage(request)
+    if storage is None or not dumped or _keeps_on_server(storage, request):
+        return
+    from django.contrib.messages.storage.base import Message
+
+    missing = []
+    for level, text, tags, is_safe in json.loads(dumped):
+        message = Message(level, mark_safe(text) if is_safe else text, tags)
+        if message not in storage:
+            missing.append(message)
+    own_level, storage.level = storage.level, 0  # the view may have lowered it
+    for message in missing:
+        storage.add(message.level, message.message, message.extra_tags)
+    storage.level = own_level
+
+
+def _storage(request: HttpRequest) -> BaseStorage | None:
+    """Return the messages of a request, or None without MessageMiddleware."""
+    return getattr(request, "_messages", None)
+
+
+def _keeps_on_server(storage: BaseStorage, request: HttpRequest) -> bool:
+    """Return whether messages are in a session of this client whose data is on the server."""
+    from django.contrib.messages.storage.session import SessionStorage
+
+    if not isinstance(storage, SessionStorage):
+        return False
+    session: Any = request.session
+    session.keys()  # loads it: the key of a session that has ended becomes None
+    return session.session_key is not None and not is_in_cookie(session)
+
+
+def is_in_cookie(session: object) -> bool:
+    """Return whether the data of a session is in its cookie, and not on the server."""
+    # A session of this class has imported it.
+    module: Any = sys.modules.get("django.contrib.sessions.backends.signed_cookies")
+    return module is not None and isinstance(session, module.SessionStore)

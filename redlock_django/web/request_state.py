@@ -72,6 +72,8 @@ class RequestState:
     """True if a call of a view has taken the recorder: the result of the view is recorded."""
     deferred_lock: LockOptions | None = None
     """The lock that the wrapper that records requests has to acquire."""
+    on_answer: Callable[[Any], None] | None = None
+    """Called with the response that leaves LockMiddleware, in a thread, before locks end."""
     _prepared: tuple[Exception, HttpResponse] | None = None
 
     @staticmethod

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.conf import settings
 from django.core.handlers.wsgi import WSGIRequest
 from django.http import HttpRequest
@@ -62,24 +62,23 @@ async def arequest_user(request: Any) -> Any:
 
     Raises InvalidRedlock if a middleware has replaced `request.auser` and not `request.user`.
     """
-    # In a thread, because the first use of request.user may query the database.
-    user = await sync_to_async(_loaded_user)(request)
+    return await sync_to_async(user_of_async_view)(request)
+
+
+def user_of_async_view(request: Any) -> Any:
+    """Return the user as `arequest_user` does, in a thread of that view."""
+    user = request_user(request)
+    getattr(user, "is_authenticated", None)  # loads a lazy user, which may query the database
     auser = getattr(request, "auser", None)
     if auser is None or _reads_session(auser):
         return user
-    replaced = await auser()
+    replaced = async_to_sync(auser)()
     if user is not None and _identity(user) != _identity(replaced):
         raise InvalidRedlock(
             "request.user and request.auser() are different users. A middleware that sets "
             "request.auser must set request.user to the same user"
         )
     return replaced
-
-
-def _loaded_user(request: Any) -> Any:
-    user = request_user(request)
-    getattr(user, "is_authenticated", None)  # loads a lazy user
-    return user
 
 
 def _reads_session(auser: Any) -> bool:

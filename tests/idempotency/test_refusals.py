@@ -17,6 +17,7 @@ from pytest_django import Settings
 
 from redlock_django import idempotent, locks
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.idempotency import records
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
@@ -236,7 +237,7 @@ def test_a_database_that_is_down(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     def down(*_: Any, **__: Any) -> None:
         raise OperationalError("database is locked")
 
-    monkeypatch.setattr(IdempotencyRecord.objects, "using", down)
+    monkeypatch.setattr(records, "_select", down)
     problem(site.post(), 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
     assert orders() == 0
 

@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.idempotency.flow import attempt
+from redlock_django.idempotency import recorder
 from redlock_django.idempotency.settings import settings_of, store_of
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record
@@ -116,7 +116,7 @@ def test_an_uncertain_record_is_resolved(site: Site, applied: bool, then: int) -
 def test_expired_responses_are_deleted_without_a_purge(
     site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "_EVERY", 1)
+    monkeypatch.setattr(recorder, "_EVERY", 1)
     site.serve(idempotent(make_order))
     site.post("old")
     later(timedelta(days=2))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, transaction
@@ -12,11 +13,15 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.key import Claim
-from redlock_django.idempotency.messages import added_messages, dumps, is_in_cookie
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.response import StoredResponse
-from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
+from redlock_django.idempotency.response import (
+    StoredResponse,
+    added_messages,
+    dumps,
+    is_in_cookie,
+)
+from redlock_django.idempotency.settings import IdempotentOptions, store_of
 from redlock_django.web.request_values import request_user
 from redlock_django.web.transactions import view_name
 
@@ -25,45 +30,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("redlock_django")
 
-OutcomeOf = Callable[..., tuple[ViewOutcome, StoredResponse | None]]
-"""`(response or None, undone=)`; returns what to record. See `ResponsePolicy.outcome_of`."""
-
-AnswerTo = Callable[[Exception], Any]
-"""Returns the client's answer to an exception that is not a failure, or None."""
-
-
-class ViewTransaction:
-    """The transaction of a request without a key: as with a key, and without a record.
-
-    A client must not choose by a header whether the view has a transaction.
-    """
-
-    begun = False
-
-    def __init__(self, database: str) -> None:
-        self.database: str | None = database
-        self._aliases: Sequence[str] = ()
-
-    def begin(self, aliases: Sequence[str]) -> None:
-        self._aliases = aliases
-
-    def finish(self, response: HttpResponseBase) -> None:
-        outcome = view_outcome(response.status_code, undone=True, storable=True)
-        if outcome is ViewOutcome.NO_EFFECT:
-            _roll_back(self._aliases)
+_EVERY = 20  # requests
+_recorded = count(1)
 
 
 class TransactionRecorder:
-    """Writes the record in the view's own transaction: both are committed, or neither is."""
+    """Writes the record in the view's own transaction: both are committed, or neither is.
 
+    A request without a key has the same transaction, and no `claim`: a client must not choose by a
+    header whether the view has a transaction.
+    """
+
+    claim: Claim | None = None
     begun = started = False
 
-    def __init__(self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf) -> None:
-        self.database: str | None = store.alias
-        self.claim = claim
-        self._store = store
-        self._outcome_of = outcome_of
-        self._aliases: Sequence[str] = ()
+    def __init__(self, call: Call, options: IdempotentOptions) -> None:
+        self._call = call
+        self._options = options
+        self._store = store_of(options.settings())
+        self.database: str | None = self._store.alias
 
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record before anything else.
@@ -71,23 +56,25 @@ class TransactionRecorder:
         If the lock failed, another request with the key waits here for this COMMIT.
         """
         self._aliases = aliases
-        self._store.begin(self.claim)
-        self.started = True
+        if self.claim is not None:
+            self._policy = ResponsePolicy(self._call, self._options)
+            self._store.begin(self.claim)
+            self.started = True
 
     def finish(self, response: HttpResponseBase) -> None:
+        """Complete the record, or roll back what the view did before it failed."""
         if transaction.get_rollback(using=self.database):
             return  # the view rolls back its transaction, and the record with it
-        outcome, stored = self._outcome_of(response, undone=True)
-        if outcome is ViewOutcome.NO_EFFECT:
-            _roll_back(self._aliases)
+        stored = None
+        if self.claim is None:
+            outcome = view_outcome(response.status_code, undone=True, storable=True)
         else:
+            outcome, stored = self._policy.outcome_of(response, undone=True)
+        if outcome is ViewOutcome.NO_EFFECT:
+            for alias in self._aliases:
+                transaction.set_rollback(True, using=alias)
+        elif self.claim is not None:
             _complete(self._store, self.claim, response, stored)
-
-    def answered(self) -> None:
-        """Do nothing: the transaction has decided."""
-
-    def failed(self, error: Exception, answer_to: AnswerTo) -> None:
-        """Do nothing: the transaction has decided."""
 
 
 class SeparateRecorder:
@@ -97,26 +84,33 @@ class SeparateRecorder:
     was interrupted, and it may have taken effect.
     """
 
+    claim: Claim | None = None
+    begun = started = False
     database: str | None = None
+    is_completed_by_view = False
+    _undone_by_view: Any = None
+    _is_recorded = False
 
-    def __init__(self, store: RecordStore, claim: Claim, outcome_of: OutcomeOf) -> None:
-        self.begun = False  # set before the record is written
-        self.started = False
-        self.claim = claim
-        self._store = store
-        self._outcome_of = outcome_of
-        self._completed_by_view = False
-        self._undone_by_view: Any = None
-        self._is_recorded = False
+    def __init__(self, call: Call, options: IdempotentOptions) -> None:
+        self._call = call
+        self._options = options
+        self._store = store_of(options.settings())
 
     def begin(self, aliases: Sequence[str]) -> None:
-        self._store.begin(self.claim)
+        """Insert the record; of an async view, `aliases` is empty."""
+        self._policy = ResponsePolicy(self._call, self._options)
+        self._store.begin(self._known_claim)
         self.started = True
 
-    def finish(self, response: HttpResponseBase) -> None:
-        undone = response is self._undone_by_view
-        outcome, stored = self._outcome_of(response, undone=undone)
-        self._record(outcome, stored, response.status_code)
+    @property
+    def _known_claim(self) -> Claim:
+        assert self.claim is not None
+        return self.claim
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if the record says "running"."""
+        return self.started and not self._is_recorded
 
     def complete(self, response: Any) -> None:
         """Record the response in the transaction that the view itself has opened."""
@@ -128,56 +122,46 @@ class SeparateRecorder:
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
-        outcome, stored = self._outcome_of(response, undone=True)
-        self._completed_by_view = True
+        outcome, stored = self._policy.outcome_of(response, undone=True)
+        self.is_completed_by_view = True
         if outcome is ViewOutcome.NO_EFFECT:
             self._undone_by_view = response  # a 5xx is rolled back, as in a sync view
             transaction.set_rollback(True, using=alias)
         else:
-            _complete(self._store, self.claim, response, stored)
+            _complete(self._store, self._known_claim, response, stored)
 
-    def answered(self) -> None:
-        """Record that the outcome is uncertain: a lock error ended the view after it had begun."""
-        if self.started and not self._is_recorded:
-            self._record(ViewOutcome.UNCERTAIN)
+    def finish(self, response: HttpResponseBase) -> None:
+        """Record the response of the view, or the answer to its error."""
+        undone = response is self._undone_by_view
+        outcome, stored = self._policy.outcome_of(response, undone=undone)
+        self.record(outcome, stored, response.status_code)
+        forget_some(self._store)
 
-    def failed(self, error: Exception, answer_to: AnswerTo) -> None:
-        """Record the outcome after the view has raised, with the answer to the exception if any."""
-        if not self.started or self._is_recorded:
-            return
-        # A record that the view completed was in its transaction, which was rolled back.
-        undone = self._completed_by_view
-        response = None if undone else answer_to(error)
-        outcome, stored = self._outcome_of(response, undone=undone)
-        self._record(outcome, stored, getattr(response, "status_code", 0))
-
-    def _record(
+    def record(
         self, outcome: ViewOutcome, stored: StoredResponse | None = None, status: int = 0
     ) -> None:
+        """Record the outcome. It never raises: the response of the view is correct."""
+        claim = self._known_claim
         self._is_recorded = True
         try:
             match outcome:
                 case ViewOutcome.NO_EFFECT:
-                    self._store.delete(self.claim)
+                    self._store.delete(claim)
                 case ViewOutcome.UNCERTAIN:
-                    self._store.mark_uncertain(self.claim.key_hash, self.claim.attempt)
+                    self._store.mark_uncertain(claim.key_hash, claim.attempt)
                 case _:
-                    written = self._store.complete(self.claim, status, stored)
-                    if not (written or self._completed_by_view):
+                    written = self._store.complete(claim, status, stored)
+                    if not (written or self.is_completed_by_view):
                         logger.error(
                             "idempotency: record %s was deleted or replaced while its view ran",
-                            self.claim.key_hash[:8],
+                            claim.key_hash[:8],
                         )
         except IdempotencyUnavailable:
-            # The response is correct. The state is still "running", and a retry that finds it marks
-            # it uncertain.
+            # The state is still "running", and a retry that finds it marks it uncertain.
             logger.error(
                 "idempotency: record %s could not be completed and stays uncertain",
-                self.claim.key_hash[:8],
+                claim.key_hash[:8],
             )
-
-
-AnyRecorder = TransactionRecorder | SeparateRecorder
 
 
 def _complete(
@@ -187,20 +171,18 @@ def _complete(
         raise IdempotencyUnavailable("the record of a running request was deleted")
 
 
-def _roll_back(aliases: Sequence[str]) -> None:
-    for alias in aliases:
-        transaction.set_rollback(True, using=alias)
+def forget_some(store: RecordStore) -> None:
+    """Empty old records, once in some requests: so responses end even if nothing is purged."""
+    if next(_recorded) % _EVERY == 0:
+        store.forget_expired_responses()
 
 
 class ResponsePolicy:
     """Decides what is recorded of a view's response. It is made before the view is called."""
 
-    def __init__(
-        self, call: Call, options: IdempotentOptions, settings: IdempotencySettings
-    ) -> None:
+    def __init__(self, call: Call, options: IdempotentOptions) -> None:
         self._call = call
         self._options = options
-        self._settings = settings
         self._before = Caller.of(call)
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
         self._added_before = added_messages(self._request)
@@ -241,7 +223,7 @@ class ResponsePolicy:
 
     def _stored(self, response: Any) -> StoredResponse | None:
         redact = self._options.redact
-        largest = self._settings.max_response_bytes
+        largest = self._options.settings().max_response_bytes
         stored = StoredResponse.of(response, largest=largest, messages=self._messages())
         if stored is None:
             return None
