@@ -1,4 +1,4 @@
-"""HTTP answers to errors: problem types (RFC 9457), written as problem+json, JSON or HTML.
+"""HTTP answers to errors: problem types (RFC 9457), written as problem+json or a page.
 
 An extension adds the problem types of its own errors with `register_problem`. An answer to a lock
 error says "Nothing was changed" and `retryable` only if that is certain (`judge_effects`).
@@ -150,63 +150,44 @@ _NOT_SET_UP = gettext_noop(
 )
 
 # The strings say nothing about the holder of the lock, nor about the masters that are down.
-register_problem(
-    ResourceLocked,
-    Problem(
-        status=423,
-        code="resource-locked",
-        title=gettext_noop("Resource is locked"),
-        detail=gettext_noop("Another request is using this resource."),
+for _error, _status, _code, _retryable, _title, _text in [
+    (
+        ResourceLocked, 423, "resource-locked", True,
+        gettext_noop("Resource is locked"),
+        gettext_noop("Another request is using this resource."),
     ),
-)
-register_problem(
-    LimitReached,
-    Problem(
-        status=423,
-        code="limit-reached",
-        title=gettext_noop("Limit is reached"),
-        detail=gettext_noop("As many requests as allowed are using this resource."),
+    (
+        LimitReached, 423, "limit-reached", True,
+        gettext_noop("Limit is reached"),
+        gettext_noop("As many requests as allowed are using this resource."),
     ),
-)
-register_problem(
-    StoreUnavailable,
-    Problem(
-        status=503,
-        code="lock-unavailable",
-        title=gettext_noop("Lock service is unavailable"),
-        detail=gettext_noop("The resource cannot be locked at the moment. Nothing was changed."),
+    (
+        StoreUnavailable, 503, "lock-unavailable", True,
+        gettext_noop("Lock service is unavailable"),
+        gettext_noop("The resource cannot be locked at the moment. Nothing was changed."),
     ),
-)
-register_problem(
-    LockLost,
-    Problem(
-        status=503,
-        code="lock-lost",
-        title=gettext_noop("Lock was lost"),
-        detail=gettext_noop("The lock on the resource was lost. Nothing was changed."),
+    (
+        LockLost, 503, "lock-lost", True,
+        gettext_noop("Lock was lost"),
+        gettext_noop("The lock on the resource was lost. Nothing was changed."),
     ),
-)
-register_problem(
-    BadResource,
-    Problem(
-        status=400,
-        code="bad-resource",
-        title=gettext_noop("Bad request"),
-        detail=gettext_noop("A value that identifies the resource is missing or invalid."),
-        retryable=False,
+    (
+        BadResource, 400, "bad-resource", False,
+        gettext_noop("Bad request"),
+        gettext_noop("A value that identifies the resource is missing or invalid."),
     ),
-)
-register_problem(
-    IncompleteBody,
-    Problem(
-        status=400,
-        code="incomplete-body",
-        title=gettext_noop("Body is incomplete"),
-        detail=gettext_noop(
+    (
+        IncompleteBody, 400, "incomplete-body", True,
+        gettext_noop("Body is incomplete"),
+        gettext_noop(
             "The body of the request is shorter than its Content-Length. Nothing was changed."
         ),
     ),
-)
+]:  # fmt: skip
+    _problem_of_class = Problem(
+        status=_status, code=_code, title=_title, detail=_text, retryable=_retryable
+    )
+    register_problem(_error, _problem_of_class)
 
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
@@ -249,23 +230,37 @@ def _is_of_commit_hook(error: BaseException) -> bool:
 
 
 _PROBLEM = "application/problem+json"
-_JSON = "application/json"
 _HTML = "text/html"
 
 
 def answer(request: HttpRequest, error: RedlockError, *, status: int | None = None) -> HttpResponse:
-    """Return the response to an error that has a problem type.
+    """Return the response to an error that has a problem type, for a browser as a page.
 
     `status` is the HTTP status for a held lock, 423 if left out. `Retry-After` is in whole
     seconds, at least 1.
     """
-    wait = retry_after(error)
-    response = _written(request, problem_of(error, status=status), wait)
+    problem, wait = problem_of(error, status=status), retry_after(error)
+    response = _page(request, problem, wait) if _prefers_page(request) else None
+    if response is None:
+        response = JsonResponse(problem, content_type=_PROBLEM)
+    response.status_code = problem["status"]
     forbid_storing(response)
     response["Vary"] = "Accept"
     if wait is not None:
         response["Retry-After"] = str(wait)
     return response
+
+
+async def aanswer(
+    request: HttpRequest, error: RedlockError, *, status: int | None = None
+) -> HttpResponse:
+    """Return the response as `answer` does, in an async view.
+
+    The page is rendered in a thread, because a site's own template may query the database.
+    """
+    if _prefers_page(request):
+        return await sync_to_async(answer)(request, error, status=status)
+    return answer(request, error, status=status)
 
 
 def forbid_storing(response: Any) -> None:
@@ -277,34 +272,20 @@ def forbid_storing(response: Any) -> None:
         response.setdefault("Cache-Control", "no-store")
 
 
-async def aanswer(
-    request: HttpRequest, error: RedlockError, *, status: int | None = None
-) -> HttpResponse:
-    """Return the response as `answer` does, in an async view.
-
-    The HTML page is rendered in a thread, because a site's own template may query the database.
-    """
-    if _preferred(request) == _HTML:
-        return await sync_to_async(answer)(request, error, status=status)
-    return answer(request, error, status=status)
-
-
-def _preferred(request: HttpRequest) -> str:
+def _prefers_page(request: HttpRequest) -> bool:
     # A client that sends no Accept header, or */*, gets the first of these.
-    return request.get_preferred_type([_PROBLEM, _JSON, _HTML]) or _PROBLEM
+    return request.get_preferred_type([_PROBLEM, "application/json", _HTML]) == _HTML
 
 
-def _written(request: HttpRequest, problem: dict[str, Any], wait: int | None) -> HttpResponse:
-    preferred, status = _preferred(request), problem["status"]
-    if preferred == _HTML:
-        try:
-            page = get_template("redlock_django/refused.html")
-        except TemplateDoesNotExist:
-            # The site does not load templates of apps, so this page is not found.
-            preferred = _PROBLEM
-        else:
-            # Only a request without a body can be sent again by a link.
-            is_get = request.method in ("GET", "HEAD") and problem["retryable"]
-            context = {"problem": problem, "retry_after": wait, "retry_by_link": is_get}
-            return HttpResponse(page.render(context, request), status=status)
-    return JsonResponse(problem, status=status, content_type=preferred)
+def _page(
+    request: HttpRequest, problem: Mapping[str, Any], wait: int | None
+) -> HttpResponse | None:
+    """Return the HTML page for a problem; None if the site does not load the templates of apps."""
+    try:
+        page = get_template("redlock_django/refused.html")
+    except TemplateDoesNotExist:
+        return None
+    # Only a request without a body can be sent again by a link.
+    is_get = request.method in ("GET", "HEAD") and problem["retryable"]
+    context = {"problem": problem, "retry_after": wait, "retry_by_link": is_get}
+    return HttpResponse(page.render(context, request))
