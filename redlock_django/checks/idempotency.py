@@ -11,9 +11,7 @@ from django.core.checks import CheckMessage
 from django.db import router
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.handlers import (
-    handlers_of,
-)
+from redlock_django.checks.handlers import handlers_of
 from redlock_django.checks.views import errors_of_views
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
@@ -24,10 +22,7 @@ from redlock_django.idempotency.placement import (
     mixin_error,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import (
-    METHODS,
-    settings_of,
-)
+from redlock_django.idempotency.settings import METHODS, settings_of
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.rules import Route
 from redlock_django.web.transactions import view_name

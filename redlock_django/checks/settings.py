@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -23,13 +22,14 @@ _EXAMPLE = (
     '"redis://10.0.0.3:6379/0"]}}'
 )
 
-_NUMBERS = {
-    "profile": "PROFILE",
-    "ttl": "MAX_TTL",
-    "skew": "MAX_CLOCK_SKEW",
-    "delay": "RESTART_DELAY",
+_SHARED = {
+    "MASTERS": "identity",
+    "PROFILE": "failover",
+    "MAX_TTL": "max_ttl",
+    "MAX_CLOCK_SKEW": "max_clock_skew",
+    "RESTART_DELAY": "restart_delay",
 }
-"""The setting behind each number of a fingerprint; the others follow from MASTERS."""
+"""The settings that all clients of a master must share, and their attributes."""
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -94,39 +94,29 @@ def _rules(*, has_middleware: bool) -> Iterator[CheckMessage]:
 
 def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]:
     """Yield E058 for each alias that shares a master with an earlier one of other settings."""
-    known: dict[Hashable, tuple[AliasSettings, str, str]] = {}
+    known: dict[Hashable, tuple[str, RedlockSettings, str]] = {}
     for options in every:
         store = options.store
         if not isinstance(store, RedlockSettings) or not options.backend_class.is_shared:
             continue
         reported: set[str] = set()
-        prefix, fingerprint = store.key_prefix, store.deployment.fingerprint
         for address in store.addresses:
             sentinels = tuple(sorted(str(one.endpoint) for one in address.sentinels))
-            place = (address.store, sentinels, prefix)
-            first, other, name = known.setdefault(place, (options, fingerprint, address.name))
-            if other != fingerprint and first.alias not in reported:
-                reported.add(first.alias)
-                yield Error(
-                    f"REDLOCK[{options.alias!r}] and REDLOCK[{first.alias!r}] have the master "
-                    f"{name} and KEY_PREFIX {prefix!r} in common, but not "
-                    f"{_differences(fingerprint, other)}. A master belongs to one of them, and "
-                    "the other one acquires no lock.",
-                    hint="Use the same values for both, or another KEY_PREFIX for one of them, "
-                    "whose locks then exclude none of the other.",
-                    id="redlock_django.E058",
-                )
-
-
-def _differences(one: str, other: str) -> str:
-    """Return the settings in which two fingerprints differ."""
-    numbers, others = (dict(re.findall(r"(\w+)=(\w+)", each)) for each in (one, other))
-    names = {
-        _NUMBERS.get(key, "MASTERS")
-        for key in numbers.keys() | others
-        if numbers.get(key) != others.get(key)
-    }
-    return ", ".join(sorted(names))
+            place = (address.store, sentinels, store.key_prefix)
+            alias, other, name = known.setdefault(place, (options.alias, store, address.name))
+            is_same = other.deployment.fingerprint == store.deployment.fingerprint
+            if is_same or alias in reported:
+                continue
+            reported.add(alias)
+            differ = [k for k, v in _SHARED.items() if getattr(store, v) != getattr(other, v)]
+            yield Error(
+                f"REDLOCK[{options.alias!r}] and REDLOCK[{alias!r}] have the master {name} and "
+                f"KEY_PREFIX {store.key_prefix!r} in common, but not {', '.join(differ)}. A master "
+                "belongs to one of them, and the other one acquires no lock.",
+                hint="Use the same values for both, or another KEY_PREFIX for one of them, whose "
+                "locks then exclude none of the other.",
+                id="redlock_django.E058",
+            )
 
 
 def _shared_with_caches(options: AliasSettings) -> Iterator[CheckMessage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,12 +12,8 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 
 from redlock_django.checks.aliases import valid_aliases
-from redlock_django.checks.handlers import (
-    handlers_of,
-)
-from redlock_django.checks.logins import (
-    login_inside_lock,
-)
+from redlock_django.checks.handlers import handlers_of
+from redlock_django.checks.logins import login_inside_lock
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.web.options import LockOptions
@@ -74,9 +69,7 @@ def _route_errors(
             except InvalidRedlock as error:
                 yield Error(str(error), id="redlock_django.E012")
     for handler in handlers:
-        kwargs = route.kwargs | handler.given.keys()
-        given = replace(route, kwargs=kwargs, converters={**route.converters, **handler.given})
-        yield from option_errors(handler.name, handler.function, given)
+        yield from option_errors(handler.name, handler.function, route)
 
 
 def _option_errors(
