@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import sys
 import tomllib
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
 DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS.parent))
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
-
-import django  # noqa: E402
-
-django.setup()  # before autodoc imports models
 
 project = "redlock_django"
 release = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["version"]
 author = "redlock_django contributors"
 project_copyright = f"2026, {author}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser"]
 root_doc = "index"
 exclude_patterns = []
 
@@ -32,13 +24,7 @@ html_theme = "furo"
 html_title = f"redlock_django {release}"
 html_copy_source = False
 
-default_role = "code"  # docstrings write names in single backticks
-autodoc_member_order = "bysource"
-
 myst_heading_anchors = 4
-
-# Other names in signatures are internal, or would need the sites of other projects at every build.
-nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.\w+$).*")]
 
 ENTRY = re.compile(r"\[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)")
 
@@ -78,15 +64,7 @@ def replace_diagrams(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"```mermaid\n(.*?)```\n", picture_of, source[0], flags=re.DOTALL)
 
 
-def hide_arguments_of_exceptions(
-    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str
-) -> tuple[str, str] | None:
-    """Show no arguments of classes that only this package creates."""
-    return ("", "") if what == "exception" and signature else None
-
-
 def setup(app: Sphinx) -> None:
-    app.connect("autodoc-process-signature", hide_arguments_of_exceptions)
     app.connect("source-read", name_files_outside)
     app.connect("source-read", replace_diagrams)
     app.connect("source-read", add_tables_of_contents)

@@ -14,15 +14,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.api_page import members, public_objects, signature
+
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "docs/reference/public-names.txt"
-API = ROOT / "docs/reference/api.md"
-DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)(?:\(\))?\n((?:   :.*\n)*)", re.M)
 ELSEWHERE = ("redlock_django.middleware.LockMiddleware",)
 """Public names that the API page does not have, because they are written as strings only."""
 BACKENDS = ("redis", "memory", "database", "zookeeper")
@@ -36,71 +36,26 @@ def public_names() -> list[str]:
 
 def _objects() -> Iterator[str]:
     """Yield the objects on the API page with their parameters and members."""
-    for kind, name, options in DIRECTIVE.findall(API.read_text()):
-        if kind == "module" and name != "redlock_django.signals":
-            members = re.search(r":members:(.*)", options)
-            module = import_module(name)
-            assert members, name
-            for key in _words(members[1]) or module.__all__:
-                yield from _object(f"{name}.{key}", getattr(module, key))
-        elif kind != "module":
-            full = name if name.startswith("redlock_django.") else f"redlock_django.{name}"
-            module_name, _, key = full.rpartition(".")
-            excluded = re.search(r":exclude-members:(.*)", options)
-            lines = _object(full, getattr(import_module(module_name), key))
-            hidden = {f"{full}.{one}" for one in _words(excluded[1])} if excluded else set()
-            yield from (line for line in lines if re.split(r"[ (]", line)[1] not in hidden)
+    for _, name, value in public_objects():
+        yield from _object(name, value)
     for name in BACKENDS:
         for key in import_module(f"redlock_django.backends.{name}").__all__:
             yield f"backend redlock_django.backends.{name}.{key}"
     yield from (f"class {name}" for name in ELSEWHERE)
 
 
-def _words(text: str) -> list[str]:
-    return text.replace(",", " ").split()
-
-
 def _object(name: str, value: Any) -> Iterator[str]:
     if inspect.isclass(value):
-        yield f"class {name}{_signature(value)}"
-        for key, member in inspect.getmembers(value):
-            if key.startswith("_") or not _is_documented(value, key):
-                continue
+        yield f"class {name}{signature(value)}"
+        for key, member in members(name, value):
             if callable(member):
-                yield f"method {name}.{key}{_signature(member)}"
+                yield f"method {name}.{key}{signature(member)}"
             else:
                 yield f"attribute {name}.{key}"
     elif callable(value):
-        yield f"function {name}{_signature(value)}"
+        yield f"function {name}{signature(value)}"
     else:
         yield f"object {name}"
-
-
-def _is_documented(owner: type, key: str) -> bool:
-    """Return whether a member is this class's own: not Django's, and not that of a public base."""
-    definer = next((one for one in owner.__mro__ if key in vars(one)), owner)
-    if not definer.__module__.startswith("redlock_django"):
-        return False
-    is_base = issubclass(definer, BaseException) and definer is not owner
-    return not is_base and key not in {"Meta", "objects"}
-
-
-def _signature(value: Callable[..., Any]) -> str:
-    """Return the parameters with their defaults, without types: a type may become wider.
-
-    Those of a class are its own: what a class of a library takes differs between its versions.
-    """
-    if inspect.isclass(value):
-        begins: Any = value.__init__
-        if not str(getattr(begins, "__module__", "")).startswith("redlock_django"):
-            return ""
-    try:
-        parameters = inspect.signature(value).parameters.values()
-    except (TypeError, ValueError):
-        return ""
-    shown = [one.replace(annotation=one.empty) for one in parameters]
-    text = str(inspect.Signature(shown))
-    return re.sub(r"<(?:class '|function |object object)?([\w.]*)[^>]*>", r"<\1>", text)
 
 
 def _signals() -> Iterator[str]:

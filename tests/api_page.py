@@ -1,0 +1,169 @@
+"""Write docs/reference/api.md from signatures and docstrings.
+
+    uv run python -m tests.api_page > docs/reference/api.md
+
+It is Markdown for every reader of the repository, not only for a site that a tool builds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import django
+
+import redlock_django
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/reference/api.md"
+HEAD = """# API
+
+The public names of `redlock_django`, from their docstrings. What they are for:
+[lock in code](../how-to/lock.md), [lock views](../how-to/views.md),
+[idempotency](../how-to/idempotency.md). Durations are seconds or timedeltas. Signals are listed
+[where locks are observed](../how-to/observe.md#signals).
+"""
+
+# Names as users import them; "module:" stands for all that the module exports.
+SECTIONS = {
+    "Locks": (
+        "redlock_django.lock",
+        "redlock_django.Lock",
+        "redlock_django.resume_lock",
+        "redlock_django.leader",
+        "redlock_django.locking.leader.Term",
+        "redlock_django.transaction_lock",
+        "redlock_django.locks",
+    ),
+    "Views and functions": (
+        "redlock_django.lock_resource",
+        "redlock_django.LockResourceMixin",
+        "redlock_django.resource",
+        "redlock_django.hold",
+    ),
+    "Idempotency": ("redlock_django.idempotent", "redlock_django.IdempotentMixin"),
+    "Edit locks": ("redlock_django.contrib.edit_locks.EditLockMixin",),
+    "Models, tasks and frameworks": (
+        "redlock_django.fenced.FencedModel",
+        "redlock_django.management.single_run.SingleRunMixin",
+        "redlock_django.contrib.drf.LockAPIMixin",
+        "redlock_django.contrib.drf.as_api_exception",
+        "redlock_django.contrib.drf.exception_handler",
+        "redlock_django.contrib.drf.object_permissions",
+        "redlock_django.contrib.spectacular.hook",
+        "redlock_django.contrib.ninja.complete_schema",
+        "redlock_django.contrib.prometheus.RedlockCollector",
+        "redlock_django.contrib.opentelemetry.observe",
+        "redlock_django.contrib.opentelemetry.trace",
+        "redlock_django.contrib.opentelemetry.untrace",
+        "redlock_django.contrib.health_check.Redlock",
+    ),
+    "Exceptions": ("redlock_django.exceptions:",),
+    "Tests": ("redlock_django.testing:",),
+}
+
+LISTED = ("Exceptions", "Tests")
+"""Sections with one line for each name."""
+
+# Members that frameworks or this package call.
+INTERNAL = {
+    "redlock_django.Lock": "aenter_in detach disown enter_in guard is_of_call is_repeated "
+    "keeps_response kept_by set_wait",
+    "redlock_django.contrib.drf.LockAPIMixin": "as_view check_object_permissions finalize_response "
+    "finish_under_lock handle_exception initial",
+    "redlock_django.contrib.edit_locks.EditLockMixin": "media change_view delete_view "
+    "edit_presence_view get_form get_urls render_change_form save_form",
+}
+
+
+def public_objects() -> Iterator[tuple[str, str, Any]]:
+    """Yield the section, the full name and the value of each object."""
+    for section, names in SECTIONS.items():
+        for name in names:
+            module, _, key = name.rpartition("." if not name.endswith(":") else ":")
+            for one in [key] if key else import_module(module).__all__:
+                yield section, f"{module}.{one}", getattr(import_module(module), one)
+
+
+def members(name: str, value: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public members of a class: not Django's, and not those of a public base."""
+    for key, member in inspect.getmembers(value):
+        if not key.startswith("_") and key not in INTERNAL.get(name, "").split():
+            definer = next((one for one in value.__mro__ if key in vars(one)), value)
+            is_base = issubclass(definer, BaseException) and definer is not value
+            is_ours = definer.__module__.startswith("redlock_django") and not is_base
+            if is_ours and key not in {"Meta", "objects"}:
+                yield key, member
+
+
+def signature(value: Any) -> str:
+    """Return the parameters with their defaults, without types: a type may become wider.
+
+    Those of a class are its own: what a class of a library takes differs between its versions.
+    """
+    if inspect.isclass(value):
+        begins: Any = value.__init__
+        if not str(getattr(begins, "__module__", "")).startswith("redlock_django"):
+            return ""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    shown = [one.replace(annotation=one.empty) for one in parameters]
+    text = str(inspect.Signature(shown))
+    return re.sub(r"<(?:class '|function |object object)?([\w.]*)[^>]*>", r"<\1>", text)
+
+
+def page() -> str:
+    """Return the page."""
+    text, section = [HEAD], ""
+    for part, name, value in public_objects():
+        if part != section:
+            section = part
+            text.append(f"\n## {section}\n\n")
+        text.append(_line(name, value) if section in LISTED else _entry(name, value))
+    return re.sub(r"\n{3,}", "\n\n", "".join(text))
+
+
+def _entry(name: str, value: Any) -> str:
+    about = inspect.getdoc(value if callable(value) else type(value))
+    lines = [f"\n### `{_shown(name)}{_called(name, value)}`\n\n{about}\n\n"]
+    if inspect.isclass(value):
+        plain = []
+        for key, member in members(name, value):
+            if callable(member) or isinstance(member, property):
+                lines.append(_line(key, member))
+            else:
+                plain.append(f"`{key}`")
+        if plain:
+            lines.append(f"- Attributes: {', '.join(plain)}\n")
+    return "".join(lines)
+
+
+def _line(name: str, value: Any) -> str:
+    about = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+    return f"- `{_shown(name)}{_called(name, value)}`: {about}\n"
+
+
+def _shown(name: str) -> str:
+    """Return the name with the module from which it is imported, if that is not the package."""
+    short = name.rpartition(".")[2]
+    return short if short in redlock_django.__all__ or "." not in name else name
+
+
+def _called(name: str, value: Any) -> str:
+    is_made_here = name.rpartition(".")[2] in {"Lock", "LocalMaster", "Term"}
+    if not callable(value) or is_made_here or name.startswith("redlock_django.exceptions."):
+        return ""
+    return re.sub(r"\((self|cls)(?:, )?", "(", signature(value)).split(" -> ")[0]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    django.setup()
+    sys.stdout.write(page())
