@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
     from redlock_django.locking.leader import leader
     from redlock_django.locking.lock import Lock, lock
-    from redlock_django.locking.resumed_lock import resume_lock
+    from redlock_django.locking.resume_lock import resume_lock
     from redlock_django.locking.services import locks
-    from redlock_django.locking.transactions.transaction_lock import transaction_lock
+    from redlock_django.locking.transaction_lock import transaction_lock
     from redlock_django.web.hold import hold
     from redlock_django.web.lock_resource import lock_resource
     from redlock_django.web.mixins import LockResourceMixin
@@ -81,8 +81,8 @@ _MODULES = {
     "lock_resource": "web.lock_resource",
     "locks": "locking.services",
     "resource": "web.name_templates",
-    "resume_lock": "locking.resumed_lock",
-    "transaction_lock": "locking.transactions.transaction_lock",
+    "resume_lock": "locking.resume_lock",
+    "transaction_lock": "locking.transaction_lock",
 }
 
 

@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import classonlymethod
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
-from redlock_django.locking.transactions.open_transactions import open_blocks
+from redlock_django.locking.caller import open_blocks
 from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
 from redlock_django.web.locked_view import locked_view
 from redlock_django.web.options import no_lock

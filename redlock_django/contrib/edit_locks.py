@@ -46,9 +46,9 @@ from redlock_django.exceptions import (
     TicketUsed,
 )
 from redlock_django.locking.lock import Lock, lock
-from redlock_django.locking.resumed_lock import resume_lock
+from redlock_django.locking.resume_lock import resume_lock
 from redlock_django.locking.services import locks
-from redlock_django.locking.transactions.open_transactions import MayReadOldData
+from redlock_django.locking.transactions import MayReadOldData
 from redlock_django.operate.inspection import who_holds
 from redlock_django.web.name_templates import resource
 

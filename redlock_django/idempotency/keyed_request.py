@@ -48,10 +48,9 @@ from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded,
 from redlock_django.idempotency.request import Idempotency, attach
 from redlock_django.idempotency.response import StoredResponse, add_again
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
-from redlock_django.locking.arguments import LockArguments, has_parameters_of
+from redlock_django.locking.caller import open_blocks
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
-from redlock_django.locking.transactions.open_transactions import open_blocks
 from redlock_django.signals import request_replayed, send
 from redlock_django.web.locked_view import Call
 from redlock_django.web.options import (
@@ -81,11 +80,10 @@ class InFlightLock(Lock):
     _strict = True
     keeps_response = True
 
-    @has_parameters_of(LockArguments)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *resources: str, **options: Any) -> None:
+        super().__init__(*resources, **options)
         # Names with a fingerprint come first: the refused one tells which request is running.
-        self._parameters.keep_order()
+        self._arguments.in_order = self.resources
 
 
 class KeyedRequest:

@@ -11,7 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
-from redlock_django.locking.transactions.open_transactions import open_blocks
+from redlock_django.locking.caller import open_blocks
 from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
     Framework,

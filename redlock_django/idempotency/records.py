@@ -26,7 +26,7 @@ from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
 from redlock_django.idempotency.response import StoredResponse
-from redlock_django.locking.transactions.transaction_lock import RowBusy, limited_wait
+from redlock_django.locking.transaction_lock import RowBusy, limited_wait
 
 if TYPE_CHECKING:
     from redlock_django.models import IdempotencyRecord, IdempotencyRecordQuerySet

@@ -1,17 +1,15 @@
-"""The parameters of `lock()` and `Lock`, stated once and checked; the description of the holder."""
+"""The arguments of `lock()`, checked and resolved; the description of the holder."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
-from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.values import (
@@ -25,13 +23,9 @@ from redlock_django.engine.protocol.slots import SUFFIX
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
 from redlock_django.locking import thread_state
-from redlock_django.locking.names import MAX_BYTES, check_resource
+from redlock_django.locking.names import MAX_BYTES, check_resource, is_plain
 from redlock_django.locking.services import LockService, locks
 from redlock_django.wire.clock import wall_ns
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
 
 _HOST = socket.gethostname()[:64]
 _APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
@@ -77,27 +71,28 @@ class LockArguments:
 
     def __init__(
         self,
-        *resources: str,
-        using: str = "default",
-        ttl: float | timedelta | None = None,
-        wait: float | timedelta | None = None,
-        renew: bool | None = None,
-        reentrant: bool = False,
-        until_commit: bool = True,
-        min_hold: float | timedelta | None = None,
-        holder: Mapping[str, str] | None = None,
-        limit: int | None = None,
+        resources: tuple[str, ...],
+        using: str,
+        ttl: float | timedelta | None,
+        wait: float | timedelta | None,
+        renew: bool | None,
+        reentrant: bool,
+        until_commit: bool,
+        min_hold: float | timedelta | None,
+        holder: Mapping[str, str] | None,
+        limit: int | None,
     ) -> None:
         self.resources: tuple[str, ...]
-        self.in_order: tuple[str, ...]  # the same for all clients: see `rounds.acquire`
-        try:
-            if len(resources) == 1:  # as nearly always, and in half the time
-                self.resources = self.in_order = (check_resource(resources[0]),)
-            else:
+        self.in_order: tuple[str, ...]
+        """The resources as they are acquired: in an order that is the same for all clients."""
+        if len(resources) == 1 and type(resources[0]) is str and is_plain(resources[0]):
+            self.resources = self.in_order = resources  # as nearly always, and in half the time
+        else:
+            try:
                 self.resources = tuple(map(check_resource, resources))
-                self.in_order = tuple(sorted(self.resources))
-        except BadResource as error:
-            raise BadName(str(error), resource=error.resource) from None
+            except BadResource as error:
+                raise BadName(str(error), resource=error.resource) from None
+            self.in_order = tuple(sorted(self.resources))
         if len(resources) != 1:
             self._check_several(locks[using].backend.max_resources)
         self.using = using
@@ -173,14 +168,6 @@ class LockArguments:
         self._resolved_for = service
         return resolved
 
-    def keep_order(self) -> None:
-        """Acquire the resources in the order given, which must be the same for all clients."""
-        self.in_order = self.resources
-
-    def make_leader(self) -> None:
-        """Renew the lock beyond MAX_HOLD, and show its holder as a leader."""
-        self.is_leader = True
-
     def keep_for(self, min_hold: float) -> None:
         """Keep the minimum hold of a giver, of which so much was left, and the TTL must suffice."""
         self.min_hold, self._resolved_for = min_hold, None
@@ -189,24 +176,16 @@ class LockArguments:
         """Replace the wait. Raises ValueError for a bad duration."""
         self._wait, self._resolved_for = _checked_wait(seconds), None
 
-    def holder_json(self) -> str:
+    def holder_json(self, handed_on: float | None = None) -> str:
         """Return compact JSON about the holder: this process, the time since 1970, and `holder`.
 
-        Values of `holder` are cut to 200 characters.
+        Values of `holder` are cut to 200 characters. `handed_on` is what is left of the minimum
+        hold of a lock that is handed on, in seconds.
         """
-        return self._json(self.min_hold)
-
-    def giver_json(self, min_hold: float) -> str:
-        """Return JSON as `holder_json` does, of a holder that hands its lock on.
-
-        The lock stays held for at least `min_hold` seconds from now.
-        """
-        return self._json(min_hold, ',"handed_on":1')
-
-    def _json(self, min_hold: float, kind: str = "") -> str:
-        about = (
-            f'{_process_json(self._resolved[0].settings.release)},"at":{wall_ns() / 1e9:.3f}{kind}'
-        )
+        min_hold = self.min_hold if handed_on is None else handed_on
+        about = f'{_process_json(self._resolved[0].settings.release)},"at":{wall_ns() / 1e9:.3f}'
+        if handed_on is not None:
+            about += ',"handed_on":1'
         if min_hold:
             about += f',"min_hold":{min_hold:.3f}'
         if self.limit > 1:
@@ -222,28 +201,3 @@ class LockArguments:
     def names(self) -> str:
         """The resources, for a message."""
         return ", ".join(self.resources)
-
-
-def parameters_of(cls: Callable[_P, _T]) -> Callable[[Callable[..., _T]], Callable[_P, _T]]:
-    """Declare a function to have the parameters of a class, at run time and for type checkers."""
-
-    def declare(function: Callable[..., _T]) -> Callable[_P, _T]:
-        signature = inspect.signature(cls).replace(return_annotation=cls)
-        declared: Any = function
-        declared.__signature__ = signature
-        return declared  # type: ignore[no-any-return]
-
-    return declare
-
-
-def has_parameters_of(
-    cls: Callable[_P, object],
-) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
-    """Declare a method to have the parameters of a class, as `parameters_of` does a function."""
-
-    def declare(method: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
-        declared: Any = method
-        declared.__signature__ = inspect.signature(cls.__init__)
-        return declared  # type: ignore[no-any-return]
-
-    return declare

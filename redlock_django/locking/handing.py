@@ -1,20 +1,109 @@
-"""The hand-on of a held lock: what is checked before, what is sent, what ends with it."""
+"""The hand-on of a held lock: what is checked and sent, and the ticket.
+
+A ticket is signed, and bound to an alias and its servers. It passes through queues and their logs.
+It has the names, the fences and the times of a lock, and a random number. The token of the lock is
+made of that number and the key of the signature: a reader of the ticket does not learn it, and only
+a process that has the key can use the ticket.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import secrets
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.conf import settings
+from django.core.signing import BadSignature, Signer
+from django.utils.crypto import salted_hmac
+from django.views.decorators.debug import sensitive_variables
 
 from redlock_django.engine.validity import Lease, with_drift
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
+from redlock_django.exceptions import AlreadyHeld, BadTicket, InvalidRedlock, LockLost
 from redlock_django.locking import reports
 from redlock_django.locking.arguments import LockArguments
+from redlock_django.locking.names import TICKET
 from redlock_django.locking.services import locks
-from redlock_django.locking.tickets import Passage
 
 if TYPE_CHECKING:
     from redlock_django.locking.lease import HeldLease
+
+_SALT = "redlock_django.ticket"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The contents of a ticket: the alias, and the lease to take (see `BaseBackend.resume`)."""
+
+    using: str
+    lease: Lease
+
+
+@sensitive_variables()
+def read_ticket(text: object) -> Ticket | BadTicket:
+    """Return what a ticket says, or the error for one that is not valid.
+
+    It is not raised here, so that no traceback shows the ticket. Raises InvalidRedlock if the
+    settings are wrong.
+    """
+    if not isinstance(text, str) or not text.startswith(TICKET):
+        kind = "a string" if isinstance(text, str) else type(text).__name__
+        return BadTicket(
+            f"resume_lock() needs the ticket that transfer() returned, got {kind} that is none. "
+            "With a name, write lock(name)"
+        )
+    for key in _keys():
+        try:
+            about = _signer(key).unsign_object(text.removeprefix(TICKET))
+        except BadSignature:
+            continue
+        return _checked(about, _token(about["number"], key))
+    return BadTicket(
+        "this ticket was changed, or signed with another key: this process needs the SECRET_KEY of "
+        "the one that has handed the lock on, or has it in SECRET_KEY_FALLBACKS"
+    )
+
+
+def _checked(about: dict[str, Any], token: str) -> Ticket | BadTicket:
+    using, names = about["using"], ", ".join(about["resources"])
+    if using not in set(locks):
+        return BadTicket(
+            f"{names}: this ticket is of the alias {using!r}, which REDLOCK does not have here. "
+            "Give both processes the same REDLOCK",
+            resource=names,
+        )
+    backend = locks[using].backend
+    if about["store"] != _hash(backend.settings.identity):
+        return BadTicket(
+            f"{names}: this ticket is of another deployment: REDLOCK[{using!r}] has other servers "
+            "here than in the process that handed the lock on. Give both the same",
+            resource=names,
+        )
+    lease = Lease(
+        tuple(about["resources"]), token, "", 0.0, 0.0, about["left"], tuple(about["fences"]),
+        earliest_end=about["min_hold"], limit=about["limit"], givers=tuple(about["givers"]),
+        ends=about["ends"],
+    )  # fmt: skip
+    return Ticket(using, lease)
+
+
+def _keys() -> list[Any]:
+    return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+
+
+def _signer(key: str) -> Signer:
+    return Signer(key=key, salt=_SALT, fallback_keys=[])
+
+
+def _token(number: str, key: str) -> str:
+    made = salted_hmac(f"{_SALT}.token", number, secret=key, algorithm="sha256")
+    return made.hexdigest()[:32]
+
+
+def _hash(identity: str) -> str:
+    # The name of a server is nobody's business who reads a queue.
+    return sha256(identity.encode()).hexdigest()[:16]
 
 
 class LeaseSource(Protocol):
@@ -44,16 +133,16 @@ class Handing:
         self,
         lock: object,
         held_lease: HeldLease,
-        parameters: LockArguments,
+        arguments: LockArguments,
         ttl: float | timedelta | None,
     ) -> None:
-        self._service = service = locks[parameters.using]
+        service = locks[arguments.using]
         self.backend = held_lease.backend
         self.held_lease = held_lease
-        names = parameters.names
+        names = arguments.names
         if not self.backend.hands_on:
             raise InvalidRedlock(
-                f"REDLOCK[{parameters.using!r}]: its BACKEND cannot hand a lock on. Leave out "
+                f"REDLOCK[{arguments.using!r}]: its BACKEND cannot hand a lock on. Leave out "
                 "transfer() and acquire the lock in the task, or use another alias"
             )
         others = [one for one in held_lease.lock_objects() if one is not lock]
@@ -63,14 +152,14 @@ class Handing:
                 "without it. Call transfer() on the outer one, after the inner one was released",
                 resource=names,
             )
-        settings = service.settings
-        seconds = settings.store.max_ttl if ttl is None else settings.check_ttl(ttl)
+        limits = service.settings
+        seconds = limits.store.max_ttl if ttl is None else limits.check_ttl(ttl)
         left = held_lease.lease.held_for(self.backend.clock)
-        self._passage = Passage()
         self.lease = held_lease.lease
-        self.token = self._passage.token
+        self._number = secrets.token_hex(16)
+        self.token = _token(self._number, settings.SECRET_KEY)
         self.ttl = max(seconds, with_drift(left))
-        self.holder = parameters.giver_json(left)
+        self.holder = arguments.holder_json(handed_on=left)
         self.handed: Lease | None = None
 
     def __repr__(self) -> str:
@@ -112,7 +201,24 @@ class Handing:
             # It was extended meanwhile, and perhaps set again where it had been forgotten.
             self.backend.post_release(held_lease.lease)
         givers = (*self.lease.givers, self.lease.fingerprint)
-        return self._passage.ticket(self._service, replace(handed, givers=givers))
+        return self._signed(replace(handed, givers=givers))
+
+    def _signed(self, handed: Lease) -> str:
+        """Return the ticket of the lease that was handed on."""
+        backend = self.backend
+        about = {
+            "using": backend.alias,
+            "store": _hash(backend.settings.identity),
+            "number": self._number,
+            "resources": handed.resources,
+            "fences": handed.fences,
+            "limit": handed.limit,
+            "givers": handed.givers,
+            "left": round(handed.until - backend.clock(), 3),
+            "min_hold": round(handed.held_for(backend.clock), 3),
+            "ends": handed.ends,
+        }
+        return TICKET + _signer(settings.SECRET_KEY).sign_object(about)
 
     def discard(self) -> None:
         """Release the lease if it was handed on: its ticket was lost by an interrupt.

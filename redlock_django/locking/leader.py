@@ -14,14 +14,14 @@ import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from asgiref.sync import sync_to_async
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
+from redlock_django.locking.caller import may_be_open, open_transactions
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.transactions.open_transactions import may_be_open, open_transactions
 
 logger = logging.getLogger("redlock_django")
 
@@ -33,16 +33,6 @@ to within that time.
 """
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.2, 0.5  # seconds between attempts while servers do not answer
-
-
-class LeaderLock(Lock):
-    """The lock of a candidate, which repeats its attempts; it is renewed without MAX_HOLD."""
-
-    is_repeated = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._parameters.make_leader()
 
 
 class Term:
@@ -123,7 +113,9 @@ class Leadership:
 
     def __init__(self, name: str, using: str, ttl: float | timedelta | None) -> None:
         self._name = name
-        self._lock = LeaderLock(name, using=using, ttl=ttl, wait=ATTEMPT, renew=True)
+        self._lock = Lock(name, using=using, ttl=ttl, wait=ATTEMPT, renew=True)
+        self._lock.is_repeated = True
+        self._lock._arguments.is_leader = True
         self._reported = False
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
@@ -137,7 +129,7 @@ class Leadership:
     @property
     def ttl(self) -> float:
         """The TTL of the lock in seconds: how long a leader that died is still the leader."""
-        return self._lock._parameters.resolve()[1]
+        return self._lock._arguments.resolve()[1]
 
     def enter_in(self, stack: ExitStack) -> Term:
         """Wait and lead as a `with` block does; `stack` ends the term."""

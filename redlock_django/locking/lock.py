@@ -6,18 +6,20 @@ The order of many lines ensures that a signal leaves no lock: see docs/explanati
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, ParamSpec, Self, cast
 
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
-from redlock_django.locking import caller, reports
-from redlock_django.locking.arguments import LockArguments, has_parameters_of, parameters_of
+from redlock_django.locking import caller, nesting, reports
+from redlock_django.locking.arguments import LockArguments
+from redlock_django.locking.caller import may_be_open, open_transactions
 from redlock_django.locking.event_loops import (
     USE_ASYNC,
     call_after_threads,
@@ -28,13 +30,7 @@ from redlock_django.locking.handing import Handing, LeaseSource
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import LockService, locks
-from redlock_django.locking.transactions.open_transactions import (
-    KeptLocks,
-    check,
-    keep,
-    may_be_open,
-    open_transactions,
-)
+from redlock_django.locking.transactions import KeptLocks, check, keep
 
 
 class Lock:
@@ -56,15 +52,28 @@ class Lock:
     kept_by: KeptLocks | None = None
     """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
-    @has_parameters_of(LockArguments)
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._parameters = parameters = LockArguments(*args, **kwargs)
-        self.using = parameters.using
-        self.resources = parameters.resources
+    def __init__(
+        self,
+        *resources: str,
+        using: str = "default",
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta | None = None,
+        renew: bool | None = None,
+        reentrant: bool = False,
+        until_commit: bool = True,
+        min_hold: float | timedelta | None = None,
+        holder: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._arguments = arguments = LockArguments(
+            resources, using, ttl, wait, renew, reentrant, until_commit, min_hold, holder, limit
+        )
+        self.using = using
+        self.resources = arguments.resources
 
     def set_wait(self, seconds: float) -> None:
         """Wait for `seconds` from the next acquisition on. Raises ValueError for a bad duration."""
-        self._parameters.set_wait(seconds)
+        self._arguments.set_wait(seconds)
 
     def acquire(self) -> Self:
         """Acquire the lock and return it.
@@ -81,66 +90,71 @@ class Lock:
     def _acquire(self, in_block: bool = False) -> Self:
         if running_loop() is not None:
             refuse_in_loop()
-        service, ttl, wait = (parameters := self._parameters).resolve()
+        service, ttl, wait = (arguments := self._arguments).resolve()
         if self._shares_lease(service):
             return self
-        if parameters.until_commit and open_transactions():
+        if arguments.until_commit and open_transactions():
             check(self.resources)
+        lease: Lease | None = None
         try:
-            source = self._source or service.backend
-            if not wait and parameters.limit == 1 and source is service.backend:
-                caller.refuse_held(service.backend, self.resources)
-            holder = parameters.holder_json()
-            resources, limit = parameters.in_order, parameters.limit
-            # Two calls, because Python handles signals after `acquire(*arguments)`, before the
-            # lease is stored. A store without permits has no `limit`.
-            if limit == 1:
-                lease = source.acquire(resources, ttl, wait, holder)
-            else:
-                lease = source.acquire(resources, ttl, wait, holder, limit)
-        except NotAcquired as error:
-            if self._continues_without(service, error):
-                return self
-            raise
-        try:
-            held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
-            caller.register(held_lease, self.resources)
+            lease = self._free_source(service, wait).acquire(
+                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit
+            )
+            held_lease = self._hold(service, lease, in_block)
             renewal_service.watch_in_thread(held_lease)
             reports.acquired(held_lease)  # last: its receivers may take long
+        except NotAcquired as error:
+            if not self._continues_without(service, error):
+                raise
         except BaseException:  # an interrupt: the caller does not get the lock
             self._discard(service, lease)
             raise
         return self
 
     async def _aacquire(self, in_block: bool = False) -> Self:
-        service, ttl, wait = (parameters := self._parameters).resolve()
+        service, ttl, wait = (arguments := self._arguments).resolve()
         if self._shares_lease(service):
             return self
-        if parameters.until_commit and may_be_open():
+        if arguments.until_commit and may_be_open():
             await sync_to_async(check)(self.resources)
+        lease: Lease | None = None
         try:
-            source = self._source or service.backend
-            if not wait and parameters.limit == 1 and source is service.backend:
-                caller.refuse_held(service.backend, self.resources)
-            holder = parameters.holder_json()
-            resources, limit = parameters.in_order, parameters.limit
-            if limit == 1:
-                lease = await source.aacquire(resources, ttl, wait, holder)
-            else:
-                lease = await source.aacquire(resources, ttl, wait, holder, limit)
-        except NotAcquired as error:
-            if self._continues_without(service, error):
-                return self
-            raise
-        try:
-            held_lease = self._held_lease = HeldLease(service, lease, self, parameters, in_block)
-            caller.register(held_lease, self.resources)
+            lease = await self._free_source(service, wait).aacquire(
+                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit
+            )
+            held_lease = self._hold(service, lease, in_block)
             renewal_service.watch_in_loop(held_lease)
-            reports.acquired(held_lease)  # last: its receivers may take long
+            reports.acquired(held_lease)
+        except NotAcquired as error:
+            if not self._continues_without(service, error):
+                raise
         except BaseException:
             self._discard(service, lease)
             raise
         return self
+
+    def _free_source(self, service: LockService, wait: float) -> LeaseSource:
+        """Return the source of the lease; raise ResourceLocked if this process holds the lock."""
+        if self._source is not None:
+            return self._source
+        if not wait and self._arguments.limit == 1:
+            caller.refuse_held(service.backend, self.resources)
+        return service.backend
+
+    def _hold(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
+        held_lease = HeldLease(service, lease, self, self._arguments, in_block)
+        self._held_lease = held_lease
+        caller.register(held_lease, self.resources)
+        return held_lease
+
+    def _discard(self, service: LockService, lease: Lease | None) -> None:
+        if lease is None:
+            return
+        service.backend.post_release(lease)
+        if (held_lease := self._held_lease) is not None:
+            self._leave(held_lease)
+            if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
+                service.backend.post_release(held_lease.lease)
 
     def _shares_lease(self, service: LockService) -> bool:
         """Hold a lease that this task or thread has already; return False if it has none to share.
@@ -148,63 +162,50 @@ class Lock:
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
         LockLost if the lease to share was lost.
         """
-        if self.kept_by is not None and self._retake(self.kept_by):
-            return True
+        if self.kept_by is not None:  # taken back from the transaction that keeps it
+            if self._held_lease is not None:
+                nesting.refuse_to_retake(self._held_lease, self._arguments)
+            self.kept_by.remove(self)
+            if self.locked:
+                return True
         if self._held_lease is not None:
-            self._forget(self._held_lease)
+            nesting.refuse_own(self._held_lease, self._arguments)
+            self._held_lease.remove_lock(self)  # it has ended
+            self._held_lease = None
         self._unlocked = False
         if self._source is not None:
             return False
-        if (outer := caller.lease_to_share(service.backend, self._parameters)) is None:
+        found = caller.leases_of_caller(service.backend, self.resources)
+        if not found or (outer := nesting.lease_to_share(found, self._arguments)) is None:
             return False
         outer.add_lock(self)
         self._held_lease = outer
         return True
-
-    def _retake(self, kept_by: KeptLocks) -> bool:
-        """Take the lock back from the transaction that keeps it; return whether it is held."""
-        if self._held_lease is not None:
-            caller.refuse_to_retake(self._held_lease, self._parameters)
-        kept_by.remove(self)
-        return self.locked
-
-    def _forget(self, held_lease: HeldLease) -> None:
-        """Leave a lease that has ended; raise AlreadyHeld if this object still holds it."""
-        caller.refuse_own(held_lease, self._parameters)
-        held_lease.remove_lock(self)
-        self._held_lease = None
 
     def _continues_without(self, service: LockService, error: NotAcquired) -> bool:
         """Report a refusal; return whether ON_UNAVAILABLE lets the caller continue."""
         # It is not raised here: that would make a reference cycle of the error and this frame.
         if self.is_repeated:
             return False
-        error.resource = error.resource or self._parameters.names  # a failed store names none
+        error.resource = error.resource or self._arguments.names  # a failed store names none
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
         elif error.asked:
             caller.confirm(service.backend, self.resources)
-        holder = self._parameters.holder
+        holder = self._arguments.holder
         reports.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
         return self._unlocked
 
-    def _discard(self, service: LockService, lease: Lease) -> None:
-        service.backend.post_release(lease)
-        if (held_lease := self._held_lease) is not None:
-            self._leave(held_lease)
-            if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
-                service.backend.post_release(held_lease.lease)
-
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self._parameters.names}: a Lock belongs to one task or thread. It cannot be copied, "
+            f"{self._arguments.names}: a Lock belongs to one task or thread. It cannot be copied, "
             "pickled or sent to another process. Make another one there with lock(), or hand the "
             "lock on: held.transfer() returns a ticket, which resume_lock() takes"
         )
 
     def __repr__(self) -> str:
         state = "held" if self.locked else "handed on" if self.handed_on else "not held"
-        return f"<Lock {self._parameters.names!r} using {self.using!r}, {state}>"
+        return f"<Lock {self._arguments.names!r} using {self.using!r}, {state}>"
 
     @property
     def locked(self) -> bool:
@@ -237,7 +238,7 @@ class Lock:
         Raises NotHeld if the lock was not acquired, ValueError if it has several resources.
         """
         if len(self.resources) > 1:
-            raise ValueError(f"{self._parameters.names}: several resources, use fences[resource]")
+            raise ValueError(f"{self._arguments.names}: several resources, use fences[resource]")
         return self.fences[self.resources[0]]
 
     @property
@@ -251,7 +252,7 @@ class Lock:
     @property
     def limit(self) -> int:
         """How many clients may hold the name at once."""
-        return self._parameters.limit
+        return self._arguments.limit
 
     @property
     def fingerprint(self) -> str:
@@ -260,7 +261,7 @@ class Lock:
 
     def _require_lease(self) -> HeldLease:
         if self._held_lease is None:
-            names = self._parameters.names
+            names = self._arguments.names
             raise NotHeld(f"{names}: this lock is not held", resource=names)
         return self._held_lease
 
@@ -335,7 +336,7 @@ class Lock:
         """
         if running_loop() is not None:
             refuse_in_loop()
-        giving = Handing(self, self._handable(), self._parameters, ttl)
+        giving = Handing(self, self._handable(), self._arguments, ttl)
         try:
             with giving.held_lease.handing_on():
                 giving.hand_on()
@@ -347,7 +348,7 @@ class Lock:
 
     async def atransfer(self, ttl: float | timedelta | None = None) -> str:
         """Hand the lock on as `transfer` does, on the running loop."""
-        giving = Handing(self, self._handable(), self._parameters, ttl)
+        giving = Handing(self, self._handable(), self._arguments, ttl)
         try:
             with giving.held_lease.handing_on():
                 await giving.ahand_on()
@@ -360,7 +361,7 @@ class Lock:
     def _handable(self) -> HeldLease:
         if self._unlocked:
             why = "ON_UNAVAILABLE let the caller continue without a lock: there is none to hand on"
-            raise NotHeld(f"{self._parameters.names}: {why}", resource=self._parameters.names)
+            raise NotHeld(f"{self._arguments.names}: {why}", resource=self._arguments.names)
         held_lease = self._require_lease()
         held_lease.ensure_held(self.resources)
         return held_lease
@@ -377,7 +378,7 @@ class Lock:
             return False
         freed: bool | None = None
         try:
-            if self._parameters.until_commit and open_transactions() and keep(self):
+            if self._arguments.until_commit and open_transactions() and keep(self):
                 return False
             if not self._leave(held_lease):
                 return False
@@ -399,7 +400,7 @@ class Lock:
             return False
         freed: bool | None = None
         try:
-            if self._parameters.until_commit and may_be_open() and await sync_to_async(keep)(self):
+            if self._arguments.until_commit and may_be_open() and await sync_to_async(keep)(self):
                 self.detach()  # the transaction may outlive the task and its loop
                 return False
             if not self._leave(held_lease):
@@ -464,7 +465,20 @@ class Lock:
             held_lease.refuse_lost(self.resources)
 
 
-@parameters_of(Lock)
+_P = ParamSpec("_P")
+
+
+def _has_parameters_of(cls: Callable[_P, Lock]) -> Callable[[Any], Callable[_P, Lock]]:
+    """Declare a function to have the parameters of `Lock`, at run time and for type checkers."""
+
+    def declare(function: Any) -> Callable[_P, Lock]:
+        function.__signature__ = inspect.signature(cls).replace(return_annotation=Lock)
+        return cast("Callable[_P, Lock]", function)
+
+    return declare
+
+
+@_has_parameters_of(Lock)
 def lock(*args: Any, **kwargs: Any) -> Lock:
     """Return a lock on all `resources`, all of which or none are acquired; acquire nothing yet.
 

@@ -36,7 +36,9 @@ def _plain(length: str, *, without: frozenset[str]) -> re.Pattern[str]:
     return re.compile(f"[{re.escape(characters)}]{length}")
 
 
-_is_plain = _plain(f"{{1,{MAX_BYTES}}}", without=_RESERVED | {"%"}).fullmatch
+is_plain = _plain(f"{{1,{MAX_BYTES}}}", without=_RESERVED | {"%"}).fullmatch
+"""Return a match for a name that is certainly valid, as it is."""
+
 _is_plain_value = _plain("*", without=_RESERVED | {"%"} | _SEPARATORS).fullmatch
 
 
@@ -63,7 +65,7 @@ def check_resource(name: object) -> str:
     characters, lone surrogates, nor any of `* ? [ ] ^ \\ < > { } "`, and `%` only before two hex
     digits (0-9 A-F). The error names the fault and its position.
     """
-    if type(name) is str and _is_plain(name):
+    if type(name) is str and is_plain(name):
         return name
     if not isinstance(name, str):
         # No implicit str(): every caller that passes None by mistake would share one lock.

@@ -224,7 +224,7 @@ class _Watch:
 
     def __init__(self, held: Lock) -> None:
         self._held = held
-        _, self._ttl, _ = held._parameters.resolve()
+        _, self._ttl, _ = held._arguments.resolve()
         self._verify_at = time.monotonic() + _VERIFY_EVERY
         self._is_lost = False
         self.look()

@@ -100,7 +100,7 @@ def lose_lock(*resources: str, using: str = "default") -> None:
     if a resource is not held in this process.
     """
     for resource in resources:
-        found = held_leases(resource, using)
+        found = held_leases(locks[using].backend, resource)
         assert found, f"{resource} is not held in this process"
         for held_lease in found:
             held_lease.mark_lost("lose_lock() was called")

@@ -25,7 +25,8 @@ from redlock_django.exceptions import (
     NotAcquired,
     RedlockError,
 )
-from redlock_django.locking.transactions.open_transactions import guard_commits, open_blocks
+from redlock_django.locking.caller import open_blocks
+from redlock_django.locking.transactions import guard_commits
 from redlock_django.web.answers import (
     aanswer,
     answer,

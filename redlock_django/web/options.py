@@ -14,10 +14,11 @@ from django.db import connections
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError, ResourceLocked
+from redlock_django.locking.caller import open_transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
-from redlock_django.locking.transactions.open_transactions import MayReadOldData, open_transactions
+from redlock_django.locking.transactions import MayReadOldData
 from redlock_django.web.name_templates import Template
 from redlock_django.web.transactions import old_data_error, view_name
 from redlock_django.web.view_kinds import Framework, authenticating_framework

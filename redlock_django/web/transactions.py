@@ -3,7 +3,7 @@
 Django opens the transaction of a request around the outermost view callable, so a decorator would
 release its lock before COMMIT. A locked view therefore makes Django skip that transaction, and
 opens the same one itself. Where a transaction is already open, the lock is kept until it has ended
-(`locking.transactions.open_transactions`).
+(`locking.transactions`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.conf.settings import template_middleware
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
-from redlock_django.locking.transactions.open_transactions import MayReadOldData
+from redlock_django.locking.transactions import MayReadOldData
 from redlock_django.web.view_kinds import operation_of
 
 

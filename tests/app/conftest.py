@@ -18,10 +18,10 @@ from pytest_django import Settings
 
 from redlock_django import testing
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.locking import transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import RenewalService
 from redlock_django.locking.services import locks
-from redlock_django.locking.transactions import open_transactions
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
@@ -111,7 +111,7 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make SQLite pass for PostgreSQL at READ COMMITTED."""
-    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: True)
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: True)
 
 
 @pytest.fixture

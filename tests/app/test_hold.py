@@ -25,8 +25,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
+from redlock_django.locking import transactions
 from redlock_django.locking.services import locks
-from redlock_django.locking.transactions import open_transactions
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import held_elsewhere, lose_lock
 
@@ -260,7 +260,7 @@ def test_inside_a_transaction_the_lock_is_kept_until_commit(
     assert not is_locked("nightly")
     with transaction.atomic(), pytest.raises(InvalidRedlock, match="before the lock"):
         function()
-    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: True)
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: True)
     with transaction.atomic():
         assert function() == "ran"
         assert is_locked("nightly")

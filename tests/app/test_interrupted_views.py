@@ -31,6 +31,7 @@ from rest_framework.views import APIView
 from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.locking.caller import held_leases
+from redlock_django.locking.services import locks
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.waiting import until
 
@@ -91,7 +92,7 @@ class Strike:
 
 def is_held() -> bool:
     """Return whether this process holds the lock."""
-    return bool(held_leases(HELD))
+    return bool(held_leases(locks["default"].backend, HELD))
 
 
 def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

@@ -1152,7 +1152,7 @@ def test_a_loss_noticed_twice_at_once_is_reported_once(sent_signals: SentSignals
 
     held = lock(R).acquire()
     assert held._held_lease is not None
-    lease, parameters = held._held_lease.lease, held._parameters
+    lease, parameters = held._held_lease.lease, held._arguments
     hold = Watched(locks["default"], lease, held, parameters, in_block=False)
     sent_signals.clear()
     threads = [threading.Thread(target=hold.mark_lost, args=("for a test",)) for _ in range(2)]

@@ -22,6 +22,8 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking import (
     caller,
     lease,
+    nesting,
+    transactions,
 )
 from redlock_django.locking import (
     leader as leader_module,
@@ -32,7 +34,6 @@ from redlock_django.locking import (
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
-from redlock_django.locking.transactions import open_transactions
 from redlock_django.signals import lock_lost
 from tests.app.conftest import MEMORY
 
@@ -43,7 +44,7 @@ R = "order:1"
 TTL, DUE, LATER = 9.0, 6.0, 5.0
 FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 READERS = {
-    module.__file__ for module in (caller, lease, leader_module, lock_module, open_transactions)
+    module.__file__ for module in (caller, lease, leader_module, lock_module, nesting, transactions)
 }
 
 pytestmark = [
@@ -151,7 +152,7 @@ def _checked_in_time(held: Lock) -> None:
 
 
 def _listed(held: Lock) -> None:
-    assert caller.held_leases(R) == [_lease(held)]
+    assert caller.held_leases(locks["default"].backend, R) == [_lease(held)]
 
 
 def _released(held: Lock) -> None:
@@ -211,7 +212,9 @@ def a_view(meanwhile: Meanwhile, traced: bool) -> None:
 
     @lock_resource(R)
     def view(request: HttpRequest) -> HttpResponse:
-        steps.append(meanwhile.steps(*caller.held_leases(R), traced=traced))
+        steps.append(
+            meanwhile.steps(*caller.held_leases(locks["default"].backend, R), traced=traced)
+        )
         steps[0].__enter__()
         return HttpResponse()
 

@@ -21,9 +21,9 @@ from pytest_django import Settings
 
 from redlock_django import lock, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
+from redlock_django.locking import caller, transactions
 from redlock_django.locking.event_loops import _executor_of_caller, has_sync_caller
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.transactions import open_transactions
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.test_lock import in_thread
@@ -234,7 +234,7 @@ def test_a_lock_that_is_acquired_again_is_released_by_its_holder(is_free: IsFree
 def test_without_until_commit_transactions_are_ignored(
     is_free: IsFree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: False)
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
     with transaction.atomic():
         with lock("mail:1", until_commit=False):
             assert not is_free("mail:1")
@@ -263,7 +263,7 @@ def test_a_coroutine_inside_a_transaction_of_sync_code(
         assert not is_free("order:2")
     assert is_free("order:1")
     assert is_free("order:2")
-    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: False)
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
     with transaction.atomic(), pytest.raises(InvalidRedlock, match="before the lock"):
         async_to_sync(work)()
 
@@ -294,7 +294,7 @@ async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(
 async def test_a_block_that_async_code_enters_by_hand_is_refused_where_it_may_read_old_data(
     context: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: False)
+    monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
     block = transaction.atomic()
     await sync_to_async(block.__enter__)()
     with pytest.raises(InvalidRedlock, match="before the lock"):
@@ -452,7 +452,7 @@ def test_finds_the_connections_that_django_lists(monkeypatch: pytest.MonkeyPatch
         listed = connections.all(initialized_only=True)
         for one in listed:
             monkeypatch.setattr(one, "autocommit", False)
-        assert open_transactions.open_transactions(lambda _: True) == listed
+        assert caller.open_transactions(lambda _: True) == listed
         return [one.alias for one in listed]
 
     def in_another_thread() -> tuple[list[str], list[str], list[str]]:

@@ -19,6 +19,7 @@ from redlock_django import LockLost, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
 from redlock_django.locking.renewal import renewal_service
+from redlock_django.locking.services import locks
 from redlock_django.signals import lock_released
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.waiting import until
@@ -44,7 +45,10 @@ def middleware(settings: Settings, request: pytest.FixtureRequest) -> None:
 
 def is_renewed() -> bool:
     """Return whether the lock has nearly its whole TTL left."""
-    return any(held_lease.seconds_left() > 0.8 * TTL for held_lease in held_leases("nightly"))
+    return any(
+        held_lease.seconds_left() > 0.8 * TTL
+        for held_lease in held_leases(locks["default"].backend, "nightly")
+    )
 
 
 def pass_two_ttls() -> None:

@@ -13,7 +13,7 @@ from redlock_django.backends.database.dialects import LOCKS, MYSQL, SERVERS, sql
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
-from redlock_django.locking.transactions.transaction_lock import limited_wait
+from redlock_django.locking.transaction_lock import limited_wait
 from tests import inspecting
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
 from tests.inspecting import look

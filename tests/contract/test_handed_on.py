@@ -14,7 +14,7 @@ from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
 from redlock_django.engine.errors import LockLost, ResourceLocked, TicketUsed
 from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.validity import LeaseState
-from redlock_django.locking import tickets
+from redlock_django.locking import handing
 from redlock_django.wire.clock import wall_ns
 from tests.contract.stores import HOLDER, Started, Store, SyncCaller
 from tests.inspecting import free, look
@@ -167,7 +167,7 @@ def test_the_wall_clock_of_a_taker_does_not_matter(
 ) -> None:
     ticket = lock(NAME, ttl=30, min_hold=8).acquire().transfer(ttl=20)
     late = lock("late").acquire().transfer(ttl=11)
-    monkeypatch.setattr(tickets, "wall_ns", lambda: wall_ns() + off * 10**9, raising=False)
+    monkeypatch.setattr(handing, "wall_ns", lambda: wall_ns() + off * 10**9, raising=False)
     store.pass_time(4)
     lock("other").acquire().release()  # from which a client of ZooKeeper learns the time
     resume_lock(ticket, ttl=2).acquire().release()

@@ -23,7 +23,7 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.lock import Lock, lock
-from redlock_django.locking.resumed_lock import resume_lock
+from redlock_django.locking.resume_lock import resume_lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.combiner import Combiner

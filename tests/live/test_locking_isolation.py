@@ -15,7 +15,7 @@ from pytest_django import Settings
 
 from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock, LockLost
-from redlock_django.locking.transactions.open_transactions import sees_commits
+from redlock_django.locking.transactions import sees_commits
 from tests.app.conftest import MEMORY, is_free, lose_locks, no_renewals  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]

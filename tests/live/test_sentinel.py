@@ -179,7 +179,7 @@ def test_locks_permits_a_waiter_and_leaders_outlive_a_killed_primary(
         assert renewed(permit)
         assert renewed(term._lock)
         term.ensure_held()
-        (leading,) = held_leases("job")
+        (leading,) = held_leases(locks["default"].backend, "job")
         assert leading.extend(50) is LeaseState.RENEWED
         assert not led.done()
         assert re.search(r"Locks: restarted: trusted in 7\d s", refusal())

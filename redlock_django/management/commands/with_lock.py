@@ -74,7 +74,7 @@ class Command(BaseCommand):
                 )
                 if held is None:
                     return
-                _, ttl, _ = held._parameters.resolve()
+                _, ttl, _ = held._arguments.resolve()
                 grace = min(LONGEST_GRACE, ttl * GRACE)
                 status, lost = child.run_under(held, grace, self._go_on if keeps_going else None)
                 if lost:

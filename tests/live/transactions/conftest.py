@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connections
 
-from redlock_django.locking.transactions.transaction_lock import advisory_key
+from redlock_django.locking.transaction_lock import advisory_key
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing.processes import ProcessGroup
 from testproject.shop.models import Order

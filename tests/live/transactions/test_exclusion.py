@@ -16,7 +16,7 @@ from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from redlock_django import ResourceLocked, transaction_lock
 from redlock_django.exceptions import BadName, InvalidRedlock
-from redlock_django.locking.transactions.transaction_lock import advisory_key
+from redlock_django.locking.transaction_lock import advisory_key
 from testproject.shop.models import Order
 from tests.live.transactions.conftest import database_alias, delete_orders, hold, is_free
 from tests.waiting import until
@@ -242,9 +242,7 @@ def test_a_killed_client_frees_the_lock_at_once_and_commits_nothing(
 def test_two_names_with_one_hash_only_exclude_each_other(
     holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "redlock_django.locking.transactions.transaction_lock.advisory_key", lambda name: 7
-    )
+    monkeypatch.setattr("redlock_django.locking.transaction_lock.advisory_key", lambda name: 7)
     with transaction_lock("a:1", "b:2", database="pg"):  # one transaction may have both
         holder.execute("SELECT 1")
         with elsewhere(lambda: transaction_lock("c:3", database="pg").__enter__()) as refused:

@@ -20,8 +20,9 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.values import LONGEST_WAIT, duration
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
+from redlock_django.locking.caller import open_transactions
 from redlock_django.locking.names import check_resource
-from redlock_django.locking.transactions.open_transactions import READ_COMMITTED, open_transactions
+from redlock_django.locking.transactions import READ_COMMITTED
 
 NAMESPACE = "redlock_django:transaction:"
 """Precedes the resource in what is hashed, so that a site's own advisory locks have other ids."""

@@ -10,45 +10,13 @@ from django.views.decorators.debug import sensitive_variables
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import BadTicket
-from redlock_django.locking import caller, tickets
+from redlock_django.locking import caller, nesting
+from redlock_django.locking.handing import Ticket, read_ticket
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
-from redlock_django.locking.tickets import Ticket
 
 
-class ResumedLock(Lock):
-    """The lock that a ticket hands on, taken with the first acquisition.
-
-    It never continues without the lock, whatever ON_UNAVAILABLE says: another client may have it.
-    """
-
-    _strict = True
-
-    def __init__(
-        self,
-        ticket: Ticket,
-        *,
-        ttl: float | timedelta | None,
-        renew: bool | None,
-        until_commit: bool,
-        holder: Mapping[str, str] | None,
-    ) -> None:
-        lease = ticket.lease
-        super().__init__(
-            *lease.names,
-            using=ticket.using,
-            ttl=ttl,
-            wait=0,
-            renew=renew,
-            until_commit=until_commit,
-            holder=holder,
-            limit=lease.limit,
-        )
-        self._parameters.keep_for(lease.earliest_end)
-        self._source = _Resumption(ticket)
-
-
-class _Resumption:
+class Resumption:
     """The source of the lease of a resumed lock: the ticket."""
 
     def __init__(self, ticket: Ticket) -> None:
@@ -69,7 +37,8 @@ class _Resumption:
 
     def _backend(self) -> BaseBackend:
         backend = locks[self._using].backend
-        caller.refuse_other_slot(backend, self._handed)
+        found = caller.leases_of_caller(backend, self._handed.names)
+        nesting.refuse_other_slot(found, self._handed)
         return backend
 
 
@@ -93,8 +62,23 @@ def resume_lock(
 
     Raises BadTicket for what is not a ticket of this deployment, ValueError for a bad `ttl`.
     """
-    found = tickets.read(ticket)
+    found = read_ticket(ticket)
     ticket = ""  # so that no traceback shows it
     if isinstance(found, BadTicket):
         raise found
-    return ResumedLock(found, ttl=ttl, renew=renew, until_commit=until_commit, holder=holder)
+    lease = found.lease
+    resumed = Lock(
+        *lease.names,
+        using=found.using,
+        ttl=ttl,
+        wait=0,
+        renew=renew,
+        until_commit=until_commit,
+        holder=holder,
+        limit=lease.limit,
+    )
+    resumed._arguments.keep_for(lease.earliest_end)
+    resumed._source = Resumption(found)
+    # Without the lock, whatever ON_UNAVAILABLE says, another client may have it.
+    resumed._strict = True
+    return resumed

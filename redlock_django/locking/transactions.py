@@ -1,4 +1,4 @@
-"""The transactions that are open where a lock is acquired or released.
+"""Locks that are kept until the transaction in which they are released has ended.
 
 A lock that is released before COMMIT lets the next holder read what was true before. So
 `Lock.release()` asks `keep`, which keeps the lock until the outermost transaction of
@@ -9,25 +9,20 @@ while it keeps locks. So is `commit()`: if a kept lock has been lost, it rolls b
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from django.db import Error, connections
+from django.db import Error
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.event_loops import has_left_open, has_sync_caller, running_loop
+from redlock_django.locking.caller import is_open, open_transactions
 
 READ_COMMITTED = ("read committed", "read uncommitted")
 """The names of PostgreSQL's isolation levels at which each statement sees earlier commits."""
 
 _ATTRIBUTE = "_redlock_kept_locks"
-
-_storage = getattr(getattr(connections, "_connections", None), "_storage", None)
-_of_threads = _storage if isinstance(_storage, threading.local) else None
-"""Where asgiref keeps the connections of the running thread if it runs no loop."""
 
 
 class MayReadOldData(InvalidRedlock):
@@ -41,59 +36,6 @@ class MayReadOldData(InvalidRedlock):
             "the lock does not use this database"
         )
         self.alias = alias
-
-
-def _is_of_test(block: Any) -> bool:
-    return bool(block._from_testcase)
-
-
-def _is_open(connection: BaseDatabaseWrapper) -> bool:
-    if connection.connection is None or connection.closed_in_transaction:
-        return False
-    if connection.in_atomic_block:
-        return not any(map(_is_of_test, connection.atomic_blocks[:1]))
-    return not connection.autocommit and _has_begun(connection.connection)
-
-
-def _has_begun(driver: Any) -> bool:
-    """Return whether a connection without autocommit has begun a transaction.
-
-    sqlite3 and psycopg know that; with another driver, the answer is yes.
-    """
-    status = getattr(getattr(driver, "info", None), "transaction_status", True)
-    return bool(getattr(driver, "in_transaction", status))
-
-
-def _is_in_block(connection: BaseDatabaseWrapper) -> bool:
-    return not all(map(_is_of_test, connection.atomic_blocks))
-
-
-def open_transactions(
-    counts: Callable[[BaseDatabaseWrapper], bool] = _is_open,
-) -> list[BaseDatabaseWrapper]:
-    """Return the connections whose transaction is open, by an atomic block or without autocommit.
-
-    The transaction of a test does not count: it is never committed.
-    """
-    connected: list[object]
-    if _of_threads is None or running_loop() is not None:
-        connected = [*connections.all(initialized_only=True)]
-    else:  # every lock asks twice, and this takes a tenth of the time
-        connected = [*_of_threads.__dict__.values()]
-    found = []
-    for connection in connected:
-        if (
-            isinstance(connection, BaseDatabaseWrapper)  # there may be an object of asgiref's
-            and (connection.in_atomic_block or not connection.autocommit)
-            and counts(connection)
-        ):
-            found.append(connection)  # noqa: PERF401 - for one, a comprehension is slower
-    return found
-
-
-def open_blocks() -> list[BaseDatabaseWrapper]:
-    """Return the connections inside an atomic block; the blocks around a test do not count."""
-    return open_transactions(_is_in_block)
 
 
 def check(resources: tuple[str, ...]) -> None:
@@ -137,23 +79,10 @@ def guard_commits(lock: KeptLock, blocks: Iterable[BaseDatabaseWrapper]) -> None
         _kept_locks_of(connection).guard(lock)
 
 
-def may_be_open() -> bool:
-    """Return whether a transaction may be open around a coroutine, in the thread of its sync code.
-
-    Asking that thread in any case would make every async lock wait for the sync code of other
-    tasks.
-    """
-    return has_sync_caller() or has_left_open(_is_open)
-
-
-class Keepable(Protocol):
+class KeptLock(Protocol):
     """A lock that a transaction may keep: what this module, which is below the locks, needs."""
 
     kept_by: KeptLocks | None
-
-
-class KeptLock(Keepable, Protocol):
-    """A lock that is released when it is kept no longer."""
 
     def guard(self) -> None:
         """Raise LockLost if the lock has been lost."""
@@ -189,7 +118,7 @@ class KeptLocks:
         """Roll back instead of COMMIT if this lock has been lost; it is released later."""
         self._guarding.append(lock)
 
-    def remove(self, lock: Keepable) -> None:
+    def remove(self, lock: KeptLock) -> None:
         """Stop keeping a lock: its holder has acquired it again inside the transaction."""
         self._locks = {kept: None for kept in self._locks if kept is not lock}
         lock.kept_by = None
@@ -218,7 +147,7 @@ class KeptLocks:
             try:
                 return method(*args, **kwargs)
             finally:
-                if not _is_open(self._connection):
+                if not is_open(self._connection):
                     self._release()
 
         return watched

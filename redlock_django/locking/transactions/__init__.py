@@ -1,1 +1,0 @@
-"""Locks and transactions: locks that are released after COMMIT, and transactions that lock."""
