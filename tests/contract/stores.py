@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -132,10 +131,7 @@ class Database(Store):
         backend.connections.run(pass_time)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        backend = self.backend
-        assert isinstance(backend, DatabaseBackend)
-        access = replace(backend.access, turn=10.0)
-        monkeypatch.setattr(DatabaseBackend, "access", access)
+        monkeypatch.setattr(DatabaseBackend, "turn", 10.0)
 
 
 class Sqlite(Database):

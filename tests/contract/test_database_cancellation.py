@@ -17,6 +17,7 @@ from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.dialects import WAITERS
+from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.jobs import Connection, Job
 from redlock_django.wire.wakeup import LoopWakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
@@ -176,3 +177,28 @@ def test_a_release_whose_answer_was_lost_is_unknown(
         assert caller.release(lease) is freed
         monkeypatch.undo()
         caller.release(caller.acquire("order:1"))
+
+
+@pytest.mark.parametrize("order", ["release first", "undo first"])
+def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    store = Sqlite(request, settings)
+    backend = store.backend
+    assert isinstance(backend, DatabaseBackend)
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    posted: list[Callable[[Any], object]] = []
+    monkeypatch.setattr(backend.connections, "post", posted.append)
+    monkeypatch.setattr(DatabaseSwap, "handed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        backend.hand_on(lease, "f" * 32, 30, HOLDER)
+    backend.post_release(lease)
+    monkeypatch.undo()
+    assert len(posted) == 2
+    for work in posted if order == "undo first" else reversed(posted):
+        backend.connections.run(work)
+    assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
+
+
+def interrupted(self: DatabaseSwap) -> Any:
+    raise KeyboardInterrupt

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database.backend import DatabaseBackend
-from redlock_django.backends.database.dialects import LOCKS, MYSQL, SERVERS, sqlstate
+from redlock_django.backends.database.dialects import LOCKS, SERVERS, sqlstate
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
@@ -90,23 +90,10 @@ def test_no_option_of_requests_applies(
     assert backend_of().release(lease) is True
 
 
-def test_statements_without_returning_as_mysql_needs_them(
-    backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("redlock_django.backends.database.dialects.MARIADB", MYSQL)
-    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
-    assert held("order:1")
-    waiter = Started(lambda: backend.acquire(("order:1",), 30, 20, HOLDER))
-    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
-    assert backend.release(lease) is True
-    assert waiter.lease().fences > lease.fences
-    slot = backend.acquire(("order:1",), 30, 0, HOLDER, 2)
-    assert slot.slot == 1
-    assert backend.release(slot) is True
-    both = backend.acquire(("b:2", "a:1"), 30, 0, HOLDER)
-    with pytest.raises(ResourceLocked):
-        backend.acquire(("a:1", "c:3"), 30, 0, HOLDER)
-    assert backend.release(both) is True
+def test_mysql_is_refused(backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections["maria"].__class__, "mysql_is_mariadb", False)
+    with pytest.raises(StoreUnavailable, match="'maria' is MySQL, not MariaDB"):
+        backend.acquire(("order:1",), 30, 0, HOLDER)
 
 
 def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings) -> None:

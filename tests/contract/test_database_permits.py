@@ -13,9 +13,9 @@ import pytest
 from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.attempt import DatabaseAttempt, Slots
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import WAITERS
-from redlock_django.backends.database.slots import Slots, SlotStatements
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
 from tests import inspecting
@@ -26,7 +26,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-    from redlock_django.backends.database.sql import Taken
+    from redlock_django.backends.database.sql import LockRequest, Taken
     from redlock_django.engine.validity import Lease
 
 NAME = "export"
@@ -191,16 +191,16 @@ def test_two_later_clients_do_not_take_the_slot_of_the_first_waiter(
     backend.connections.run(lambda cursor: database_sql.join(cursor, "first", (NAME,)))
     for lease in held:
         backend.release(lease)
-    look, others = SlotStatements._look, list[Started]()
+    look, others = DatabaseAttempt._look, list[Started]()
 
-    def look_slowly(self: SlotStatements) -> Slots:
-        found = look(self)
+    def look_slowly(self: DatabaseAttempt, cursor: Any, wanted: LockRequest) -> Slots:
+        found = look(self, cursor, wanted)
         if not others:
             others.append(Started(lambda: acquired(backend, limit=2)))
             others[0].lease()
         return found
 
-    monkeypatch.setattr(SlotStatements, "_look", look_slowly)
+    monkeypatch.setattr(DatabaseAttempt, "_look", look_slowly)
     with pytest.raises(LimitReached, match="reserved for a waiter"):
         acquired(backend, limit=2)
 
@@ -220,14 +220,14 @@ def test_an_attempt_that_is_repeated_holds_one_slot(
     backend.connections.run(lambda cursor: None)  # a connection that breaks, once it was used
     taken: list[str] = []
 
-    def guess(self: SlotStatements) -> Taken:
-        fences = self._take(self._wanted.resources[len(taken)], 0.0)
+    def guess(self: DatabaseAttempt, cursor: Any, wanted: LockRequest) -> Taken:
+        fences = self._take_one(cursor, wanted, wanted.resources[len(taken)])
         taken.extend(fences)
         if len(taken) == 1:
             raise OperationalError("the connection was closed")
         return fences
 
-    monkeypatch.setattr(SlotStatements, "_guess", guess)
+    monkeypatch.setattr(DatabaseAttempt, "_guess", guess)
     lease = acquired(backend, limit=2)
     assert taken == [NAME, f"{NAME}[1]"]
     assert [held.resource for held in inspecting.held(backend).locks] == [f"{NAME}[1]"]
@@ -266,11 +266,11 @@ def test_a_waiter_that_fails_to_leave_the_queue_holds_what_its_lease_says(
 def test_an_attempt_that_is_given_up_holds_no_slot(
     backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: SlotStatements) -> Taken:
-        assert self._take(self._wanted.resources[2], 0.0)
+    def interrupted(self: DatabaseAttempt, cursor: Any, wanted: LockRequest) -> Taken:
+        assert self._take_one(cursor, wanted, wanted.resources[2])
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(SlotStatements, "_guess", interrupted)
+    monkeypatch.setattr(DatabaseAttempt, "_guess", interrupted)
     with pytest.raises(KeyboardInterrupt):
         acquired(backend, limit=3)
     until(lambda: not inspecting.held(backend).locks, what="no slot is held")

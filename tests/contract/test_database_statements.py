@@ -85,7 +85,7 @@ def test_several_locks_are_acquired_without_a_look(
     sent.clear()
     backend.release(backend.acquire(names, 30, 0, HOLDER))
     dialect = backend.settings.dialect
-    if dialect.take_all:
+    if dialect.takes_all:
         assert sent == ["WITH", "UPDATE"]
     else:
         assert sent == [dialect.begin.split()[0], "INSERT", "COMMIT", "UPDATE"]

@@ -62,6 +62,6 @@ def test_the_cluster_is_read_once_for_a_connection_but_with_each_lock_behind_a_p
         backend = locks["default"].backend
         assert isinstance(backend, DatabaseBackend)
         assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
-        statement = backend.connections.run(lambda cursor: dialect_of(cursor).sql_of_take(1))
+        statement = backend.connections.run(lambda cursor: dialect_of(cursor).take(1))
         assert ("pg_control_system()" in statement) is is_read
         assert "pg_walfile_name(" in statement

@@ -15,14 +15,13 @@ from typing import Any
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import (
-    Access,
     DatabaseAttempt,
     DatabaseLease,
-    Queue,
+    DatabaseWaiter,
+    hash_of,
     slots_of,
 )
 from redlock_django.backends.database.connections import Connections
-from redlock_django.backends.database.dialects import POSTGRESQL
 from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.inspection import DatabaseInspection
 from redlock_django.backends.database.jobs import Job
@@ -53,15 +52,9 @@ class DatabaseBackend(BaseBackend):
         self.forked()
 
     @property
-    def access(self) -> Access:
-        """The connections, clock and turn of an attempt."""
-        # A waiter looks at least once in a turn.
-        return Access(
-            connections=self.connections,
-            clock=self.clock,
-            turn=2 * self.settings.poll,
-            listener=self.listener,
-        )
+    def turn(self) -> float:
+        """The seconds for which a lock that became free is reserved for one waiter."""
+        return 2 * self.settings.poll  # a waiter looks at least once in a turn
 
     def _new_connections(self) -> Connections:
         return Connections(
@@ -121,46 +114,57 @@ class DatabaseBackend(BaseBackend):
         """
         asked = self.clock()
         waited = 0.0
-        queue = Queue(self.access, resources, wake) if wait > 0 else None
+        waiter = DatabaseWaiter(resources, self.clock, self.listener, wake) if wait > 0 else None
         called: int | None = None
         attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                attempt = DatabaseAttempt(self.access, resources, ttl, holder, limit, queue, called)
+                token = secrets.token_hex(16)
+                attempt = DatabaseAttempt(
+                    self.connections,
+                    self.clock,
+                    sql.LockRequest(
+                        slots_of(resources, limit), hash_of(token), holder, ttl, self.turn
+                    ),
+                    token=token,
+                    limit=limit,
+                    waiter=waiter,
+                    called=called,
+                )
                 yield attempt.job
                 taken = attempt.job.result()
                 if not isinstance(taken, sql.DatabaseRefusal):
-                    if queue is not None:  # not in a `finally`: an interrupt there loses the lease
-                        queue.end()
+                    if waiter is not None:  # not in a `finally`: an interrupt there loses the lease
+                        waiter.end()
                     return attempt.lease(taken, waited)
                 attempt = None
                 now = self.clock()
-                if queue is None or now >= asked + wait:
+                if waiter is None or now >= asked + wait:
                     raise _refused(taken, waited, limit)
                 yield Pause(self._pause(taken, asked + wait - now))
-                called = yield from self._called(queue, limit, asked + wait)
+                called = yield from self._called(waiter, limit, asked + wait)
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
                 attempt.undo()
-            elif queue is not None:
-                self.connections.post(queue.leave)
-            if queue is not None:
-                queue.end()
+            elif waiter is not None:
+                self.connections.post(waiter.leave)
+            if waiter is not None:
+                waiter.end()
             raise
 
     def _called(
-        self, queue: Queue, limit: int, end: float
+        self, waiter: DatabaseWaiter, limit: int, end: float
     ) -> Generator[DatabaseStep, None, int | None]:
         """Return the slot that a waiter is called for; None if it must look for one.
 
         The second waiter of a lock leaves the first its turn. That of a permit looks: more slots
         may be free, because releases at the same moment call the same waiters.
         """
-        called = queue.take_call()
+        called = waiter.take_call()
         if called and called[0] and limit == 1:
-            yield Pause(max(0.0, min(self.access.turn, end - self.clock())))
-            called = queue.take_call()
+            yield Pause(max(0.0, min(self.turn, end - self.clock())))
+            called = waiter.take_call()
         return called[1] if called and not called[0] else None
 
     def _pause(self, refusal: sql.DatabaseRefusal, left: float) -> float:
@@ -221,7 +225,7 @@ class DatabaseBackend(BaseBackend):
     def _hand_on(
         self, lease: Lease, token: str, ttl: float, holder: str
     ) -> Generator[Job[Any], None, Lease]:
-        swap = DatabaseSwap(self.access, lease, token, ttl, holder, takes=False)
+        swap = DatabaseSwap(self.connections, self.clock, lease, token, ttl, holder, takes=False)
         try:
             yield swap.job
             return swap.handed()
@@ -231,7 +235,7 @@ class DatabaseBackend(BaseBackend):
 
     def _resume(self, handed: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
         token = secrets.token_hex(16)
-        swap = DatabaseSwap(self.access, handed, token, ttl, holder, takes=True)
+        swap = DatabaseSwap(self.connections, self.clock, handed, token, ttl, holder, takes=True)
         try:
             yield swap.job
             taken = swap.taken()
@@ -268,13 +272,14 @@ class DatabaseBackend(BaseBackend):
 
     def _release(self, lease: Lease) -> Job[bool]:
         assert isinstance(lease, DatabaseLease)
-        resources, token_hash = lease.resources, lease.token_hash
+        resources, token_hash, undone = lease.resources, lease.token_hash, lease.undone
         held_for = with_drift(left) if (left := lease.held_for(self.clock)) else 0.0
-        if lease.limit == 1:
-            return Job(lambda cursor: sql.release(cursor, resources, token_hash, held_for))
-        siblings, turn = slots_of(lease.names, lease.limit), self.access.turn
+        siblings = () if lease.limit == 1 else slots_of(lease.names, lease.limit)
+        turn = self.turn
         return Job(
-            lambda cursor: sql.release(cursor, resources, token_hash, held_for, siblings, turn)
+            lambda cursor: sql.release(
+                cursor, resources, token_hash, held_for, siblings, turn, undone
+            )
         )
 
     # Connections.
@@ -285,7 +290,7 @@ class DatabaseBackend(BaseBackend):
     def forked(self) -> None:
         self.connections = self._new_connections()
         self.listener: Listener | None = None
-        if self.settings.dialect is POSTGRESQL and is_psycopg3():
+        if self.settings.dialect.notifies and is_psycopg3():
             self.listener = Listener(self.settings.connect, self.connections.post)
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
 from redlock_django.backends.database.jobs import Connection, Job, close_cursor, ignore_result
-from redlock_django.backends.database.settings import PATIENCE
+from redlock_django.backends.database.settings import PATIENCE, prepare_statements
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
@@ -327,6 +327,7 @@ class Connections:
         self._lends = made is not cursor
         try:
             with self._limited(made):
+                prepare_statements(cast("CursorWrapper", made))
                 self._recognize(cast("CursorWrapper", made))
             return made
         except BaseException:

@@ -12,11 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from django.db import OperationalError
 
-from redlock_django.backends.database.dialects import is_direct
 from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
@@ -27,6 +26,14 @@ _MOST = 100  # statements that one connection prepares; the server keeps them
 _NUMBERS = {20: int, 21: int, 23: int, 701: float, 1700: float}  # by the number of the type
 _BOOL = 16
 _OK = (1, 2)  # ExecStatus.COMMAND_OK and TUPLES_OK of psycopg, which may not be installed
+
+
+def is_direct(cursor: CursorWrapper) -> bool:
+    """Return whether a connection of psycopg 3 leads to one server of PostgreSQL.
+
+    A pooler may change the server at any time. `settings` makes this difference.
+    """
+    return getattr(cursor.db.connection, "prepare_threshold", None) == 0
 
 
 def can_be_direct(cursor: CursorWrapper) -> bool:
@@ -61,7 +68,6 @@ class DirectCursor:
         """The moment of `clock` until which the thread waits for answers; None without a limit."""
         self._cursor = cursor
         self._pgconn: Any = cursor.db.connection.pgconn
-        self._most = _MOST if is_direct(cursor) else 0
         self._prepared: dict[str, bytes] = {}
         self._numbers = count()  # an interrupt may skip one, and never repeats one
         self._result: Any = None
@@ -77,7 +83,7 @@ class DirectCursor:
         with self.db.wrap_database_errors:
             if (name := self._prepared.get(statement)) is None:
                 text = _numbered(statement, len(values))
-                if len(self._prepared) >= self._most:
+                if len(self._prepared) >= _MOST or not is_direct(cast("CursorWrapper", self)):
                     self._result = self._call(pgconn.send_query_params, text, given)
                     return
                 name = b"redlock_%d" % next(self._numbers)

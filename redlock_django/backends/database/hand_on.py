@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redlock_django.backends.database import sql as sql
-from redlock_django.backends.database.attempt import Access, DatabaseLease, hash_of
+from redlock_django.backends.database.attempt import DatabaseLease, hash_of
+from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
 from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until, with_drift
@@ -23,15 +25,24 @@ class DatabaseSwap:
     """
 
     def __init__(
-        self, access: Access, old: Lease, token: str, ttl: float, holder: str, *, takes: bool
+        self,
+        connections: Connections,
+        clock: Callable[[], float],
+        old: Lease,
+        token: str,
+        ttl: float,
+        holder: str,
+        *,
+        takes: bool,
     ) -> None:
-        self._access = access
+        self._connections = connections
+        self._clock = clock
         self._takes = takes
         self._old = old
-        self._started = access.clock()
+        self._started = clock()
         self._new = DatabaseLease(
             old.resources, token, holder, ttl, self._started, valid_until(ttl, self._started),
-            old.fences, home=access.connections, limit=old.limit,
+            old.fences, home=connections, limit=old.limit,
             earliest_end=0.0 if takes else old.earliest_end, givers=old.givers,
         )  # fmt: skip
         # When the lock ends that was handed on, and what it had left before, at that moment.
@@ -39,11 +50,11 @@ class DatabaseSwap:
         self.job: Job[int] = Job(self._swap)
 
     def _swap(self, cursor: CursorWrapper) -> int:
-        self._access.connections.refuse_untrusted()
+        self._connections.refuse_untrusted()
         old, new = hash_of(self._old.token), self._new.token_hash
         resources, ttl = self._old.resources, self._new.ttl
         holder = self._new.holder
-        read_at = self._access.clock()
+        read_at = self._clock()
         # An earlier run may have replaced it: then its own answer stays.
         if found := sql.ends(cursor, resources, old):
             self._read_at, self._left_before = read_at, found[1]
@@ -57,7 +68,7 @@ class DatabaseSwap:
     def handed(self) -> DatabaseLease:
         """Return the lease that was handed on; raise LockLost if it was lost before."""
         old = self._old
-        if self.job.result() < len(old.resources) or self._access.clock() >= old.until:
+        if self.job.result() < len(old.resources) or self._clock() >= old.until:
             raise lost_before(old)
         return replace(self._new, until=max(old.until, self._new.until), ends=self._ends)
 
@@ -68,9 +79,9 @@ class DatabaseSwap:
         """
         if self.job.result() < len(self._old.resources):
             return None
-        now = self._access.clock()
+        now = self._clock()
         if now >= self._new.until:
-            raise self._access.connections.too_slow()
+            raise self._connections.too_slow()
         return replace(self._new, earliest_end=end_of_min_hold(self._old, self._left_before, now))
 
     def is_used(self, cursor: CursorWrapper) -> bool:
@@ -80,14 +91,17 @@ class DatabaseSwap:
 
     def undo(self) -> None:
         """Restore the old token, also if the job is still running."""
+        # Until then the lock has either token, and a release of the lease frees both.
+        if isinstance(self._old, DatabaseLease):
+            self._old.undone = self._new.token_hash
         self.job.undo = self._restore
-        self._access.connections.post(self._restore)
+        self._connections.post(self._restore)
 
     def _restore(self, cursor: CursorWrapper) -> None:
         if self._left_before == math.inf:
             return  # nothing was replaced
         old, new = self._old, self._new
-        left = self._left_before - (self._access.clock() - self._read_at)
+        left = self._left_before - (self._clock() - self._read_at)
         if not self._takes:
             left = max(left, with_drift(old.ttl))  # an extension may have come in between
         about = old.holder or IN_TRANSIT

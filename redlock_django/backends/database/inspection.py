@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redlock_django.backends.database.connections import Connections
-from redlock_django.backends.database.dialects import SECOND, text
+from redlock_django.backends.database.dialects import LOCKS, SECOND, WAITERS, marks, text
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.database.sql import release
 from redlock_django.backends.database.trust import ready_in
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 T = TypeVar("T")
-# If the clock was set back, a lock that was released before ends in the future.
-_HELD = "FROM {locks} WHERE token_hash <> '' AND expires_at > {now}"
-_COUNT = f"SELECT {{now}}, (SELECT count(*) {_HELD})"
-_READ = f"""
-SELECT resource, token_hash, holder, expires_at - {{now}},
-    (SELECT count(*) FROM {{waiters}} AS waiter
-     WHERE waiter.resource = {{name}} AND waiter.alive_until > {{now}})
-{_HELD} AND resource IN ({{resources}})"""
 
 
 class DatabaseInspection(Inspection):
@@ -38,6 +30,8 @@ class DatabaseInspection(Inspection):
     def __init__(self, using: str, settings: DatabaseSettings, connections: Connections) -> None:
         super().__init__(using, [settings.database])
         self._dialect = settings.dialect
+        # If the clock was set back, a lock that was released before ends in the future.
+        self._held = f"FROM {LOCKS} WHERE token_hash <> '' AND expires_at > {self._dialect.now}"
         self._forgotten = with_drift(settings.longest_ttl)
         self._connections = connections
 
@@ -45,8 +39,9 @@ class DatabaseInspection(Inspection):
         self._connections.close()
 
     def listing(self, *, search: str = "", scan: bool = False) -> Listing:
-        statement = self._dialect.sql(
-            f"SELECT resource {_HELD} ORDER BY expires_at, resource LIMIT {self.MAX_LISTED + 1}"
+        statement = (
+            f"SELECT resource {self._held} ORDER BY expires_at, resource "
+            f"LIMIT {self.MAX_LISTED + 1}"
         )
 
         def read(cursor: CursorWrapper) -> list[str]:
@@ -59,7 +54,12 @@ class DatabaseInspection(Inspection):
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         if not resources:
             return []
-        statement = self._dialect.sql(_READ, len(resources))
+        now = self._dialect.now
+        statement = f"""
+SELECT resource, token_hash, holder, expires_at - {now},
+    (SELECT count(*) FROM {WAITERS} AS waiter
+     WHERE waiter.resource = {self._dialect.name} AND waiter.alive_until > {now})
+{self._held} AND resource IN ({marks(len(resources))})"""
 
         def read(cursor: CursorWrapper) -> list[Any]:
             cursor.execute(statement, list(resources))
@@ -79,7 +79,7 @@ class DatabaseInspection(Inspection):
         return self._freed(bool(self._ask(free)))
 
     def health(self) -> list[ServerHealth]:
-        statement = self._dialect.sql(_COUNT)
+        statement = f"SELECT {self._dialect.now}, (SELECT count(*) {self._held})"
 
         def read(cursor: CursorWrapper) -> Health:
             asked = clock()

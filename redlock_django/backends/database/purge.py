@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from redlock_django.backends.database.dialects import SECOND, dialect_of, text
+from redlock_django.backends.database.dialects import LOCKS, SECOND, dialect_of, marks, text
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHORTEST_AGE = 86_400.0
 """Seconds. A clock that is set back by less does not lower fences."""
-
-_OLD = "expires_at < {now} - %s AND fence < {now} - %s"
 
 
 class Runs(Protocol):
@@ -43,16 +41,24 @@ def purge(connections: Runs, age: float, batch: int) -> Iterator[int]:
 
 def _purge(cursor: CursorWrapper, *, after: str, age: float, batch: int) -> tuple[str | None, int]:
     """Delete a batch of rows; return the last resource, None if there are no more, and how many."""
-    dialect = dialect_of(cursor)
-    found = f"SELECT resource FROM {{locks}} WHERE resource > %s AND {_OLD} ORDER BY resource"
-    cursor.execute(f"{dialect.sql(found)} LIMIT {batch}", [after, *_before(age)])
+    old = _old(cursor)
+    cursor.execute(
+        f"SELECT resource FROM {LOCKS} WHERE resource > %s AND {old} "
+        f"ORDER BY resource LIMIT {batch}",
+        [after, *_before(age)],
+    )
     names = [text(name) for (name,) in cursor.fetchall()]
     if not names:
         return None, 0
     # Without the rows whose locks were acquired since.
-    gone = f"DELETE FROM {{locks}} WHERE resource IN ({{resources}}) AND {_OLD}"
-    cursor.execute(dialect.sql(gone, len(names)), [*names, *_before(age)])
+    gone = f"DELETE FROM {LOCKS} WHERE resource IN ({marks(len(names))}) AND {old}"
+    cursor.execute(gone, [*names, *_before(age)])
     return names[-1] if len(names) == batch else None, cursor.rowcount
+
+
+def _old(cursor: CursorWrapper) -> str:
+    now = dialect_of(cursor).now
+    return f"expires_at < {now} - %s AND fence < {now} - %s"
 
 
 def _before(age: float) -> list[int]:

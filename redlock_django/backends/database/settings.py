@@ -6,13 +6,12 @@ import atexit
 import math
 import os
 import shutil
-import socket
 import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -25,14 +24,12 @@ from django.db.utils import OperationalError, load_backend
 from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.database.dialects import (
     DIALECTS,
-    MYSQL_SESSION,
-    SQLITE_SCHEMA,
+    LOCKS,
+    WAITERS,
     Dialect,
-    recognize_mariadb,
 )
 from redlock_django.backends.database.trust import only_in
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, seconds, string
-from redlock_django.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -43,6 +40,22 @@ PATIENCE = 4
 """The multiple of DATABASE_TIMEOUT after which a connection without an answer is replaced."""
 
 _WAL_PAUSE = 0.005  # seconds
+
+_SQLITE_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS {LOCKS} (
+    resource TEXT NOT NULL PRIMARY KEY, token_hash TEXT NOT NULL, holder TEXT NOT NULL,
+    fence INTEGER NOT NULL, expires_at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {WAITERS} (
+    name TEXT NOT NULL, resource TEXT NOT NULL,
+    arrived_at INTEGER NOT NULL, alive_until INTEGER NOT NULL, PRIMARY KEY (resource, name)
+)""".split(";")
+
+_MARIADB_SESSION = (
+    # In other modes a value that is too long is cut off, and a table may get another engine.
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "SET SESSION innodb_lock_wait_timeout = {seconds}",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +148,7 @@ class DatabaseSettings(StoreSettings):
             wanted, self.database
         )
         try:
-            with _answering(wrapper, PATIENCE * self.database_timeout):
-                _prepare_session(wrapper, self.database_timeout)
+            _prepare_session(wrapper, self.database_timeout)
         except BaseException:
             with suppress(Exception):
                 wrapper.close()
@@ -202,53 +214,14 @@ def _use_wal(cursor: CursorWrapper, timeout: float) -> None:
 
 def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
     wrapper.ensure_connection()
-    first = {"sqlite": SQLITE_SCHEMA, "mysql": MYSQL_SESSION}.get(wrapper.vendor, ())
+    if wrapper.vendor == "mysql" and not wrapper.mysql_is_mariadb:  # type: ignore[attr-defined]
+        raise OperationalError(f"{wrapper.alias!r} is MySQL, not MariaDB: it keeps no locks")
+    first = {"sqlite": _SQLITE_SCHEMA, "mysql": _MARIADB_SESSION}.get(wrapper.vendor, ())
     with wrapper.cursor() as cursor:
         if wrapper.vendor == "sqlite":
             _use_wal(cursor, timeout)
         for statement in first:
             cursor.execute(statement.format(seconds=math.ceil(timeout)))
-        if wrapper.vendor == "postgresql":
-            _prepare_statements(cursor)
-        recognize_mariadb(cursor)
-
-
-@contextmanager
-def _answering(wrapper: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
-    """Limit the time of a block in which a connection of PostgreSQL is set up.
-
-    After that, a thread shuts the connection, so that its statement fails with any driver; not
-    under gevent if the driver blocks all greenlets, as psycopg2 does without a wait callback.
-    """
-    over, is_late = Wakeup(), False
-
-    def watch() -> None:
-        nonlocal is_late
-        while not over.wait(seconds):
-            # First, because the statement fails as soon as the connection is shut. There is none
-            # while the driver connects, which has a limit of its own.
-            is_late = is_late or wrapper.connection is not None
-            _shut(wrapper)
-
-    try:
-        if wrapper.vendor == "postgresql":
-            with suppress(RuntimeError):  # no thread can be started: then there is no limit
-                threading.Thread(target=watch, name="redlock-database-limit", daemon=True).start()
-        yield
-    except OperationalError:
-        if is_late:
-            raise OperationalError(f"no answer within {seconds:g} s") from None
-        raise
-    finally:
-        over.wake()
-
-
-def _shut(wrapper: BaseDatabaseWrapper) -> None:
-    """Shut the connection, if there is one, although another thread uses it."""
-    driver: Any = wrapper.connection
-    with suppress(Exception), socket.socket(fileno=os.dup(driver.fileno())) as connected:
-        driver.fileno()  # raises if it was closed meanwhile: the number may be another file's
-        connected.shutdown(socket.SHUT_RDWR)
 
 
 def is_psycopg3() -> bool:
@@ -258,13 +231,13 @@ def is_psycopg3() -> bool:
     return bool(psycopg_any.is_psycopg3)
 
 
-def _prepare_statements(cursor: CursorWrapper) -> None:
-    """Make the server prepare each statement once, unless a pooler is in between.
+def prepare_statements(cursor: CursorWrapper) -> None:
+    """Make a server of PostgreSQL prepare each statement once, unless a pooler is in between.
 
     Behind a pooler, the next statement may run on another connection of the server, which has
     not prepared it.
     """
-    if is_psycopg3() and not is_pooled(cursor):
+    if cursor.db.vendor == "postgresql" and is_psycopg3() and not is_pooled(cursor):
         driver: Any = cursor.db.connection
         driver.prepare_threshold = 0
 
@@ -312,8 +285,8 @@ def _check_database(alias: str) -> None:
         raise ValueError(f"DATABASE {alias!r} cannot be used: {error}") from None
     if vendor not in DIALECTS:
         raise ValueError(
-            f"DATABASE {alias!r} is {vendor}: locks can be kept in PostgreSQL, MariaDB, MySQL and "
-            "SQLite. Name such a database, or remove BACKEND and list Redis servers in MASTERS"
+            f"DATABASE {alias!r} is {vendor}: locks can be kept in PostgreSQL, MariaDB and SQLite. "
+            " Name such a database, or remove BACKEND and list Redis servers in MASTERS"
         )
     if vendor != "sqlite":
         return

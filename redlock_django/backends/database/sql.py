@@ -1,8 +1,6 @@
-"""The statements of the database store, on one cursor in autocommit.
+"""Operations on rows by one or a few statements, on one cursor in autocommit.
 
-A row of LOCKS stays when its lock ends, because the next fence must be higher; then
-`expires_at` is the moment since which the resource is free. WAITERS has a row for every resource
-that a waiter waits for.
+The statements are in `dialects`.
 """
 
 from __future__ import annotations
@@ -13,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import DataError, IntegrityError, OperationalError
 
-from redlock_django.backends.database.dialects import SECOND, dialect_of, sqlstate, text
+from redlock_django.backends.database.dialects import (
+    LOCKS,
+    SECOND,
+    WAITERS,
+    dialect_of,
+    marks,
+    sqlstate,
+    text,
+)
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -26,36 +32,6 @@ LAST = 2**62
 
 _DIVISION_BY_ZERO = "22012"  # SQLSTATE
 _NOT_NULL = "23502"  # SQLSTATE
-_RACES = 3  # attempts, if a lock ends between the statement that takes it and the one that looks
-
-
-_LOOK = """
-SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks}
-WHERE resource IN ({resources}) AND NOT (token_hash = '' AND expires_at > {now})"""
-
-_EXTEND = """
-UPDATE {locks} SET expires_at = {greatest}(expires_at, {now} + %s)
-WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-{kept}"""
-
-# The fence is NULL unless the server is trusted, as in `Dialect.sql_of_take`.
-_SWAP = """
-UPDATE {locks} SET token_hash = %s, holder = %s, fence = {fence},
-    expires_at = {greatest}(expires_at, {now} + %s)
-WHERE resource IN ({resources}) AND token_hash IN (%s, %s) AND expires_at > {now}
-{kept}"""
-
-_SWAP_EXACTLY = _SWAP.replace("{greatest}(expires_at, {now} + %s)", "{now} + %s")
-
-_RELEASE = """
-UPDATE {locks} SET expires_at = {now}, token_hash = '', holder = ''
-WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-{notified}"""
-
-_SHORTEN = """
-UPDATE {locks} SET expires_at = {least}(expires_at, {now} + %s)
-WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-{notified}"""
 
 
 class Place(NamedTuple):
@@ -92,130 +68,126 @@ class DatabaseRefusal(NamedTuple):
 
 
 class LockRequest(NamedTuple):
-    """The locks that an attempt wants, all or none; `ttl` is in seconds."""
+    """The locks that an attempt wants, all or none; `ttl` and `turn` are in seconds.
+
+    A lock that became free is reserved for the first waiter for `turn` seconds, then for the second
+    one, and so on. A caller that does not wait (`place`) only leaves the first its turn.
+    """
 
     resources: tuple[str, ...]
     token_hash: str
     holder: str
     ttl: float
-
-
-class TakeStatements:
-    """The statements that take locks, or find out why they cannot be taken, on one cursor.
-
-    A lock that became free is reserved for the first waiter for `turn` seconds, then for the
-    second one, and so on. A caller that does not wait only leaves the first its turn.
-    """
-
-    def __init__(
-        self, cursor: CursorWrapper, wanted: LockRequest, place: Place, turn: float
-    ) -> None:
-        self._cursor = cursor
-        self._dialect = dialect_of(cursor)
-        self._wanted = wanted
-        self._many = len(wanted.resources)
-        self._place = place
-        self._waits = place is not NOT_WAITING
-        self._queue = [round(turn * SECOND), 1000 if self._waits else 1, *place]
-
-    def take(self, looks_first: bool = False, called: int | None = None) -> Taken | DatabaseRefusal:
-        """Take all locks, or none; return the fences, or why they were not taken.
-
-        A refusal that only reads (`looks_first`) costs the server less than one that locks the row.
-        `called` has no effect: a lock is one slot.
-        """
-        for _ in range(_RACES):
-            refusal = self.refusal() if looks_first else None
-            if refusal is None:
-                if fences := self.fences():
-                    return fences
-                refusal = self.refusal()
-            if refusal is not None:
-                return refusal
-        return DatabaseRefusal(dict.fromkeys(self._wanted.resources, 0.001), 0.0)
-
-    def refusal(self) -> DatabaseRefusal | None:
-        """Return why the locks cannot be taken now, or None if they can."""
-        statement = self._dialect.sql(_LOOK, self._many)
-        self._cursor.execute(statement, [*self._queue, *self._wanted.resources])
-        found = {text(name): (left, free_in) for name, left, free_in in self._cursor.fetchall()}
-        blocked = {name: times for name, times in found.items() if max(times) > 0}
-        if not blocked:
-            return None
-        return DatabaseRefusal(
-            {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
-            max(free_in for _, free_in in blocked.values()) / SECOND,
-        )
-
-    def fences(self) -> Taken:
-        """Take all locks, and return {} if one of them is not free.
-
-        A waiter leaves the queues before this returns: otherwise the holder could release the lock
-        first, which would then be reserved for a waiter that has already been served.
-
-        Raises Unrecognized if the server is a standby, or may have forgotten locks.
-        """
-        take = self._take
-        if self._dialect.take_all and (self._many > 1 or self._waits):
-            take = self._take_all
-        elif self._many > 1:
-            take = self._take_in_transaction
-        with _recognized():
-            taken = take()
-        if not taken:
-            return {}
-        if self._waits and not self._dialect.take_all:
-            leave(self._cursor, self._place.name)
-        fences = {text(resource): int(fence) for resource, fence, *_ in taken}
-        return {resource: fences[resource] for resource in self._wanted.resources}
-
-    def _take(self) -> Sequence[Any]:
-        """Take those of the locks that are free, and return their rows."""
-        self._cursor.execute(self._dialect.sql_of_take(self._many), [*self._rows, *self._queue])
-        if self._dialect.taken:
-            taken = self._dialect.sql(self._dialect.taken, self._many)
-            self._cursor.execute(taken, self._wanted.resources)
-        rows: Sequence[Any] = self._cursor.fetchall()
-        return [row for row in rows if text(row[2]) == self._wanted.token_hash]
-
-    def _take_all(self) -> Sequence[Any]:
-        """Take all locks by a statement that changes nothing if one is not free."""
-        resources, token_hash, *_ = self._wanted
-        values = [*resources, token_hash, *self._queue, *self._rows, *self._queue]
-        if self._waits:
-            values.append(self._place.name)
-        try:
-            self._cursor.execute(self._dialect.sql_of_take(self._many, self._waits), values)
-        except DataError as error:
-            if sqlstate(error) != _DIVISION_BY_ZERO:
-                raise
-            return []
-        rows: Sequence[Any] = self._cursor.fetchall()
-        return rows
-
-    def _take_in_transaction(self) -> Sequence[Any]:
-        self._cursor.execute(self._dialect.begin)
-        has_all = False
-        try:
-            taken = self._take()
-            has_all = len(taken) == self._many
-        finally:
-            self._cursor.execute("COMMIT" if has_all else "ROLLBACK")
-        return taken if has_all else []
+    turn: float
+    place: Place = NOT_WAITING
 
     @property
-    def _rows(self) -> list[Any]:
-        """The values of the rows to take."""
-        resources, token_hash, holder, ttl = self._wanted
+    def waits(self) -> bool:
+        """True for a waiter, which is in the queues."""
+        return self.place is not NOT_WAITING
+
+    @property
+    def queue(self) -> list[Any]:
+        """The values of `Dialect.free`."""
+        return [round(self.turn * SECOND), 1000 if self.waits else 1, *self.place]
+
+    @property
+    def rows(self) -> list[Any]:
+        """The values of `Dialect.rows`."""
         values: list[Any] = []
-        for resource in sorted(resources):  # the same order for all clients: few deadlocks
-            values += [resource, token_hash, holder, round(ttl * SECOND)]
+        for resource in sorted(self.resources):  # the same order for all clients: few deadlocks
+            values += [resource, self.token_hash, self.holder, round(self.ttl * SECOND)]
         return values
+
+
+def take(cursor: CursorWrapper, wanted: LockRequest) -> Taken:
+    """Take all locks, and return their fences; {} if one of them is not free.
+
+    A waiter leaves the queues before this returns: otherwise the holder could release the lock
+    first, which would then be reserved for a waiter that has already been served.
+
+    Raises Unrecognized if the server is a standby, or may have forgotten locks.
+    """
+    takes_all = dialect_of(cursor).takes_all
+    with _recognized():
+        if takes_all and (len(wanted.resources) > 1 or wanted.waits):
+            rows = _take_all(cursor, wanted)
+        elif len(wanted.resources) > 1:
+            rows = _take_in_transaction(cursor, wanted)
+        else:
+            rows = _take_free(cursor, wanted)
+    if not rows:
+        return {}
+    if wanted.waits and not takes_all:
+        leave(cursor, wanted.place.name)
+    fences = {text(resource): int(fence) for resource, fence, *_ in rows}
+    return {resource: fences[resource] for resource in wanted.resources}
+
+
+def _take_free(cursor: CursorWrapper, wanted: LockRequest) -> Sequence[Any]:
+    """Take those of the locks that are free, and return their rows."""
+    statement = dialect_of(cursor).take(len(wanted.resources))
+    cursor.execute(statement, [*wanted.rows, *wanted.queue])
+    rows: Sequence[Any] = cursor.fetchall()
+    return [row for row in rows if text(row[2]) == wanted.token_hash]
+
+
+def _take_all(cursor: CursorWrapper, wanted: LockRequest) -> Sequence[Any]:
+    """Take all locks by a statement that changes nothing if one is not free."""
+    queue = wanted.queue
+    values = [*wanted.resources, wanted.token_hash, *queue, *wanted.rows, *queue]
+    if wanted.waits:
+        values.append(wanted.place.name)
+    try:
+        statement = dialect_of(cursor).take_all(len(wanted.resources), wanted.waits)
+        cursor.execute(statement, values)
+    except DataError as error:
+        if sqlstate(error) != _DIVISION_BY_ZERO:
+            raise
+        return []
+    rows: Sequence[Any] = cursor.fetchall()
+    return rows
+
+
+def _take_in_transaction(cursor: CursorWrapper, wanted: LockRequest) -> Sequence[Any]:
+    cursor.execute(dialect_of(cursor).begin)
+    has_all = False
+    try:
+        taken = _take_free(cursor, wanted)
+        has_all = len(taken) == len(wanted.resources)
+    finally:
+        cursor.execute("COMMIT" if has_all else "ROLLBACK")
+    return taken if has_all else []
+
+
+def refusal(cursor: CursorWrapper, wanted: LockRequest) -> DatabaseRefusal | None:
+    """Return why the locks cannot be taken now, or None if they can."""
+    statement = dialect_of(cursor).look(len(wanted.resources))
+    cursor.execute(statement, [*wanted.queue, *wanted.resources])
+    found = {text(name): (left, free_in) for name, left, free_in in cursor.fetchall()}
+    blocked = {name: times for name, times in found.items() if max(times) > 0}
+    if not blocked:
+        return None
+    return DatabaseRefusal(
+        {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
+        max(free_in for _, free_in in blocked.values()) / SECOND,
+    )
+
+
+def slots_left(cursor: CursorWrapper, wanted: LockRequest) -> tuple[dict[str, float], int]:
+    """Return the seconds left of each slot that has a row, and the number of waiters before."""
+    names = wanted.resources
+    statement = dialect_of(cursor).look_at_slots(len(names))
+    cursor.execute(statement, [names[0], *wanted.place, *names])
+    left, ahead = {}, 0
+    for name, time, ahead in cursor.fetchall():  # noqa: B007 - the same in every row
+        left[text(name)] = time / SECOND
+    return left, ahead
 
 
 def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
     """Extend locks to `ttl` seconds from now, never shorten them; return whether all are held."""
-    statement = dialect_of(cursor).sql(_EXTEND, len(resources))
+    statement = dialect_of(cursor).extend(len(resources))
     cursor.execute(statement, [round(ttl * SECOND), *resources, token_hash])
     return bool(cursor.rowcount == len(resources))
 
@@ -235,7 +207,7 @@ def swap(
     Return how many were replaced, also by an earlier run of the same statement. Raises Unrecognized
     if the server is a standby, or may have forgotten that they were replaced before.
     """
-    statement = dialect_of(cursor).sql(_SWAP_EXACTLY if exactly else _SWAP, len(resources))
+    statement = dialect_of(cursor).swap(len(resources), exactly)
     with _recognized():
         cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, old, new])
     return int(cursor.rowcount)
@@ -253,17 +225,17 @@ def restore(
 
     Another run changes nothing: the client with the old token may have extended them since.
     """
-    statement = dialect_of(cursor).sql(_SWAP_EXACTLY, len(resources))
+    statement = dialect_of(cursor).swap(len(resources), exactly=True)
     with _recognized():
         cursor.execute(statement, [old, holder, round(left * SECOND), *resources, new, new])
 
 
 def ends(cursor: CursorWrapper, resources: Sequence[str], token: str) -> tuple[float, float] | None:
     """Return when the locks of this token end, and in how many seconds; None if it has none."""
-    statement = """
-SELECT MIN(expires_at), MIN(expires_at) - {now} FROM {locks}
-WHERE resource IN ({resources}) AND token_hash = %s"""
-    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), [*resources, token])
+    statement = f"""
+SELECT MIN(expires_at), MIN(expires_at) - {dialect_of(cursor).now} FROM {LOCKS}
+WHERE resource IN ({marks(len(resources))}) AND token_hash = %s"""
+    cursor.execute(statement, [*resources, token])
     ((moment, left),) = cursor.fetchall()
     return None if moment is None else (int(moment) / SECOND, int(left) / SECOND)
 
@@ -280,9 +252,10 @@ def is_used(
     If another client has had the lock since, it was replaced if its time, up to the moment `ends`,
     is not over.
     """
-    statement = """
-SELECT resource, token_hash, fence, {now} FROM {locks} WHERE resource IN ({resources})"""
-    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), list(resources))
+    statement = f"""
+SELECT resource, token_hash, fence, {dialect_of(cursor).now} FROM {LOCKS}
+WHERE resource IN ({marks(len(resources))})"""
+    cursor.execute(statement, list(resources))
     own, rows = dict(zip(resources, fences, strict=True)), cursor.fetchall()
     return token not in {text(stored) for _, stored, *_ in rows} and any(
         int(fence) == own[text(name)] or int(now) < ends * SECOND for name, _, fence, now in rows
@@ -307,57 +280,56 @@ def release(
     held_for: float = 0.0,
     siblings: Sequence[str] = (),
     turn: float = 0.0,
+    or_token: str = "",
 ) -> bool:
     """Release those of the locks that this token holds; return whether it held all.
 
     They stay held for `held_for` seconds, or until they would have expired. A slot of a name has
     `siblings`, all slots of that name; other waiters were called for those that were released
-    within the last `turn` seconds.
+    within the last `turn` seconds. `or_token` is the hash of another token that counts, too.
     """
     dialect = dialect_of(cursor)
-    values: list[Any] = [*resources, token_hash]
-    if held_for > 0:
-        values = [round(held_for * SECOND), *values]
-    statement = _SHORTEN if held_for > 0 else _RELEASE
-    if siblings and dialect.notified:
+    tokens = (token_hash, or_token) if or_token else (token_hash,)
+    values: list[Any] = [*resources, *tokens]
+    siblings = siblings if dialect.notifies else ()
+    if siblings:
         values += [*siblings, round(turn * SECOND)]
-    cursor.execute(dialect.sql(statement, len(resources), siblings=len(siblings)), values)
+    statement = dialect.release
+    if held_for > 0:
+        statement, values = dialect.shorten, [round(held_for * SECOND), *values]
+    cursor.execute(statement(len(resources), len(tokens), len(siblings)), values)
     return bool(cursor.rowcount == len(resources))
 
 
 def call_waiters(cursor: CursorWrapper, resource: str) -> None:
     """Call the first waiters for a resource that is free, if the database can do that."""
-    dialect = dialect_of(cursor)
-    if dialect.notified:
-        cursor.execute(dialect.sql("SELECT {called} FROM {locks} WHERE resource = %s"), [resource])
+    if called := dialect_of(cursor).called():
+        cursor.execute(f"SELECT {called} FROM {LOCKS} WHERE resource = %s", [resource])
 
 
 def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
     """Join the queues of these resources, and return the place."""
-    dialect = dialect_of(cursor)
-    rows = dialect.sql(", ".join(["(%s, %s, {began}, {began} + %s)"] * len(resources)))
     values: list[Any] = []
     for resource in sorted(resources):
         values += [name, resource, round(ALIVE * SECOND)]
-    cursor.execute(dialect.sql(dialect.join, rows=rows), values)
-    if dialect.joined:
-        cursor.execute(dialect.sql(dialect.joined), [name])
+    cursor.execute(dialect_of(cursor).join(len(resources)), values)
     return Place(int(cursor.fetchall()[0][0]), name)
 
 
 def stay(cursor: CursorWrapper, name: str) -> bool:
     """Keep a place in the queues; return False if there is none."""
-    statement = "UPDATE {waiters} SET alive_until = {now} + %s WHERE name = %s"
-    cursor.execute(dialect_of(cursor).sql(statement), [round(ALIVE * SECOND), name])
+    now = dialect_of(cursor).now
+    statement = f"UPDATE {WAITERS} SET alive_until = {now} + %s WHERE name = %s"
+    cursor.execute(statement, [round(ALIVE * SECOND), name])
     return bool(cursor.rowcount > 0)
 
 
 def leave(cursor: CursorWrapper, name: str) -> None:
     """Leave all queues."""
-    cursor.execute(dialect_of(cursor).sql("DELETE FROM {waiters} WHERE name = %s"), [name])
+    cursor.execute(f"DELETE FROM {WAITERS} WHERE name = %s", [name])
 
 
 def forget_dead(cursor: CursorWrapper) -> None:
     """Delete the places of waiters that died, at least a minute ago."""
-    statement = "DELETE FROM {waiters} WHERE alive_until < {now} - 60000000"
-    cursor.execute(dialect_of(cursor).sql(statement))
+    now = dialect_of(cursor).now
+    cursor.execute(f"DELETE FROM {WAITERS} WHERE alive_until < {now} - {60 * SECOND}")

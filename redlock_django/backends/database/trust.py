@@ -10,12 +10,13 @@ from django.db import Error, OperationalError
 
 from redlock_django.backends.database.dialects import (
     SECOND,
+    SERVERS,
     dialect_of,
     ignore_identity,
-    is_direct,
     keep_cluster,
     sqlstate,
 )
+from redlock_django.backends.database.direct_cursor import is_direct
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -77,7 +78,7 @@ def recognize(cursor: CursorWrapper, forgotten: float) -> None:
         )
     if is_direct(cursor):
         keep_cluster(cursor, identity)
-    cursor.execute(dialect.sql(dialect.recognize), [round(forgotten * SECOND)])
+    cursor.execute(dialect.recognize(), [round(forgotten * SECOND)])
 
 
 def ready_in(cursor: CursorWrapper, forgotten: float) -> float:
@@ -89,7 +90,8 @@ def ready_in(cursor: CursorWrapper, forgotten: float) -> float:
     dialect = dialect_of(cursor)
     left = 0.0
     if dialect.identity:
-        cursor.execute(dialect.sql("SELECT ready_at - {now} FROM {servers} WHERE ready_at > {now}"))
+        now = dialect.now
+        cursor.execute(f"SELECT ready_at - {now} FROM {SERVERS} WHERE ready_at > {now}")
         if found := cursor.fetchone():
             left = found[0] / SECOND
     if dialect.is_durable:
