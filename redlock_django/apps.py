@@ -1,13 +1,13 @@
 """The app configuration. It connects idempotency to the core.
 
 The core imports nothing of `redlock_django.idempotency`: a site that only locks does not load it.
-What the core needs of it before its first use is registered here, as functions that import it.
 """
 
 from __future__ import annotations
 
 from django.apps import AppConfig
 from django.conf import settings
+from django.utils.functional import SimpleLazyObject
 
 
 class RedlockConfig(AppConfig):
@@ -21,10 +21,11 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.web.request_state import register_attribute
+        from redlock_django.web.request_state import request_attributes
 
         register_checks()
-        register_attribute("idempotency_field", _idempotency_field)
+        # All requests share it, and it is made when a template first uses it.
+        request_attributes["idempotency_field"] = SimpleLazyObject(_idempotency_field)
         if getattr(settings, "REDLOCK", None):
             from redlock_django.conf.settings import import_stores
 

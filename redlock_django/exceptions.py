@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.core.exceptions import ImproperlyConfigured
 
 from redlock_django.engine.errors import (
@@ -42,56 +44,21 @@ class IncompleteBody(RedlockError):
 class IdempotencyRefused(RedlockError):
     """The request is answered without running its view, because of its idempotency key.
 
-    `retry_after` is in seconds, or None where a retry is of no use.
+    `problem` is the answer, and `code` its code, such as "idempotency-key-reused": the page about
+    `@idempotent` lists them. `retry_after` is in seconds, or None where a retry is of no use.
     """
 
-    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
-        super().__init__(message or type(self).__doc__ or "")
+    def __init__(
+        self, problem: Any, message: str = "", *, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message or problem.detail)
+        self.problem = problem
         self.retry_after = retry_after
 
-
-class KeyMissing(IdempotencyRefused):
-    """The view requires an idempotency key, and the request has none."""
-
-
-class KeyInvalid(IdempotencyRefused):
-    """The idempotency key is empty, too long, repeated or otherwise malformed."""
-
-
-class KeyUnscoped(IdempotencyRefused):
-    """An idempotency key belongs to a user, and this request has no user."""
-
-
-class KeyReused(IdempotencyRefused):
-    """The idempotency key was used before, for a different request."""
-
-
-class KeyInFlight(IdempotencyRefused):
-    """The first request with this idempotency key is still running."""
-
-
-class TooManyWaiters(IdempotencyRefused):
-    """The first request with this key is still running, and MAX_WAITERS threads wait already."""
-
-
-class KeyExpired(IdempotencyRefused):
-    """The retention of this idempotency key is over, and its response is deleted."""
-
-
-class OutcomeUncertain(IdempotencyRefused):
-    """It is not known whether the first request with this idempotency key took effect."""
-
-
-class ResultUnavailable(IdempotencyRefused):
-    """The first request with this idempotency key completed, but its response was not stored."""
-
-
-class RequestTooLarge(IdempotencyRefused):
-    """The body of a request with an idempotency key is too large to be compared."""
-
-
-class IdempotencyUnavailable(IdempotencyRefused):
-    """It cannot be determined whether this request has run before."""
+    @property
+    def code(self) -> str:
+        """Why the request is refused."""
+        return str(self.problem.code)
 
 
 __all__ = [
@@ -100,26 +67,15 @@ __all__ = [
     "BadResource",
     "BadTicket",
     "IdempotencyRefused",
-    "IdempotencyUnavailable",
     "IncompleteBody",
     "InvalidRedlock",
-    "KeyExpired",
-    "KeyInFlight",
-    "KeyInvalid",
-    "KeyMissing",
-    "KeyReused",
-    "KeyUnscoped",
     "LimitReached",
     "LockLost",
     "NotAcquired",
     "NotHeld",
-    "OutcomeUncertain",
     "QuorumUnreachable",
     "RedlockError",
-    "RequestTooLarge",
     "ResourceLocked",
-    "ResultUnavailable",
     "StoreUnavailable",
     "TicketUsed",
-    "TooManyWaiters",
 ]

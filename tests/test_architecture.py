@@ -65,8 +65,9 @@ LAYERS = [
     web.lock_resource
     web.mixins web.rules
     middleware
+    idempotency idempotency.refusals
     idempotency.fingerprint idempotency.protocol
-    idempotency idempotency.registration idempotency.key
+    idempotency.key
     idempotency.response
     idempotency.records
     idempotency.settings

@@ -15,14 +15,14 @@ from django.conf import settings
 from django.utils.translation import gettext
 
 from redlock_django import exceptions as errors
+from redlock_django.idempotency import refusals
 from redlock_django.idempotency.key import BARE_KEY, LONGEST
-from redlock_django.idempotency.registration import REFUSALS
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.services import locks
 from redlock_django.web.answers import Problem, problem_type_of_class
 from redlock_django.web.options import LockOptions
 
-_Errors = Iterator[tuple[type[errors.RedlockError], int | None]]
+_Errors = Iterator[tuple[type[errors.RedlockError] | Problem, int | None]]
 """Errors of which a view answers some request, and the HTTP status if it is a setting."""
 _COMPONENTS = "#/components/schemas/RedlockProblem"
 """The beginning of the references to the components of this module; a status follows."""
@@ -78,7 +78,8 @@ def _complete(
         else:
             found = _errors_of_lock(options, method)
         for error, status in found:
-            if (problem := problem_type_of_class(error)) is not None:
+            problem = error if isinstance(error, Problem) else problem_type_of_class(error)
+            if problem is not None:
                 known = problems.setdefault(status or problem.status, [])
                 known += [] if problem in known else [problem]
     # django-ninja has numbers as keys, where JSON has strings.
@@ -121,15 +122,15 @@ def _errors_of_lock(lock: LockOptions, method: str) -> _Errors:
 
 def _errors_of_idempotency(options: IdempotentOptions, current: IdempotencySettings) -> _Errors:
     """Yield the refusals without those that the arguments and the settings exclude."""
-    possible: dict[type[errors.RedlockError], bool] = {
-        errors.KeyMissing: current.required,
-        errors.KeyUnscoped: not isinstance(options.scope, str),
-        errors.RequestTooLarge: bool(settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
-        errors.TooManyWaiters: current.wait > 0,
+    possible = {
+        refusals.KEY_MISSING.code: current.required,
+        refusals.KEY_UNSCOPED.code: not isinstance(options.scope, str),
+        refusals.BODY_TOO_LARGE.code: bool(settings.DATA_UPLOAD_MAX_MEMORY_SIZE),
+        refusals.TOO_MANY_WAITERS.code: current.wait > 0,
     }
-    for error in REFUSALS:
-        if possible.get(error, True):
-            yield error, None
+    for refusal in refusals.REFUSALS:
+        if possible.get(refusal.code, True):
+            yield refusal, None
     yield errors.IncompleteBody, None
 
 

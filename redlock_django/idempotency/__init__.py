@@ -12,7 +12,3 @@ the idempotency key, and from whether the lock of the key is held. The rules of 
 4. A key, a body, and everything derived from them leave the process only as an HMAC with
    SECRET_KEY.
 """
-
-from __future__ import annotations
-
-from redlock_django.idempotency import registration as registration

@@ -11,13 +11,7 @@ from typing import Any
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest
 
-from redlock_django.exceptions import (
-    BadResource,
-    InvalidRedlock,
-    KeyInvalid,
-    KeyMissing,
-    KeyUnscoped,
-)
+from redlock_django.exceptions import BadResource, IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.fingerprint import read_for_view, request_fingerprint
 from redlock_django.idempotency.key import (
     Claim,
@@ -35,6 +29,7 @@ from redlock_django.idempotency.key import (
 from redlock_django.idempotency.placement import (
     check_placement,
 )
+from redlock_django.idempotency.refusals import KEY_INVALID, KEY_MISSING, KEY_UNSCOPED
 from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.web.locked_view import Call
 from redlock_django.web.request_values import (
@@ -73,11 +68,11 @@ class ClaimReader:
         return self._claim(key)
 
     def _check_not_required(self) -> None:
-        """Raise KeyMissing if the view requires a key."""
+        """Refuse the request if the view requires a key."""
         if self._settings.required and self._request.method in self._settings.methods:
             if self._options.key is not None:
                 self._log_refusal("it has no key")
-            raise KeyMissing
+            raise IdempotencyRefused(KEY_MISSING)
 
     def _key(self) -> str | None:
         """Return the key of the request, or None: where `key=` says, in the header or the form."""
@@ -99,13 +94,13 @@ class ClaimReader:
             else:
                 check_key(place, value := self.hook(place))
             return None if value is None else given_key(value)
-        except (BadResource, KeyInvalid) as error:
+        except (BadResource, IdempotencyRefused) as error:
             self._log_refusal(
                 str(error)
                 if isinstance(error, BadResource)
                 else "the value is empty, too long or not printable"
             )
-            raise KeyInvalid from None
+            raise IdempotencyRefused(KEY_INVALID) from None
 
     def _log_refusal(self, reason: str) -> None:
         # The sender of an event seldom shows its answer to those who operate the site.
@@ -125,7 +120,7 @@ class ClaimReader:
                 "@idempotent, or scope= for a webhook",
                 view_name(self._call.view),
             )
-            raise KeyUnscoped
+            raise IdempotencyRefused(KEY_UNSCOPED)
         self.seed = seed_of(scope, key)
         fingerprint = request_fingerprint(
             request, key_field=settings.field, path_only=not self._options.compares_body

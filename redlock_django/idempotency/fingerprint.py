@@ -16,7 +16,8 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 from django.utils.datastructures import MultiValueDict
 
-from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
+from redlock_django.idempotency.refusals import BODY_TOO_LARGE
 from redlock_django.web.request_values import check_body_is_complete
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -33,8 +34,8 @@ def request_fingerprint(
 ) -> bytes:
     """Return the SHA-256 hash of a request; with `path_only`, of its method and path.
 
-    The form field `key_field` is left out. Raises RequestTooLarge, IncompleteBody, and
-    InvalidRedlock if the body was read before.
+    The form field `key_field` is left out. Raises IdempotencyRefused if the body is too large,
+    IncompleteBody, and InvalidRedlock if the body was read before.
     """
     digest = hashlib.sha256()
     for part in _method_and_path(request) if path_only else _parts(request, key_field):
@@ -70,11 +71,14 @@ def _parameters(request: HttpRequest) -> str:
 
 
 def read_whole_body(request: HttpRequest) -> bytes:
-    """Return the body; raise RequestTooLarge, or InvalidRedlock if it was read before."""
+    """Return the body.
+
+    Raises IdempotencyRefused if it is too large, and InvalidRedlock if it was read before.
+    """
     try:
         return request.body
     except RequestDataTooBig:
-        raise RequestTooLarge from None
+        raise IdempotencyRefused(BODY_TOO_LARGE) from None
     except RawPostDataException:
         raise InvalidRedlock(
             f"{request.path}: the body was read with request.read() before @idempotent could read "
@@ -85,8 +89,8 @@ def read_whole_body(request: HttpRequest) -> bytes:
 def read_for_view(request: HttpRequest) -> None:
     """Read the body or the posted form, so that the view can read it again.
 
-    Raises RequestTooLarge, BadRequest for a form that cannot be read, and InvalidRedlock if the
-    body was read before.
+    Raises IdempotencyRefused if it is too large, BadRequest for a form that cannot be read, and
+    InvalidRedlock if the body was read before.
     """
     if has_posted_form(request):
         posted_form(request)
@@ -137,7 +141,10 @@ def has_posted_form(request: HttpRequest) -> bool:
 
 
 def posted_form(request: HttpRequest) -> QueryDict:
-    """Return the posted form; raise RequestTooLarge, or BadRequest if it cannot be read."""
+    """Return the posted form.
+
+    Raises IdempotencyRefused if it is too large, and BadRequest if it cannot be read.
+    """
     with _form_errors(request):
         return request.POST
 
@@ -148,7 +155,7 @@ def _form_errors(request: HttpRequest) -> Iterator[None]:
         _check_charset(request)
         yield
     except RequestDataTooBig:
-        raise RequestTooLarge from None
+        raise IdempotencyRefused(BODY_TOO_LARGE) from None
     except UnicodeError:
         raise BadRequest("The form is not in the charset of its Content-Type.") from None
 

@@ -17,8 +17,9 @@ from django.http.request import split_domain_port
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from redlock_django.exceptions import InvalidRedlock, KeyInvalid
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
+from redlock_django.idempotency.refusals import KEY_INVALID
 from redlock_django.web.request_values import SOURCES
 from redlock_django.wire.servers.address import nearest
 
@@ -39,14 +40,15 @@ _BYTES = re.compile(":.*:")  # a byte sequence of structured fields
 def parse_key(text: str) -> str:
     """Return the key in a header or form field: a structured field's string, or a bare token.
 
-    `"abc"` and `abc` are the same key; parameters after the string are ignored. Raises KeyInvalid.
+    `"abc"` and `abc` are the same key; parameters after the string are ignored. Raises
+    IdempotencyRefused.
     """
     text = text.strip(" \t")
     key = _quoted(text) if text.startswith('"') else text
     if not (key.strip() and len(key) <= LONGEST):
-        raise KeyInvalid
+        raise IdempotencyRefused(KEY_INVALID)
     if key is text and (not _BARE.fullmatch(text) or _BYTES.fullmatch(text)):
-        raise KeyInvalid
+        raise IdempotencyRefused(KEY_INVALID)
     return key
 
 
@@ -59,7 +61,7 @@ def _quoted(text: str) -> str:
         ValueError
     ):  # raised by encode(), or by http-sf, which has no class of its own before 1.1
         # Not chained, because the message quotes the client's string.
-        raise KeyInvalid from None
+        raise IdempotencyRefused(KEY_INVALID) from None
     return str(item[0])  # item[1] has its parameters
 
 
@@ -95,11 +97,11 @@ def check_key(key: Callable[..., Any], value: object) -> None:
 def given_key(key: str) -> str:
     """Return the key that a sender has put into its request as it is, such as the id of an event.
 
-    Raises KeyInvalid if it is empty, too long or has characters that are not printable.
+    Raises IdempotencyRefused if it is empty, too long or has characters that are not printable.
     """
     if key.strip() and len(key) <= LONGEST and key.isprintable():
         return key
-    raise KeyInvalid
+    raise IdempotencyRefused(KEY_INVALID)
 
 
 class RequestHashes(NamedTuple):

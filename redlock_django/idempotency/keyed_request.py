@@ -14,14 +14,9 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import (
     IdempotencyRefused,
-    IdempotencyUnavailable,
-    KeyInFlight,
-    KeyReused,
-    OutcomeUncertain,
     RedlockError,
     ResourceLocked,
     StoreUnavailable,
-    TooManyWaiters,
 )
 from redlock_django.idempotency.claim import ClaimReader
 from redlock_django.idempotency.key import (
@@ -45,6 +40,12 @@ from redlock_django.idempotency.recorder import (
     forget_some,
 )
 from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record
+from redlock_django.idempotency.refusals import (
+    COUNTERS,
+    KEY_IN_FLIGHT,
+    OUTCOME_UNCERTAIN,
+    UNAVAILABLE,
+)
 from redlock_django.idempotency.request import Idempotency, attach
 from redlock_django.idempotency.response import StoredResponse, add_again
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
@@ -52,6 +53,7 @@ from redlock_django.locking.caller import open_blocks
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.signals import request_replayed, send
+from redlock_django.web.answers import Problem
 from redlock_django.web.locked_view import Call
 from redlock_django.web.options import (
     no_lock,
@@ -61,14 +63,6 @@ from redlock_django.web.transactions import two_locks_error
 from redlock_django.web.view_kinds import opens_transaction
 
 logger = logging.getLogger("redlock_django")
-
-_COUNTERS: dict[type[IdempotencyRefused], str] = {
-    KeyInFlight: "conflicted",
-    TooManyWaiters: "conflicted",
-    KeyReused: "mismatched",
-    OutcomeUncertain: "uncertain",
-}
-"""The counters of requests that are refused because of an earlier request with their key."""
 
 
 class InFlightLock(Lock):
@@ -210,7 +204,7 @@ class KeyedRequest:
             yield
         except DATABASE_ERRORS as error:
             if claim is not None and not recorder.started:
-                raise IdempotencyUnavailable from error  # BEGIN failed, for example
+                raise IdempotencyRefused(UNAVAILABLE) from error  # BEGIN failed, for example
             raise
         finally:
             current_page.set(outer)
@@ -250,17 +244,17 @@ class KeyedRequest:
     def respond_without_view(self, action: Decision) -> Any:
         """Return the response of the first request, or raise an IdempotencyRefused."""
         record = self._record
-        if isinstance(action, type):
-            refused = action()
+        if isinstance(action, Problem):
+            refused = self.refused(action)
             if self._no_quorum is not None:
                 refused.retry_after = self._no_quorum.retry_after
                 refused.remedy = self._no_quorum.remedy
-            raise self.refused(refused)
+            raise refused
         if action is Action.REPLAY and record is not None and record.response is not None:
             return self._replay(record.key_hash, record.response)
         if action is Action.MARK_UNCERTAIN and record is not None:
             self._mark_uncertain(record)
-        raise IdempotencyUnavailable  # the record has been deleted in the meantime
+        raise IdempotencyRefused(UNAVAILABLE)  # the record has been deleted in the meantime
 
     def _mark_uncertain(self, record: Record) -> None:
         """Record that the outcome is uncertain, and refuse the request."""
@@ -268,9 +262,9 @@ class KeyedRequest:
             store_of(self._settings).mark_uncertain(record.key_hash, record.attempt)
         except AlreadyRecorded:
             # The view is about to complete the record in a transaction of its own.
-            raise self.refused(KeyInFlight()) from None
+            raise self.refused(KEY_IN_FLIGHT) from None
         logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash[:8])
-        raise self.refused(OutcomeUncertain())
+        raise self.refused(OUTCOME_UNCERTAIN)
 
     def _replay(self, key_hash: str, stored: StoredResponse) -> Any:
         replay_check, using = self.options.replay_check, self.options.using
@@ -284,11 +278,11 @@ class KeyedRequest:
         send(request_replayed, sender=Idempotency, using=using, **about)
         return response
 
-    def refused(self, error: IdempotencyRefused) -> IdempotencyRefused:
+    def refused(self, refusal: Problem) -> IdempotencyRefused:
         """Count a refusal, and return its error to raise."""
-        if name := _COUNTERS.get(type(error)):
+        if name := COUNTERS.get(refusal.code):
             counters.count(self.options.using, name)
-        return error
+        return IdempotencyRefused(refusal)
 
 
 _IGNORED = ("Idempotency-Status", "ignored")

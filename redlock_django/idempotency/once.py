@@ -21,7 +21,6 @@ from redlock_django.exceptions import (
     RedlockError,
     ResourceLocked,
     StoreUnavailable,
-    TooManyWaiters,
 )
 from redlock_django.idempotency.keyed_request import KeyedRequest
 from redlock_django.idempotency.placement import (
@@ -37,6 +36,7 @@ from redlock_django.idempotency.recorder import (
     TransactionRecorder,
 )
 from redlock_django.idempotency.records import AlreadyRecorded
+from redlock_django.idempotency.refusals import TOO_MANY_WAITERS
 from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.web.answers import aanswer, answer
 from redlock_django.web.disconnects import finish_without_client
@@ -119,7 +119,7 @@ def _lock(keyed: KeyedRequest, held: ExitStack) -> KeyLock:
     if state is KeyLock.BUSY and keyed.wait is not None:
         with waiting_thread(keyed.options.using) as may_wait:
             if not may_wait:
-                raise keyed.refused(TooManyWaiters())
+                raise keyed.refused(TOO_MANY_WAITERS)
             if has_pools():
                 return_pooled_connections()
             state = _acquire(keyed, held, keyed.wait)

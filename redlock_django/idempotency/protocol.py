@@ -9,15 +9,15 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from redlock_django.exceptions import (
-    IdempotencyRefused,
-    IdempotencyUnavailable,
-    KeyExpired,
-    KeyInFlight,
-    KeyReused,
-    OutcomeUncertain,
-    ResultUnavailable,
+from redlock_django.idempotency.refusals import (
+    KEY_EXPIRED,
+    KEY_IN_FLIGHT,
+    KEY_REUSED,
+    OUTCOME_UNCERTAIN,
+    RESULT_UNAVAILABLE,
+    UNAVAILABLE,
 )
+from redlock_django.web.answers import Problem
 
 
 class RecordState(StrEnum):
@@ -66,34 +66,34 @@ class Action(Enum):
     MARK_UNCERTAIN = "record that the outcome is uncertain, and refuse"
 
 
-Decision = Action | type[IdempotencyRefused]
+Decision = Action | Problem
 
 _WITHOUT_LOCK: dict[KeyLock, Decision] = {
     KeyLock.NOT_TRIED: Action.LOCK,
-    KeyLock.BUSY: KeyInFlight,
-    KeyLock.NO_QUORUM: IdempotencyUnavailable,
+    KeyLock.BUSY: KEY_IN_FLIGHT,
+    KeyLock.NO_QUORUM: UNAVAILABLE,
 }
 
 
 def decide(record: RecordStatus | None, lock: KeyLock) -> Decision:
-    """Return what to do with a request; a refusal is the class of the error to raise."""
+    """Return what to do with a request, or why it is refused."""
     if record is None:
-        return {**_WITHOUT_LOCK, KeyLock.HELD: Action.RUN, KeyLock.BUSY_OTHERWISE: KeyReused}[lock]
+        return {**_WITHOUT_LOCK, KeyLock.HELD: Action.RUN, KeyLock.BUSY_OTHERWISE: KEY_REUSED}[lock]
     if not record.same:
-        return KeyReused
+        return KEY_REUSED
     if record.expired and record.state in FINISHED:
-        return KeyExpired
+        return KEY_EXPIRED
     match record.state:
         case RecordState.COMPLETED:
             return Action.REPLAY
         case RecordState.TOMBSTONE:
-            return ResultUnavailable
+            return RESULT_UNAVAILABLE
         case RecordState.UNCERTAIN:
-            return OutcomeUncertain
+            return OUTCOME_UNCERTAIN
     # The state is "running". If this request holds the lock, the first one was interrupted.
     interrupted: dict[KeyLock, Decision] = {
         KeyLock.HELD: Action.MARK_UNCERTAIN,
-        KeyLock.BUSY_OTHERWISE: KeyInFlight,
+        KeyLock.BUSY_OTHERWISE: KEY_IN_FLIGHT,
     }
     return {**_WITHOUT_LOCK, **interrupted}[lock]
 

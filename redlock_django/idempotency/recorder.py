@@ -11,10 +11,11 @@ from django.db import connections, transaction
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.records import RecordStore
+from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import (
     StoredResponse,
     added_messages,
@@ -156,7 +157,7 @@ class SeparateRecorder:
                             "idempotency: record %s was deleted or replaced while its view ran",
                             claim.key_hash[:8],
                         )
-        except IdempotencyUnavailable:
+        except IdempotencyRefused:
             # The state is still "running", and a retry that finds it marks it uncertain.
             logger.error(
                 "idempotency: record %s could not be completed and stays uncertain",
@@ -168,7 +169,7 @@ def _complete(
     store: RecordStore, claim: Claim, response: HttpResponseBase, stored: StoredResponse | None
 ) -> None:
     if not store.complete(claim, response.status_code, stored):
-        raise IdempotencyUnavailable("the record of a running request was deleted")
+        raise IdempotencyRefused(UNAVAILABLE, "the record of a running request was deleted")
 
 
 def forget_some(store: RecordStore) -> None:

@@ -22,9 +22,10 @@ from django.db.models.sql import InsertQuery, UpdateQuery
 from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
-from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.exceptions import IdempotencyRefused
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
+from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import StoredResponse
 from redlock_django.locking.transaction_lock import RowBusy, limited_wait
 
@@ -62,7 +63,7 @@ class Record:
 class RecordStore:
     """Rows of `IdempotencyRecord` in one database. Call it from threads, not from a running loop.
 
-    Every method that a request calls raises IdempotencyUnavailable if the database fails.
+    Every method that a request calls raises IdempotencyRefused if the database fails.
     """
 
     def __init__(self, alias: str, *, retention: timedelta) -> None:
@@ -205,7 +206,7 @@ class RecordStore:
         """
         now = timezone.now()
         expired = self.rows().filter(state=RecordState.COMPLETED, expires_at__lte=now)
-        unable = suppress(AlreadyRecorded, IdempotencyUnavailable)
+        unable = suppress(AlreadyRecorded, IdempotencyRefused)
         with unable, _database_errors(self.alias), self._limited_wait(_BRIEF):
             pks = list(expired.order_by("expires_at").values_list("pk", flat=True)[:_FEW])
             if pks:
@@ -346,17 +347,17 @@ def _batches(rows: IdempotencyRecordQuerySet, column: str, size: int) -> Iterato
 
 @contextmanager
 def _database_errors(database: str) -> Iterator[None]:
-    """Raise IdempotencyUnavailable for an error of the database, also if its tables are missing."""
+    """Raise IdempotencyRefused for an error of the database, also if its tables are missing."""
     try:
         yield
     except (*DATABASE_ERRORS, ProgrammingError) as error:
         if remedy := remedy_of(error, database):
             logger.error("idempotency: %s", remedy)
-            unavailable = IdempotencyUnavailable()
+            unavailable = IdempotencyRefused(UNAVAILABLE)
             unavailable.remedy = remedy
             raise unavailable from error
         if isinstance(error, ProgrammingError):
             raise
         # The message of the error may contain values of a row, so it is not logged.
         logger.error("idempotency: the database failed: %s", type(error).__name__)
-        raise IdempotencyUnavailable from error
+        raise IdempotencyRefused(UNAVAILABLE) from error

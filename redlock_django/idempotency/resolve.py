@@ -63,7 +63,7 @@ def resolve(
 
     `applied` leaves a tombstone: the request is never run again. Otherwise the key is unused, and
     a retry runs. A record in the state "running" is resolved only if its lock is not held, and
-    under that lock. Raises IdempotencyUnavailable.
+    under that lock. Raises IdempotencyRefused.
     """
     with ExitStack() as held:
         if record.state == RecordState.RUNNING:

@@ -198,7 +198,7 @@ class IdempotentOptions:
         """Read the body of a request that may have a key, so that it can be read again.
 
         For a framework whose parsers read the stream of the request before the view runs. Raises
-        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
+        IdempotencyRefused for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
         cannot be read, and InvalidRedlock if the body was read before.
         """
         if self.may_have_key(request):

@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -25,6 +25,7 @@ from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import (
     BadName,
     BadResource,
+    IdempotencyRefused,
     IncompleteBody,
     LimitReached,
     LockLost,
@@ -72,6 +73,8 @@ def problem_type(error: BaseException) -> Problem | None:
     """Return the problem type of an error, or None for an error without an HTTP answer."""
     if isinstance(error, BadName):
         return None  # a bug of the site; a bad value of the client is another BadResource
+    if isinstance(error, IdempotencyRefused):
+        return cast("Problem", error.problem)
     return problem_type_of_class(type(error))
 
 

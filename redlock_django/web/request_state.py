@@ -27,7 +27,6 @@ from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.utils.cache import patch_cache_control
-from django.utils.functional import SimpleLazyObject
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
@@ -148,15 +147,7 @@ class RequestState:
 
 
 request_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}
-"""The attributes that `LockMiddleware` adds to every request."""
-
-
-def register_attribute(name: str, make: Callable[[], object]) -> None:
-    """Add an attribute to every request that comes through `LockMiddleware`.
-
-    `make` returns its value, which all requests share. It is called when it is first used.
-    """
-    request_attributes[name] = SimpleLazyObject(make)
+"""The attributes that `LockMiddleware` adds to every request; `apps.py` adds one."""
 
 
 def call_on_close(response: Any, request: Any, function: Callable[[], object]) -> None:

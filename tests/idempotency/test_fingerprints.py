@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from redlock_django import idempotent
-from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.fingerprint import request_fingerprint
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
@@ -169,7 +169,7 @@ def test_a_body_that_was_read_before_is_an_error() -> None:
 
 def test_a_body_that_is_too_large(settings: Settings) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
-    with pytest.raises(RequestTooLarge):
+    with pytest.raises(IdempotencyRefused, match="must not be this large"):
         of(post(b"x" * 11))
     assert of(post(b"x" * 10))
 

@@ -11,6 +11,7 @@ from django.contrib.auth.models import Permission
 
 from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyRefused
+from redlock_django.idempotency.refusals import REFUSALS
 from redlock_django.web.answers import problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def test_every_refusal_is_in_the_table_as_it_is_answered() -> None:
         (int(status), code, retryable == "yes", new_key == "yes")
         for status, code, retryable, new_key in rows
     }
-    problems = [problem_of(kind()) for kind in IdempotencyRefused.__subclasses__()]
+    problems = [problem_of(IdempotencyRefused(refusal)) for refusal in REFUSALS]
     names = ("status", "code", "retryable", "safe_new_key")
     assert documented == {tuple(problem[name] for name in names) for problem in problems}
 

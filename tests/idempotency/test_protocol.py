@@ -7,14 +7,6 @@ from typing import Any
 
 import pytest
 
-from redlock_django.exceptions import (
-    IdempotencyUnavailable,
-    KeyExpired,
-    KeyInFlight,
-    KeyReused,
-    OutcomeUncertain,
-    ResultUnavailable,
-)
 from redlock_django.idempotency.protocol import (
     Action,
     KeyLock,
@@ -24,7 +16,16 @@ from redlock_django.idempotency.protocol import (
     decide,
     view_outcome,
 )
+from redlock_django.idempotency.refusals import (
+    KEY_EXPIRED,
+    KEY_IN_FLIGHT,
+    KEY_REUSED,
+    OUTCOME_UNCERTAIN,
+    RESULT_UNAVAILABLE,
+    UNAVAILABLE,
+)
 from redlock_django.models import IdempotencyRecord
+from redlock_django.web.answers import Problem
 
 EVERY = [
     None,
@@ -56,7 +57,7 @@ def test_a_lock_that_was_tried_is_not_asked_for_again() -> None:
 def test_another_request_with_the_key_is_refused_first() -> None:
     for known, lock in CASES:
         if known is not None and not known.same:
-            assert decide(known, lock) is KeyReused
+            assert decide(known, lock) is KEY_REUSED
 
 
 def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
@@ -69,20 +70,20 @@ def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("known", "lock", "refusal"),
     [
-        (None, KeyLock.BUSY, KeyInFlight),
-        (None, KeyLock.BUSY_OTHERWISE, KeyReused),
-        (None, KeyLock.NO_QUORUM, IdempotencyUnavailable),
-        (RecordStatus(RecordState.RUNNING), KeyLock.BUSY, KeyInFlight),
-        (RecordStatus(RecordState.RUNNING), KeyLock.NO_QUORUM, IdempotencyUnavailable),
-        (RecordStatus(RecordState.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
-        (RecordStatus(RecordState.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
-        (RecordStatus(RecordState.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
-        (RecordStatus(RecordState.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NO_QUORUM, KeyExpired),
+        (None, KeyLock.BUSY, KEY_IN_FLIGHT),
+        (None, KeyLock.BUSY_OTHERWISE, KEY_REUSED),
+        (None, KeyLock.NO_QUORUM, UNAVAILABLE),
+        (RecordStatus(RecordState.RUNNING), KeyLock.BUSY, KEY_IN_FLIGHT),
+        (RecordStatus(RecordState.RUNNING), KeyLock.NO_QUORUM, UNAVAILABLE),
+        (RecordStatus(RecordState.UNCERTAIN), KeyLock.HELD, OUTCOME_UNCERTAIN),
+        (RecordStatus(RecordState.UNCERTAIN), KeyLock.NOT_TRIED, OUTCOME_UNCERTAIN),
+        (RecordStatus(RecordState.TOMBSTONE), KeyLock.NOT_TRIED, RESULT_UNAVAILABLE),
+        (RecordStatus(RecordState.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KEY_EXPIRED),
+        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NOT_TRIED, KEY_EXPIRED),
+        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NO_QUORUM, KEY_EXPIRED),
     ],
 )
-def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: type[Exception]) -> None:
+def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: Problem) -> None:
     assert decide(known, lock) is refusal
 
 

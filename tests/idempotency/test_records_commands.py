@@ -15,9 +15,10 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.exceptions import IdempotencyRefused
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.records import RecordStore
+from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.locking.services import locks
 from redlock_django.management.commands import redlock_purge
 from redlock_django.models import IdempotencyRecord
@@ -234,7 +235,7 @@ def test_a_database_that_fails_is_a_status_and_no_traceback(
 
 def test_a_store_that_is_away_is_an_error(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*args: Any) -> Any:
-        raise IdempotencyUnavailable
+        raise IdempotencyRefused(UNAVAILABLE)
 
     monkeypatch.setattr(RecordStore, "unresolved", away)
     assert run(RESOLVE).status == 1

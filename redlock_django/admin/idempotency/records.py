@@ -195,7 +195,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
     def _resolve(
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
-        from redlock_django.exceptions import IdempotencyUnavailable
+        from redlock_django.exceptions import IdempotencyRefused
         from redlock_django.idempotency.resolve import ResolveOutcome, resolve, store_and_aliases
 
         user = request.user
@@ -209,7 +209,7 @@ class IdempotencyRecordAdmin(ReadOnlyMixin, _ModelAdmin):
                 by=user.get_username(),
                 aliases=aliases,
             )
-        except (InvalidRedlock, IdempotencyUnavailable) as error:
+        except (InvalidRedlock, IdempotencyRefused) as error:
             return self._back(request, messages.ERROR, str(error))
         if outcome is ResolveOutcome.RESOLVED:
             LogEntry.objects.log_actions(

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.exceptions import IdempotencyRefused
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.resolve import (
     ResolveOutcome,
@@ -85,7 +85,7 @@ class Command(OperatorCommand):
                 problem = f"{record.key_hash}: declined"
                 raise CommandError(problem, returncode=NOT_RESOLVED)
             outcome = resolve(store, record, applied=applied, by=operator_name(), aliases=aliases)
-        except IdempotencyUnavailable as error:
+        except IdempotencyRefused as error:
             problem = f"{error} The reason is in the log."
             raise CommandError(problem, returncode=NOT_RESOLVED) from None
         if outcome is not ResolveOutcome.RESOLVED:
