@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from redlock_django.idempotency.decorators import IdempotentMixin, idempotent
     from redlock_django.locking.leader import leader
     from redlock_django.locking.lock import Lock, lock
+    from redlock_django.locking.reports import counters
     from redlock_django.locking.resume_lock import resume_lock
     from redlock_django.locking.services import locks
     from redlock_django.locking.transaction_lock import transaction_lock
@@ -59,6 +60,7 @@ __all__ = [
     "ResourceLocked",
     "StoreUnavailable",
     "TicketUsed",
+    "counters",
     "hold",
     "idempotent",
     "leader",
@@ -74,6 +76,7 @@ _MODULES = {
     "IdempotentMixin": "idempotency.decorators",
     "Lock": "locking.lock",
     "LockResourceMixin": "web.mixins",
+    "counters": "locking.reports",
     "hold": "web.hold",
     "idempotent": "idempotency.decorators",
     "leader": "locking.leader",

@@ -46,7 +46,11 @@ SECTIONS = {
         "redlock_django.resource",
         "redlock_django.hold",
     ),
-    "Idempotency": ("redlock_django.idempotent", "redlock_django.IdempotentMixin"),
+    "Idempotency": (
+        "redlock_django.idempotent",
+        "redlock_django.IdempotentMixin",
+        "redlock_django.admin.IdempotencyRecordAdmin",
+    ),
     "Edit locks": ("redlock_django.contrib.edit_locks.EditLockMixin",),
     "Models, tasks and frameworks": (
         "redlock_django.fenced.FencedModel",
@@ -63,6 +67,7 @@ SECTIONS = {
         "redlock_django.contrib.opentelemetry.untrace",
         "redlock_django.contrib.health_check.Redlock",
     ),
+    "Numbers": ("redlock_django.counters",),
     "Exceptions": ("redlock_django.exceptions:",),
     "Tests": ("redlock_django.testing:",),
 }
@@ -76,9 +81,13 @@ INTERNAL = {
     "keeps_response kept_by set_wait",
     "redlock_django.contrib.drf.LockAPIMixin": "as_view check_object_permissions finalize_response "
     "finish_under_lock handle_exception initial",
+    "redlock_django.management.single_run.SingleRunMixin": "execute",
     "redlock_django.contrib.edit_locks.EditLockMixin": "media change_view delete_view "
     "edit_presence_view get_form get_urls render_change_form save_form",
 }
+
+SET_BY_USERS = {"redlock_django.admin.IdempotencyRecordAdmin": ("using",)}
+"""The public members of a class whose other members are those of a framework's class."""
 
 
 def public_objects() -> Iterator[tuple[str, str, Any]]:
@@ -93,6 +102,8 @@ def public_objects() -> Iterator[tuple[str, str, Any]]:
 def members(name: str, value: type) -> Iterator[tuple[str, Any]]:
     """Yield the public members of a class: not Django's, and not those of a public base."""
     for key, member in inspect.getmembers(value):
+        if key not in SET_BY_USERS.get(name, [key]):
+            continue
         if not key.startswith("_") and key not in INTERNAL.get(name, "").split():
             definer = next((one for one in value.__mro__ if key in vars(one)), value)
             is_base = issubclass(definer, BaseException) and definer is not value

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 
+import redlock_django
+from redlock_django import exceptions
 from tests.matrix import PYTHONS
 from tests.public_names import LIST, ROOT, public_names
 
@@ -20,6 +22,37 @@ def test_the_public_names_are_those_of_the_package() -> None:
         "uv run python -m tests.public_names > docs/reference/public-names.txt"
     )
     assert listed == found
+
+
+IMPORTS = re.compile(r"^from (redlock_django[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+CONTRACT = "write-a-store.md"  # the page that describes the contract of a store, which is public
+
+
+def test_what_a_page_tells_users_to_import_is_public() -> None:
+    objects = {re.split(r"[ (:]", line)[1] for line in LIST.read_text().splitlines()}
+    public = {f"redlock_django.{name}" for name in redlock_django.__all__} | objects
+    public |= {f"redlock_django.signals.{name}" for name in objects}
+    named = {
+        f"{module}.{name.strip()}"
+        for page in (*ROOT.glob("docs/**/*.md"), ROOT / "README.md")
+        if page.name != CONTRACT
+        for module, names in IMPORTS.findall(page.read_text())
+        for name in names.split(",")
+    }
+    assert len(named) > 20
+    assert named - public == set()
+
+
+def test_the_package_has_each_exception_that_a_page_names() -> None:
+    ours = {name for name, one in vars(exceptions).items() if _is_ours(one)}
+    pages = "".join(page.read_text() for page in ROOT.glob("docs/**/*.md") if page.name != "api.md")
+    named = {name for name in re.findall(r"\b[A-Z]\w+\b", pages) if name in ours}
+    assert {"StoreUnavailable", "BadName", "LockLost"} <= named
+    assert named <= set(redlock_django.__all__)
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("redlock_django")
 
 
 def test_the_supported_versions_are_those_of_the_project() -> None:
