@@ -47,9 +47,8 @@ STEPS: dict[str, tuple[str, ...]] = {
         "wire/links/inbox.py",
         "wire/judging/clock_steps.py",
         "wire/link/link.py:Exchange.decide",
-        "engine/quorum.py:Tally.grant",
-        "engine/quorum.py:Tally.refuse",
-        "engine/quorum.py:Tally._begin",
+        "engine/quorum.py:Tally.cast",
+        "engine/quorum.py:Tally._judge",
     ),
     "send to the links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
     "begin the rounds": (

@@ -214,5 +214,5 @@ def _votes(lease: Lease) -> dict[str, int]:
     return {
         "redlock.masters": tally.masters,
         "redlock.quorum": tally.need,
-        "redlock.granted": tally.grants,
+        "redlock.granted": tally.granted,
     }

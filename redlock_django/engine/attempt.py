@@ -12,7 +12,6 @@ from redlock_django.engine.protocol.commands import (
     Confirm,
 )
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Round
@@ -77,9 +76,9 @@ class Attempt(Round):
         ask, tally = self.ask, self.tally
         if tally.verdict is not WON:
             return None
-        if (fences := tally.unanimous) is None:  # seldom: by way of the votes
-            fences = highest(tally.account, len(ask.resources))
-            if not stored_by_majority(tally.account, fences):
+        if (fences := tally.unanimous) is None:
+            fences = highest(tally, len(ask.resources))
+            if not stored_by_majority(tally, fences):
                 self.fences = fences
                 confirm = Confirm(ask.deployment, ask.resources, ask.value, fences)
                 self.last = Tally(tally.masters, tally.skew)
@@ -97,7 +96,7 @@ class Attempt(Round):
     @property
     def unreachable(self) -> bool:
         """True if too few masters answered, or too slowly."""
-        return self.late or self.last.account.unreachable
+        return self.late or self.last.unreachable
 
     @property
     def split(self) -> bool:
@@ -107,10 +106,10 @@ class Attempt(Round):
         may lose. The same holds if idle connections had been closed, as routers do: the next
         attempt has new connections.
         """
-        if self.last.is_refused:
-            return False
-        account = self.last.account
-        return account.only_stale or not (self.unreachable or account.rival_won)
+        last = self.last
+        if last.unreachable:
+            return last.only_stale
+        return not (self.late or last.rival_won)
 
     @property
     def queued(self) -> bool:
@@ -118,8 +117,8 @@ class Attempt(Round):
 
         If the other votes are split, the waiters that have them ask again at once, or release them.
         """
-        account = self.last.account
-        return account.majority(len(account.queueing)) and not account.count(Ballot.GRANTED)
+        last = self.last
+        return last.majority(len(last.queueing)) and not last.granted
 
     def undo(self, queued: frozenset[int], *, leave: bool) -> Round | None:
         """Return the round that releases the lock wherever it may be; None if it is nowhere.

@@ -98,7 +98,7 @@ def resume(
             yield swap.release()  # the token of the ticket would only be in the way of the holder
             break
         yield from swap.undo()
-        if not (swap.is_split or swap.tally.account.only_stale):
+        if not (swap.is_split or swap.tally.only_stale):
             break
         now = yield Pause(client.delay(attempts))
     raise swap.refusal(late=swap.won)
@@ -129,21 +129,19 @@ class _Swapping:
     @property
     def denied(self) -> bool:
         """True if so many masters do not have the old token that the others are no quorum."""
-        return not self.won and self.tally.account.denied
+        return not self.won and self.tally.denied
 
     @property
     def is_refused(self) -> bool:
         """True if one other client is proved to have a majority, or the lock to have ended."""
-        account = self.tally.account
-        gone = sum(not vote.used for vote in account.refusals)
-        return not self.won and (
-            account.rival_won or not account.majority(self.tally.masters - gone)
-        )
+        tally = self.tally
+        gone = sum(not vote.used for vote in tally.refusals)
+        return not self.won and (tally.rival_won or not tally.majority(tally.masters - gone))
 
     @property
     def is_split(self) -> bool:
         """True if several clients try at once, and none of them is known to have a majority."""
-        return not (self.won or self.tally.account.unreachable or self.is_refused)
+        return not (self.won or self.tally.unreachable or self.is_refused)
 
     def undo(self) -> Protocol[None]:
         """Restore the old token wherever it was replaced, or may be."""
@@ -168,7 +166,7 @@ class _Swapping:
     @property
     def left_before(self) -> float:
         """The seconds that the lock had left where its token was replaced."""
-        return max(vote.ttl or 0 for vote in self.tally.account.counted()) / 1000
+        return max(vote.ttl or 0 for vote in self.tally.counted()) / 1000
 
     def left(self, lease: RedlockLease, *, bury: bool) -> Round | None:
         """Return the round that releases what is left of a lease whose token was replaced.
@@ -194,15 +192,15 @@ class _Swapping:
 
     def refusal(self, *, late: bool) -> RedlockError:
         """Return why the lease was not taken."""
-        account, resources = self.tally.account, self._old.names
-        if late or account.unreachable:
+        tally, resources = self.tally, self._old.names
+        if late or tally.unreachable:
             return unreachable(self._deployment, resources, self.tally, late=late)
         if self.is_split:
             names = ", ".join(resources)
             why = "other clients try to take it with the same ticket at this moment: try again"
             return QuorumUnreachable(f"{names}: {why}", resource=names)
-        takers = [vote.rival for vote in account.refusals if vote.used]
-        is_used = account.majority(max(map(takers.count, takers), default=0))
+        takers = [vote.rival for vote in tally.refusals if vote.used]
+        is_used = tally.majority(max(map(takers.count, takers), default=0))
         return refused_ticket(self._old, is_used=is_used)
 
 

@@ -12,8 +12,8 @@ from redlock_django.engine.errors import (
     Text,
 )
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import NOT_ASKED, Ballot
-from redlock_django.engine.quorum import Account, Tally
+from redlock_django.engine.protocol.votes import NOT_ASKED
+from redlock_django.engine.quorum import Tally
 
 REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""
@@ -27,11 +27,11 @@ def refusal(
     limit: int = 1,
 ) -> NotAcquired:
     """Return the error for a round that was not won."""
-    if late or not (tally.is_refused or not tally.account.unreachable):
+    if late or tally.unreachable:
         return unreachable(deployment, resources, tally, late=late)
     # No votes are built before the error is read.
     names = resources[0] if len(resources) == 1 else _at_fault(resources, tally)
-    text, retry_after = Text(partial(_held, names, tally, limit)), partial(_free_in, tally)
+    text, retry_after = Text(partial(_held, names, tally, limit)), partial(free_in, tally)
     answers = partial(_answers, deployment, tally)
     kind = ResourceLocked if limit == 1 else LimitReached
     return kind(text, resource=names, tally=answers, retry_after=retry_after)
@@ -39,12 +39,12 @@ def refusal(
 
 def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:
     """Return the names of the resources at fault; the others may be free."""
-    faults = {vote.resource for vote in tally.account.refusals}
+    faults = {vote.resource for vote in tally.refusals}
     return ", ".join(resources[index] for index in sorted(faults))
 
 
 def _held(names: str, tally: Tally, limit: int) -> str:
-    only_reserved = all(vote.reserved for vote in tally.account.refusals)
+    only_reserved = all(vote.reserved for vote in tally.refusals)
     if limit > 1:
         why = "a slot is reserved for a waiter" if only_reserved else f"its {limit} slots are held"
         return f"{names}: {why}"
@@ -52,7 +52,7 @@ def _held(names: str, tally: Tally, limit: int) -> str:
 
 
 def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
-    return dict(zip(deployment.names, tally.account.reasons(), strict=True))
+    return dict(zip(deployment.names, tally.reasons(), strict=True))
 
 
 def unreachable(
@@ -60,13 +60,13 @@ def unreachable(
 ) -> QuorumUnreachable:
     """Return the error for a round that too few masters answered, or too slowly."""
     names = ", ".join(resources)
-    votes, account = _answers(deployment, tally), tally.account
-    masters = len(account.votes)
-    unasked = sum(vote is NOT_ASKED for vote in account.votes)
-    failures = masters - len(account.agreeing) - account.outstanding - unasked
+    votes = _answers(deployment, tally)
+    masters = len(tally.votes)
+    unasked = sum(vote is NOT_ASKED for vote in tally.votes)
+    failures = masters - len(tally.agreeing) - tally.outstanding - unasked
     why = "the masters answered too slowly for the lock's TTL"
     if not late:
-        why = f"{failures} of {masters} masters cannot be counted, and {account.need} must agree"
+        why = f"{failures} of {masters} masters cannot be counted, and {tally.need} must agree"
     return QuorumUnreachable(f"{names}: {why} ({_by_reason(votes)})", resource=names, tally=votes)
 
 
@@ -79,14 +79,10 @@ def _by_reason(votes: dict[str, str]) -> str:
     return "; ".join(f"{', '.join(masters[reason])}: {reason}" for reason in reasons)
 
 
-def _free_in(tally: Tally) -> float | None:
-    return free_in(tally.account)
-
-
-def free_in(account: Account) -> float | None:
+def free_in(tally: Tally) -> float | None:
     """Return the seconds until enough refusing locks expire for a quorum; None if unknown."""
-    missing = account.need - account.count(Ballot.GRANTED)
+    missing = tally.need - tally.granted
     if missing < 1:
         return 0.0
-    left = sorted(vote.ttl for vote in account.refusals if vote.ttl is not None and vote.ttl >= 0)
+    left = sorted(vote.ttl for vote in tally.refusals if vote.ttl is not None and vote.ttl >= 0)
     return left[missing - 1] / 1000 if len(left) >= missing else None

@@ -102,7 +102,7 @@ def extend(
     until = valid_until(ttl, started)
     if tally.verdict is WON and now < until:
         return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
-    return (LeaseState.LOST if tally.account.denied else LeaseState.UNKNOWN), lease
+    return (LeaseState.LOST if tally.denied else LeaseState.UNKNOWN), lease
 
 
 def merged(held: RedlockLease, extended: RedlockLease) -> RedlockLease:
@@ -149,4 +149,4 @@ def release(
         raise
     if tally.verdict is WON:
         return True
-    return False if tally.account.denied else None
+    return False if tally.denied else None

@@ -85,12 +85,9 @@ class SlotChoice:
         With `throughout`, those that earlier attempts found taken count, too.
         """
         self._known = None
-        if tally.is_refused:  # to a client that does not wait, which shows that all are taken
-            self._open = ()
-            return
         taken = self._taken if throughout else [0] * self.limit
-        failed, account = 0, tally.account
-        for master, vote in enumerate(account.votes):
+        failed = 0
+        for master, vote in enumerate(tally.votes):
             if vote is None or vote.ballot is Ballot.GRANTED:
                 continue
             if vote.ballot is Ballot.FAILED:
@@ -101,5 +98,5 @@ class SlotChoice:
                     taken[slot] |= 1 << master
         masters = [(shown | failed).bit_count() for shown in taken]
         least = min(masters)
-        is_open = account.majority(len(account.votes) - least)
+        is_open = tally.majority(len(tally.votes) - least)
         self._open = [slot for slot, many in enumerate(masters) if is_open and many == least]

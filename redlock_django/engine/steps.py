@@ -33,7 +33,7 @@ class Round:
 
     def waits_on(self, now: float) -> bool:
         """Return whether an answer that is late is still waited for."""
-        return now < self.patient and not self.tally.account.answered
+        return now < self.patient and not self.tally.answered
 
 
 class Pause(NamedTuple):

@@ -198,7 +198,7 @@ class Wait:
         """
         self.resting = not self.name  # what the attempt may have set has been released
         ask, started = attempt.ask, attempt.started
-        if lag := clock_lag(attempt.tally.account, ask.proposal, now - started):
+        if lag := clock_lag(attempt.tally, ask.proposal, now - started):
             self.lag += lag
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         delay = unheard = self.client.delay(self.lost)
@@ -208,7 +208,7 @@ class Wait:
         if self._may_take_another(attempt):
             delay = unheard = delay if attempt.split else 0.0
         elif not attempt.split or (queueing and attempt.queued):
-            delay, unheard = retry_delays(attempt.last.account, delay, queueing=queueing)
+            delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
         self.paused = self.paused or delay > 0.0

@@ -17,7 +17,6 @@ from redlock_django.engine.errors import (
     TicketUsed,
 )
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
-from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
@@ -282,7 +281,7 @@ class Client:
         self._exchange = None
         if exchange is not None:
             exchange.decided = True
-            if exchange.tally.account.count(Ballot.GRANTED):
+            if exchange.tally.granted:
                 self.world.seen["interrupted with grants out"] += 1
 
     def _decided(self, ticket: int, asked: Round) -> None:
@@ -516,13 +515,10 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
     if isinstance(command, Acquire):
         seen["rounds"] += 1
         lost = tally.verdict is Verdict.LOST
-        seen["rounds won by plain grants"] += tally.unanimous is not None
         one = lost and tally.rival_won
-        seen["split votes"] += lost and not (one or tally.account.unreachable)
+        seen["split votes"] += lost and not (one or tally.unreachable)
         seen["refused by one rival"] += one
-    if tally.is_plain:
-        return  # every clock agrees; to look at the votes would end the fast path
     # Most rounds have no granted vote, so there is none to leave out for its clock.
-    granted = tally.account.count(Ballot.GRANTED)
-    if granted and len(tally.account.counted()) < granted:
+    granted = tally.granted
+    if granted and len(tally.counted()) < granted:
         seen["clock off the median"] += 1

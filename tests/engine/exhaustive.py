@@ -30,7 +30,7 @@ from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Vote, failed, granted
-from redlock_django.engine.quorum import Account, Tally, Verdict
+from redlock_django.engine.quorum import Tally, Verdict
 
 NOW = 1000  # every master's clock, in µs
 LEFT = NOW + 3  # a fence that a crashed writer has left on some masters
@@ -77,7 +77,7 @@ class Move(NamedTuple):
 class Rule(NamedTuple):
     """The fencing rule: when a client needs no confirm round, and where a master confirms."""
 
-    stored_by_majority: Callable[[Account, tuple[int, ...]], bool] = stored_by_majority
+    stored_by_majority: Callable[[Tally, tuple[int, ...]], bool] = stored_by_majority
     confirm_anywhere: bool = False
 
 
@@ -250,8 +250,8 @@ class Search:
             return client._replace(phase=THROUGH)
         if client.phase == CONFIRMING:
             return client._replace(phase=HOLDING)
-        fences = highest(tally.account, 1)
-        agreed = self.rule.stored_by_majority(tally.account, fences)
+        fences = highest(tally, 1)
+        agreed = self.rule.stored_by_majority(tally, fences)
         return Client(HOLDING if agreed else CONFIRMING, fences[0])
 
     def _worked(
@@ -281,7 +281,7 @@ class Search:
         now = master.keyspace.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
         # Reasons are for people only; without them more states are equal.
-        return owner, int(master.keyspace.get(counter) or 0), vote._replace(reason="", ttl=None)
+        return owner, int(master.keyspace.get(counter) or 0), vote._replace(said="", ttl=None)
 
 
 def _put(parts: tuple[Part, ...], index: int, part: Part) -> tuple[Part, ...]:

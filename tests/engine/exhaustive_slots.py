@@ -239,7 +239,7 @@ class Search:
         ask = AcquireSlot(deployment, resources, _value(mine), 10, NOW, limit=self.limit)
         vote = ask.vote(master.say(ask, 0, b"trusted")[1:])
         # Reasons are for people only; without them more states are equal.
-        vote = vote._replace(reason="", ttl=None, fences=())
+        vote = vote._replace(said="", ttl=None, fences=())
         number = self._numbers.setdefault(vote, len(self._votes))
         if number == len(self._votes):
             self._votes.append(vote)

@@ -12,24 +12,10 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, refused
-from redlock_django.engine.quorum import Tally, Verdict
+from redlock_django.engine.protocol.votes import failed
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
-
-
-def count_vote(tally: Tally, master: int, vote: Vote) -> Verdict:
-    """Count a vote as the drivers do, which need no vote for most replies."""
-    if vote.time is not None:
-        if vote.ballot is Ballot.GRANTED and vote.ttl is None:
-            return tally.grant(master, vote.time, vote.fences)
-        if vote.rival is not None and vote.fences:
-            plain = vote.time, vote.ttl or 0, vote.fences[0], vote.rival
-            if vote == refused(*plain):
-                return tally.refuse(master, *plain)
-    return tally.cast(master, vote)
-
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
@@ -92,7 +78,7 @@ class Masters:
             else:
                 reply = self.memories[index].say(command, 0, MARKER)
                 vote = failed("did not answer") if index in mute else command.vote(reply[1:])
-            count_vote(asked.tally, index, vote)
+            asked.tally.cast(index, vote)
 
     def hear_at(self, asked: Round, index: int, *, down: bool = False) -> None:
         """Carry out a round at one master, and cast its vote; a master that is down gives none."""

@@ -46,7 +46,6 @@ from redlock_django.wire.links.dialer import IDLE
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
-from tests.engine.masters import count_vote
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
@@ -92,7 +91,7 @@ class Exchange:
         """Count a vote, and wake the client at the verdict."""
         if not self.awaited:
             return
-        verdict = count_vote(self.tally, master, vote)
+        verdict = self.tally.cast(master, vote)
         if not self.decided and verdict is not Verdict.PENDING:
             self.decided = True
             self.wake()
@@ -247,7 +246,7 @@ class Wire:
                 exchange.cast(line.index, _not_sent(line.late))
             else:
                 asked.append((line, command))
-        hopeless = exchange.decided and exchange.tally.account.unreachable
+        hopeless = exchange.decided and exchange.tally.unreachable
         packed, off = None, self.owner.clock.off
         for line, command in asked:
             if isinstance(command, Release):

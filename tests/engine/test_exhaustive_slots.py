@@ -42,7 +42,7 @@ def test_must_fail_a_slot_that_is_taken_from_its_holder() -> None:
 
 def test_must_fail_a_client_that_takes_a_slot_of_one_master_for_taken() -> None:
     with (
-        mutated(SlotChoice.note, instead("account.majority(...)", "not least"), "any"),
+        mutated(SlotChoice.note, instead("tally.majority(...)", "not least"), "any"),
         pytest.raises(Broken, match="was free on a majority throughout"),
     ):
         Search(clients=3).run()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
-from redlock_django.engine.quorum import Account, Tally
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from tests.engine.masters import Masters
 
 NOW = 1_760_000_000_000_000
 
 
-def _account(*votes: Vote, skew: int | None = 500_000) -> Account:
+def _tally(*votes: Vote, skew: int | None = 500_000) -> Tally:
     tally = Tally(len(votes), skew=skew)
     for index, vote in enumerate(votes):
         tally.cast(index, vote)
-    return tally.account
+    return tally
 
 
 def _refused(fence: int, *, resource: int = 0, time: int = NOW) -> Vote:
@@ -26,22 +28,22 @@ def _refused(fence: int, *, resource: int = 0, time: int = NOW) -> Vote:
 
 
 def test_the_highest_of_each_resource() -> None:
-    account = _account(granted(NOW, (5, 1)), granted(NOW, (3, 9)), failed("hung"))
-    assert highest(account, 2) == (5, 9)
+    tally = _tally(granted(NOW, (5, 1)), granted(NOW, (3, 9)), failed("hung"))
+    assert highest(tally, 2) == (5, 9)
 
 
 def test_refusals_count_plus_one() -> None:
-    account = _account(granted(NOW, (5, 5)), granted(NOW, (5, 5)), _refused(7, resource=1))
-    assert highest(account, 2) == (5, 8)
+    tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 5)), _refused(7, resource=1))
+    assert highest(tally, 2) == (5, 8)
     absent = Vote(Ballot.REFUSED, "forgot the lock", NOW, absent=True)
-    assert highest(_account(granted(NOW, (5,)), absent, granted(NOW, (4,))), 1) == (5,)
+    assert highest(_tally(granted(NOW, (5,)), absent, granted(NOW, (4,))), 1) == (5,)
 
 
 def test_a_clock_off_the_median_has_no_say() -> None:
     ahead = NOW + 2_000_000
-    account = _account(granted(NOW, (NOW,)), granted(NOW, (NOW,)), granted(ahead, (ahead,)))
-    assert highest(account, 1) == (NOW,)
-    refusal = _account(granted(NOW, (NOW,)), granted(NOW, (NOW,)), _refused(ahead, time=ahead))
+    tally = _tally(granted(NOW, (NOW,)), granted(NOW, (NOW,)), granted(ahead, (ahead,)))
+    assert highest(tally, 1) == (NOW,)
+    refusal = _tally(granted(NOW, (NOW,)), granted(NOW, (NOW,)), _refused(ahead, time=ahead))
     assert highest(refusal, 1) == (NOW,)
 
 
@@ -49,18 +51,16 @@ def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
     """Otherwise one poisoned fence would make every confirmation fail for ever."""
     poisoned = NOW + 1_000_001
     votes = (granted(NOW, (NOW,)), granted(NOW, (NOW,)))
-    assert highest(_account(*votes, _refused(poisoned)), 1) == (NOW,)
-    assert highest(_account(*votes, _refused(NOW + 999_999)), 1) == (NOW + 1_000_000,)
-    assert highest(_account(*votes, _refused(poisoned), skew=None), 1) == (poisoned + 1,)
+    assert highest(_tally(*votes, _refused(poisoned)), 1) == (NOW,)
+    assert highest(_tally(*votes, _refused(NOW + 999_999)), 1) == (NOW + 1_000_000,)
+    assert highest(_tally(*votes, _refused(poisoned), skew=None), 1) == (poisoned + 1,)
 
 
 def test_fences_are_stored_by_a_majority_of_all_masters_for_each_resource() -> None:
-    account = _account(granted(NOW, (5, 5)), granted(NOW, (5, 4)), failed("hung"))
-    assert stored_by_majority(account, (5, 4))
-    assert not stored_by_majority(account, (5, 5))
-    assert not stored_by_majority(
-        _account(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,)
-    )
+    tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 4)), failed("hung"))
+    assert stored_by_majority(tally, (5, 4))
+    assert not stored_by_majority(tally, (5, 5))
+    assert not stored_by_majority(_tally(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,))
 
 
 def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:
@@ -118,4 +118,22 @@ def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
     asked = Round((confirm,) * 3, Tally(3))
     masters.hear(asked)
     assert masters.fences() == [high, 0, NOW]
-    assert asked.tally.account.count(Ballot.GRANTED) == 1
+    assert asked.tally.granted == 1
+
+
+def test_unanimous_fences_are_the_highest_and_stored_by_a_majority() -> None:
+    rng, found = Random(1), 0
+    for _ in range(3000):
+        tally = Tally(rng.randint(1, 7), skew=500_000, rivals=True)
+        for index in range(tally.masters):
+            time = NOW + rng.choice((0, 0, 0, 0, 0, 0, 700_000))
+            said = rng.choices(
+                (granted(time, (7,)), granted(time, (8,)), failed("hung"), _refused(9)),
+                (20, 1, 3, 1),
+            )[0]
+            tally.cast(index, said)
+        if tally.verdict is Verdict.WON and (fences := tally.unanimous) is not None:
+            found += 1
+            assert fences == highest(tally, 1)
+            assert stored_by_majority(tally, fences)
+    assert found > 500

@@ -113,7 +113,7 @@ DRIFT_IS_A_STEP = (StepWatch.note, instead("0.01 * abs(...)", "0.0"))
 JUDGES: dict[str, Judge] = {
     "at a grant, no other client holds the resource": Judge(
         (Checker.granted, without("self._alone(holding)")), (HALF_IS_A_QUORUM,), "hold it", HALVED,
-        92,
+        111,
     ),
     "after a renewal, no other client holds the resource": Judge(
         (Checker.renewed, without("self._alone(holding)")),
@@ -124,7 +124,7 @@ JUDGES: dict[str, Judge] = {
         "hold it", STALLING, 49,
     ),
     "no two clients hold a resource": Judge(
-        unraised(Checker._alone), (HALF_IS_A_QUORUM,), "hold it", HALVED, 92,
+        unraised(Checker._alone), (HALF_IS_A_QUORUM,), "hold it", HALVED, 111,
     ),
     "only clock steps excuse two holders": Judge(
         (Holding.robbed, returns("True")),
@@ -158,17 +158,18 @@ JUDGES: dict[str, Judge] = {
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 38,
+        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 44,
     ),
     "a fence grows although clocks step": Judge(
-        unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
+        unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK, 51,
     ),
     "a fence goes back only where a master has forgotten it": Judge(
         (Checker._went_back, returns("True")), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
+        51,
     ),
     "a release returns the truth": Judge(
         unraised(Checker.released),
-        ((rounds.release, instead("... if tally.account.denied else None", "True")),),
+        ((rounds.release, instead("... if tally.denied else None", "True")),),
         "from its release", BREAKING,
     ),
     "no lock outlives its TTL": Judge(
@@ -196,7 +197,7 @@ JUDGES: dict[str, Judge] = {
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
         ((Release.arguments, never("self.bury")),),
-        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 4,
+        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 51,
     ),
     "all clients end and reconnect once the faults are over": Judge(
         unraised(Simulation._check_left), ((Wire._again, without("self._dial(...)")),),
@@ -267,8 +268,8 @@ JUDGES: dict[str, Judge] = {
     "a ticket counts as used if a taker had it": Judge(
         unraised(Checker.told_used),
         (
-            (_Swapping.is_refused, instead("account.rival_won", "account.denied")),
-            (_Swapping.refusal, instead("account.majority(...)", "bool(takers)")),
+            (_Swapping.is_refused, instead("tally.rival_won", "tally.denied")),
+            (_Swapping.refusal, instead("tally.majority(...)", "bool(takers)")),
         ),
         "that no client has used", HANDING,
     ),

@@ -750,7 +750,7 @@ def _refused(*votes: tuple[int, int], reserved: bool = False) -> Tally:
 
 
 def _pauses(tally: Tally, delay: float, *, queueing: bool = True) -> tuple[float, float]:
-    return retry_delays(tally.account, delay, queueing=queueing)
+    return retry_delays(tally, delay, queueing=queueing)
 
 
 def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from itertools import permutations, product
+from random import Random
+from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 from redlock_django.engine.quorum import Tally, Verdict, quorum
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
@@ -60,7 +63,7 @@ def test_two_majorities_always_meet(masters: int) -> None:
     assert 2 * need > masters
     assert 2 * (need - 1) <= masters
     tally = Tally(masters)
-    assert [tally.account.majority(votes) for votes in range(masters + 1)] == [
+    assert [tally.majority(votes) for votes in range(masters + 1)] == [
         votes >= need for votes in range(masters + 1)
     ]
 
@@ -99,7 +102,7 @@ def test_the_first_vote_of_a_master_counts() -> None:
     tally.cast(0, granted())
     tally.cast(1, granted())
     assert tally.verdict is Verdict.PENDING
-    assert tally.account.count(FAIL) == tally.account.count(YES) == tally.outstanding == 1
+    assert tally.failed == tally.granted == tally.outstanding == 1
     assert tally.cast(2, granted()) is Verdict.WON
 
 
@@ -111,13 +114,13 @@ def test_late_votes_are_kept_and_change_nothing() -> None:
     tally.cast(1, granted())
     assert tally.verdict is Verdict.LOST
     assert tally.votes[1] == granted()
-    assert tally.account.reasons() == ["held", "granted", "held"]
+    assert tally.reasons() == ["held", "granted", "held"]
 
 
 def test_reasons_name_silent_masters() -> None:
     tally = Tally(2, skew=1)
     tally.cast(1, failed("refused the connection", sent=False))
-    assert tally.account.reasons() == ["no answer yet", "refused the connection"]
+    assert tally.reasons() == ["no answer yet", "refused the connection"]
 
 
 # Clocks: a master off the median is not counted.
@@ -136,12 +139,12 @@ def _cast(times: list[float | None], *, rivals: bool = False) -> tuple[Tally, li
 
 def test_a_clock_off_the_median_is_not_counted() -> None:
     tally, verdicts = _cast([0, 0, None, None, 5])
-    assert tally.account.count(YES) == 3
-    assert len(tally.account.counted()) == 2
+    assert tally.granted == 3
+    assert len(tally.counted()) == 2
     assert verdicts == [Verdict.PENDING] * 4 + [Verdict.LOST]
-    assert tally.account.unreachable
-    assert tally.account.reasons()[4] == "its clock is +5.0 s off the other masters'"
-    assert tally.account.reasons()[0] == "granted"
+    assert tally.unreachable
+    assert tally.reasons()[4] == "its clock is +5.0 s off the other masters'"
+    assert tally.reasons()[0] == "granted"
 
 
 def test_a_vote_comes_back_when_the_median_moves() -> None:
@@ -149,28 +152,28 @@ def test_a_vote_comes_back_when_the_median_moves() -> None:
     assert verdicts == [Verdict.PENDING, Verdict.PENDING, Verdict.PENDING, Verdict.WON]
     # Of two clocks either may be wrong: neither counts until a third master has answered.
     two, _ = _cast([0, 5])
-    assert two.account.counted() == []
-    assert [vote.time for vote in tally.account.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
+    assert two.counted() == []
+    assert [vote.time for vote in tally.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
 
 
 def test_a_tally_is_not_unreachable_while_the_median_may_move() -> None:
     tally = Tally(4, skew=SECOND, rivals=True)
     for index, time in ((0, 5), (3, 0)):
         tally.cast(index, Vote(NO, "held", time * SECOND, rival=b"A"))
-    assert tally.account.agreeing == []
-    assert not tally.account.unreachable
+    assert tally.agreeing == []
+    assert not tally.unreachable
     assert tally.verdict is Verdict.PENDING
     for index in (1, 2):
         tally.cast(index, Vote(NO, "held", 0, rival=b"A"))
-    assert tally.account.rival_won
-    assert not tally.account.unreachable
+    assert tally.rival_won
+    assert not tally.unreachable
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.4, 1.0])
 def test_clocks_within_the_skew_all_count(apart: float) -> None:
     tally, _ = _cast([0, apart, apart / 2])
     assert tally.verdict is Verdict.WON
-    assert len(tally.account.counted()) == tally.account.count(YES)
+    assert len(tally.counted()) == tally.granted
 
 
 def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
@@ -181,8 +184,8 @@ def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
     tally.cast(3, granted(0))
     tally.cast(4, granted(0))
     assert tally.verdict is Verdict.LOST
-    assert [vote.time for vote in tally.account.counted()] == [0, 0]
-    assert [vote.ballot for vote in tally.account.agreeing] == [NO, YES, YES]
+    assert [vote.time for vote in tally.counted()] == [0, 0]
+    assert [vote.ballot for vote in tally.agreeing] == [NO, YES, YES]
 
 
 def test_a_vote_without_a_time_is_not_off() -> None:
@@ -203,4 +206,67 @@ def test_every_order_of_clocks_that_are_off(masters: int) -> None:
         if first is Verdict.WON:
             at = verdicts.index(first)
             then, _ = _cast([*times[: at + 1], *[None] * (masters - at - 1)])
-            assert 2 * len(then.account.counted()) > masters
+            assert 2 * len(then.counted()) > masters
+
+
+def test_the_counters_are_those_of_the_votes() -> None:
+    rng = Random(1)
+    for _ in range(2000):
+        tally = Tally(rng.randint(1, 7), skew=SECOND, rivals=rng.random() < 0.5)
+        for _ in range(2 * tally.masters):  # some masters vote twice
+            time = rng.choice((None, 0, 5, SECOND + 2, 2 * SECOND + 5))
+            tally.cast(rng.randrange(tally.masters), Vote(rng.choice((YES, NO, FAIL)), time=time))
+            votes = [vote for vote in tally.votes if vote is not None]
+            counters = [tally.granted, tally.refused, tally.failed]
+            assert counters == [[v.ballot for v in votes].count(word) for word in (YES, NO, FAIL)]
+            assert tally.outstanding == tally.votes.count(None)
+            times = [vote.time for vote in votes if vote.time is not None]
+            assert tally.earliest == min(times, default=math.inf)
+            assert tally.latest == max(times, default=-math.inf)
+
+
+def test_a_vote_counts_though_an_interrupt_struck_before() -> None:
+    tally = Tally(3, skew=SECOND)
+    tally.cast(1, granted(0))
+    tally.cast(2, failed("down"))
+    tally.votes[0] = granted(5)  # stored, but not counted yet
+    assert tally.cast(0, granted(5)) is Verdict.WON
+    assert [tally.granted, tally.refused, tally.failed, tally.latest] == [2, 0, 1, 5]
+
+
+def test_a_verdict_is_reached_though_an_interrupt_struck_before() -> None:
+    tally = Tally(1)
+    with (
+        patch.object(Tally, "_judge", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        tally.cast(0, granted(0))
+    assert tally.cast(0, granted(0)) is Verdict.WON
+    assert tally.granted == 1
+
+
+def test_what_a_refused_round_may_have_reached() -> None:
+    tally = Tally(7, rivals=True)
+    tally.cast(6, failed("not connected", sent=False))
+    tally.cast(5, failed("did not answer"))
+    for master in range(4):
+        assert tally.verdict is Verdict.PENDING
+        tally.cast(master, refused(0, 900, 7, b"A"))
+    assert tally.verdict is Verdict.LOST
+    assert tally.rival_won
+    assert tally.asked == {0, 1, 2, 3, 4, 5}
+    assert tally.reached == {4, 5}
+    assert tally.unsure == {5}
+    assert not tally.forgot
+    tally.cast(4, granted(0, (8,)))
+    assert tally.verdict is Verdict.LOST
+    assert tally.reached == tally.unsure == {4, 5}
+
+
+@pytest.mark.parametrize("ahead", [0, SECOND + 1])
+def test_refusals_of_a_majority_are_final_only_if_their_rival_is_one(ahead: int) -> None:
+    tally = Tally(5, skew=SECOND, rivals=True)
+    tally.cast(0, refused(0, 900, 7, b"A"))
+    tally.cast(1, refused(ahead, 900, 7, b"B"))
+    assert tally.cast(2, refused(0, 900, 7, b"A")) is Verdict.PENDING
+    assert tally.cast(3, refused(0, 900, 7, b"A")) is Verdict.LOST

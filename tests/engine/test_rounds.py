@@ -21,7 +21,7 @@ from redlock_django.engine.protocol.commands import (
     Release,
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
-from redlock_django.engine.quorum import Account, Verdict
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
@@ -147,7 +147,7 @@ def test_the_texts_of_a_refusal_are_built_when_they_are_read() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     refuse(next(protocol), "A", "A", "A")
-    with patch.object(Account, "reasons", return_value=["no"] * 3) as reasons:
+    with patch.object(Tally, "reasons", return_value=["no"] * 3) as reasons:
         with pytest.raises(ResourceLocked) as caught:
             masters.carry(protocol, protocol.send(masters.now))
         assert caught.value.asked
@@ -626,14 +626,14 @@ def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_th
     assert state is LeaseState.RENEWED
     assert masters.tokens() == [lease.token] * 3
     assert masters.fences()[2] == lease.fences[0]
-    assert step.tally.account.count(Ballot.GRANTED) == 2
+    assert step.tally.granted == 2
     assert lease.reached == {0, 1, 2}
 
     protocol = _extend(masters, lease)
     step = asked(next(protocol))
     assert names(step) == ["extend"] * 3
     masters.carry(protocol, step)
-    assert step.tally.account.count(Ballot.GRANTED) == 3
+    assert step.tally.granted == 3
 
 
 def test_a_heal_does_not_save_a_lease_that_lost_its_majority() -> None:

@@ -21,7 +21,7 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease
-from tests.engine.masters import MARKER, Masters, count_vote, fresh
+from tests.engine.masters import MARKER, Masters, fresh
 
 HOLDER = '{"handed_on":1}'
 TTL = 30.0
@@ -509,7 +509,7 @@ def test_a_taker_whose_links_were_closed_while_idle_tries_again() -> None:
     step = next(taker)
     assert isinstance(step, Round)
     for index in range(3):
-        count_vote(step.tally, index, failed("closed the connection", stale=True))
+        step.tally.cast(index, failed("closed the connection", stale=True))
     assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
 
 

@@ -275,7 +275,7 @@ inline extend_or_heal(m) {
 #define NOTHING_AT(m) (how == RELEASE && len(LINK(c, m)) == 0 && master[m].lock != client[c].token)
 #endif
 
-inline release_at(m) { /* not where it is sure not to be: engine/quorum.py::Account.reached */
+inline release_at(m) { /* not where it is sure not to be: engine/quorum.py::Tally.reached */
   if
   :: (client[c].refused & (1 << m)) || NOTHING_AT(m)
   :: else -> send_to(m, how)

@@ -43,8 +43,8 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "votes after the verdict are dropped": (
         Tally.cast,
         instead(
-            "self._votes[master] is None",
-            "not self._votes[master] and self.verdict is Verdict.PENDING",
+            "self.votes[master] is None",
+            "not self.votes[master] and self.verdict is Verdict.PENDING",
         ),
     ),
     "a release that a busy master refused is forgotten": (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.quorum import Account
+from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.judging.clock_steps import StepWatch
@@ -77,7 +77,7 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
     B reaches all three masters. It was connected before the step and sees it, or connects later.
     """
     if not guarded:
-        monkeypatch.setattr(Account, "_near", lambda self, vote, middle: True)
+        monkeypatch.setattr(Tally, "_near", lambda self, vote, middle: True)
         monkeypatch.setattr(StepWatch, "note", lambda self, master, low, high: True)
         # The last guard: a confirmation refuses a fence that is a minute ahead of the clock.
         mutate_script(monkeypatch, "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
@@ -119,7 +119,7 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
         lease = variant.acquire("order:1")
         variant.settle()
         assert re.fullmatch(
-            r"its clock is \+(59|60).\d s off the other .*", lease.tally.account.reasons()[1]
+            r"its clock is \+(59|60).\d s off the other .*", lease.tally.reasons()[1]
         )
         assert lease.fences[0] < time.time_ns() // 1000 + 1_000_000
         assert variant.release(lease) is True
@@ -247,9 +247,7 @@ def test_small_steps_are_tolerated_and_the_fence_only_grows(name: str, clocked: 
             lease = variant.acquire("order:1")
             variant.settle()
             assert variant.release(lease) is True
-        assert re.fullmatch(
-            r"its clock is \+[78].\d s off the other .*", lease.tally.account.reasons()[1]
-        )
+        assert re.fullmatch(r"its clock is \+[78].\d s off the other .*", lease.tally.reasons()[1])
 
 
 @both

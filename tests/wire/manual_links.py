@@ -127,6 +127,11 @@ class Ends:
         self.theirs.close()
 
 
+def fences(exchange: Exchange) -> list[tuple[int, ...]]:
+    """Return the fences of each vote of a round that grants."""
+    return [vote.fences for vote in exchange.tally.counted()]
+
+
 class NoDriver:
     """A driver that neither watches links nor takes connections: the test reads and replies."""
 

@@ -114,7 +114,7 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         links.lateness.waited(TIMEOUT / 5, 3.0, links.time())
         links.lateness.running._counted -= 10.0
         links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
-        (reason,) = exchange.tally.account.reasons()
+        (reason,) = exchange.tally.reasons()
         assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
 
@@ -126,7 +126,7 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
         links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
-        assert exchange.tally.account.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
+        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
 
 
 @pytest.mark.parametrize(("master_timeout", "silent"), [(0.25, 3.0), (1.0, 6.0)])

@@ -180,8 +180,8 @@ def _answers(tallies: Sequence[Tally]) -> list[str]:
 
 
 def _outcome(tallies: Sequence[Tally]) -> ReleaseOutcome:
-    if any(not t.account.majority(t.masters - t.account.count(Ballot.FAILED)) for t in tallies):
+    if any(not t.majority(t.masters - t.failed) for t in tallies):
         return ReleaseOutcome.NO_QUORUM
-    if any(t.account.count(Ballot.GRANTED) for t in tallies):
+    if any(t.granted for t in tallies):
         return ReleaseOutcome.RELEASED
     return ReleaseOutcome.NOT_HELD

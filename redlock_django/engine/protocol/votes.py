@@ -14,15 +14,19 @@ class Ballot(Enum):
     FAILED = "failed"  # the master did not answer, or its answer must not be counted
 
 
+# A member of an enum takes long to look up.
+_GRANTED, _REFUSED = Ballot.GRANTED, Ballot.REFUSED
+
+
 class Vote(NamedTuple):
     """The answer of one master in one round.
 
-    `time` is the master's clock in µs, None if it did not answer. `fences` has one fencing token
-    for each resource (granted), or the token of the resource at fault (refused). `ttl` is the
-    remaining time of a refusing lock in ms, -1 if it has no expiry, or that of a lock before its
-    token was replaced. `rival` identifies the holder
-    or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
-    number of waiters in front of this client in its queue (-1 if the client is not in it).
+    `said` is its answer in words, "" for a lock that is held. `time` is the master's clock in µs,
+    None if it did not answer. `fences` has one fencing token for each resource (granted), or the
+    token of the resource at fault (refused). `ttl` is the remaining time of a refusing lock in ms,
+    -1 if it has no expiry, or that of a lock before its token was replaced. `rival` identifies the
+    holder or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is
+    the number of waiters in front of this client in its queue (-1 if the client is not in it).
     `reserved` is True if the lock is free, but it is a waiter's turn. `taken` has a character for
     each slot of a name that has several, "0" if this client may take it, or is empty if it may take
     none. `used` is True if the token that was to be replaced was replaced before. `sent` is False
@@ -31,7 +35,7 @@ class Vote(NamedTuple):
     """
 
     ballot: Ballot
-    reason: str = ""
+    said: str = ""
     time: int | None = None
     fences: tuple[int, ...] = ()
     ttl: int | None = None
@@ -45,13 +49,21 @@ class Vote(NamedTuple):
     sent: bool = True
     stale: bool = False
 
+    @property
+    def reason(self) -> str:
+        """The answer in words."""
+        if self.said or self.ttl is None:
+            return self.said
+        why = "reserved for a waiter" if self.reserved else "held by another client"
+        return f"{why} {'with no expiry' if self.ttl < 0 else f'for {self.ttl / 1000:.3g} s'}"
+
     def __repr__(self) -> str:  # without `rival`, which is a token
         return f"Vote({self.ballot.value}, {self.reason!r})"
 
 
 def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
     """Return a vote that grants."""
-    return Vote(Ballot.GRANTED, "granted", time, fences)
+    return Vote(_GRANTED, "granted", time, fences)
 
 
 def refused(
@@ -66,20 +78,7 @@ def refused(
     taken: bytes = b"",
 ) -> Vote:
     """Return a vote that refuses: another client has the lock, or it is a waiter's turn."""
-    why = "reserved for a waiter" if reserved else "held by another client"
-    until = "with no expiry" if ttl < 0 else f"for {ttl / 1000:.3g} s"
-    return Vote(
-        Ballot.REFUSED,
-        f"{why} {until}",
-        time,
-        fences=(fence,),
-        ttl=ttl,
-        rival=rival,
-        resource=resource,
-        ahead=ahead,
-        reserved=reserved,
-        taken=taken,
-    )
+    return Vote(_REFUSED, "", time, (fence,), ttl, rival, resource, False, ahead, reserved, taken)
 
 
 def failed(reason: str, *, sent: bool = True, time: int | None = None, stale: bool = False) -> Vote:

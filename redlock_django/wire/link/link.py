@@ -20,7 +20,7 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
-from redlock_django.engine.protocol.votes import Ballot, Vote
+from redlock_django.engine.protocol.votes import Vote
 from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
@@ -116,11 +116,7 @@ class Exchange:
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
-        # Of several resources; the vote of a swap has a TTL as well, which `grant` does not count.
-        if vote.ballot is Ballot.GRANTED and vote.time is not None and vote.ttl is None:
-            verdict = self.tally.grant(master, vote.time, vote.fences)
-        else:
-            verdict = self.tally.cast(master, vote)
+        verdict = self.tally.cast(master, vote)
         if verdict is not PENDING and not self.notified:
             self.decide()
 

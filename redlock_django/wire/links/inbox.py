@@ -1,7 +1,7 @@
 """The inbox: each reply is matched to the command that it answers, and counted.
 
 A plain reply, as nearly every reply is, grants what is owed, or refuses one resource to a client
-that does not wait. It is recognised by its bytes, and counted without a vote. All other replies
+that does not wait. It is recognised by its bytes, and is not parsed. All other replies
 (several fences, other refusals, errors, pushes, checks) are parsed and handled one by one.
 """
 
@@ -18,7 +18,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Release, Swap, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
-from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.clock import clock
 from redlock_django.wire.judging.clock_steps import StepWatch
@@ -52,6 +52,9 @@ from redlock_django.wire.servers.handshake import Unfit, join_arguments, read_tr
 from redlock_django.wire.servers.info import read_info
 
 logger = logging.getLogger("redlock_django")
+
+_GRANTED, _REFUSED = Ballot.GRANTED, Ballot.REFUSED  # a member of an enum takes long to look up
+PLAIN = Vote(_GRANTED, "granted", 0)  # the vote of a reply that grants, and says nothing else
 
 
 class Inbox:
@@ -126,7 +129,7 @@ class Inbox:
                 if data != grant and not data.startswith(grant):
                     break
                 size = len(grant)
-                verdict = exchange.tally.grant(master.index, 0, ())
+                verdict = exchange.tally.cast(master.index, PLAIN)
                 if verdict is not PENDING and not exchange.notified:
                     exchange.decide()
             elif len(data) >= REFUSAL_SIZE and data[1] == REFUSES:
@@ -134,7 +137,8 @@ class Inbox:
                 if head != refusal or not self._believes(master, time, oldest.sent, heard):
                     break
                 size = REFUSAL_SIZE
-                verdict = exchange.tally.refuse(master.index, time, ttl, fence, rival)
+                vote = Vote(_REFUSED, "", time, (fence,), ttl, rival)
+                verdict = exchange.tally.cast(master.index, vote)
                 if verdict is not PENDING and not exchange.notified:
                     exchange.decide()
             elif len(data) >= GRANT_SIZE:
@@ -142,7 +146,8 @@ class Inbox:
                 if head != grant or not self._believes(master, time, oldest.sent, heard):
                     break
                 size = GRANT_SIZE
-                verdict = exchange.tally.grant(master.index, time, (fence,))
+                vote = Vote(_GRANTED, "granted", time, (fence,))
+                verdict = exchange.tally.cast(master.index, vote)
                 if verdict is not PENDING:
                     if verdict is LOST and exchange.decided:
                         self._outbox.undo_late(master, oldest)

@@ -173,7 +173,7 @@ class Outbox:
             elif isinstance(command, Release) and command.token in master.unanswered:
                 del master.unanswered[command.token]
                 commands[master.index] = replace(command, bury=True)
-        if exchange.decided and exchange.tally.account.unreachable:
+        if exchange.decided and exchange.tally.unreachable:
             # A majority is known to be down, so nothing that needs a quorum is sent.
             for index, command in enumerate(commands):
                 if command is not None and command.trusted:

@@ -175,12 +175,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "two takers are one", "hand-on: a ticket is used if one taker has a majority",
-        _Swapping.is_refused, instead("account.rival_won", "account.denied"),
+        _Swapping.is_refused, instead("tally.rival_won", "tally.denied"),
         test_swaps.test_a_taker_between_two_others_tries_again,
     ),
     Mutant(
         "a lock that ended is tried again", "hand-on: no more rounds for a lock that has ended",
-        _Swapping.is_refused, never("not account.majority(...)"),
+        _Swapping.is_refused, never("not tally.majority(...)"),
         test_swaps.test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late,
     ),
     Mutant(
@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "links that were closed while idle refuse", "hand-on: stale links are asked again",
-        hand_on.resume, never("swap.tally.account.only_stale"),
+        hand_on.resume, never("swap.tally.only_stale"),
         test_swaps.test_a_taker_whose_links_were_closed_while_idle_tries_again,
     ),
     Mutant(

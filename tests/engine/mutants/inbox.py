@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
         always("self._steps.note(...)"),
-        partial(test_plain_rounds.test_a_clock_step_ends_the_fast_path, short),
+        partial(test_plain_rounds.test_no_vote_counts_from_a_clock_step_on, short),
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes after a step",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from redlock_django.engine.errors import RedlockError
-from tests.engine import test_fast_path
 from tests.engine.lua_mutation import Lua
 from tests.engine.mutation import Mutation, mutated
 
@@ -44,12 +42,3 @@ class Mutant(NamedTuple):
             except FAILURES as failure:
                 return str(failure).strip().partition("\n")[0] or type(failure).__name__
         return ""
-
-
-def slowly(schedule: Schedule) -> None:
-    """Run a schedule without the fast path, which would not reach the rule."""
-    with test_fast_path.fast_path(on=False):
-        schedule()
-
-
-EVERY_ANSWER = partial(test_fast_path.every_answer, 3)  # one object, which is run once

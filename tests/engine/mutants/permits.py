@@ -163,7 +163,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a slot taken on one master is taken", "slots: taken on a majority", SlotChoice.note,
-        instead("account.majority(...)", "not least"),
+        instead("tally.majority(...)", "not least"),
         test_slot_rounds.test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken,
     ),
     Mutant(

@@ -9,16 +9,15 @@ from redlock_django.engine import (
     quorum,
     validity,
 )
-from redlock_django.engine.quorum import Account, Tally
+from redlock_django.engine.quorum import Tally
 from tests.engine import (
     schedules,
-    test_fast_path,
     test_fencing,
     test_minimum_hold,
     test_quorum,
     test_rounds,
 )
-from tests.engine.mutants.mutant import EVERY_ANSWER, Mutant, slowly
+from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
     at_start,
@@ -35,107 +34,83 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quorum of those that are up", "quorum: N is the configured number of masters",
         Tally._judge,
-        at_start("self.need = quorum(self.masters - account.count(Ballot.FAILED))"),
+        at_start("self.need = quorum(self.masters - self.failed)"),
         schedules.masters_that_are_down_count_in_the_number,
     ),
     Mutant(
         "a master votes twice", "quorum: the first vote of a master counts", Tally.cast,
         instead(
-            "self._votes[master] is None",
-            "vote.ballot is not Ballot.FAILED or not self._votes[master]",
+            "self.votes[master] is None",
+            "vote.ballot is not Ballot.FAILED or not self.votes[master]",
         ),
         test_quorum.test_the_first_vote_of_a_master_counts,
     ),
     Mutant(
-        "any clock votes", "quorum: a clock too far from the median has no vote", Account._near,
+        "any clock votes", "quorum: a clock too far from the median has no vote", Tally._near,
         always("abs(...) <= self.skew"),
         schedules.a_master_whose_clock_ran_ahead_makes_no_second_holder,
     ),
     Mutant(
         "one stale connection is enough", "quorum: asked again only if a quorum is possible",
-        vars(Account)["only_stale"].fget, instead("lasting", "0"),
+        vars(Tally)["only_stale"].fget, instead("len(lasting)", "0"),
         test_rounds.test_a_majority_that_failed_for_other_reasons_is_not_asked_again,
     ),
     Mutant(
-        "plain grants wait for all", "fast path: won with a quorum", Tally.grant,
-        instead("not self._missing", "None not in self._votes"),
-        partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
+        "failed masters refused", "quorum: an undo where the reply to a refused round failed",
+        vars(Tally)["unsure"].fget, instead("self.reached.difference(...)", "frozenset()"),
+        test_quorum.test_what_a_refused_round_may_have_reached,
     ),
     Mutant(
-        "any fences are plain", "fast path: other fences take the long way", Tally.grant,
-        instead("fences == self._shared", "type(self._shared) is tuple"), EVERY_ANSWER,
+        "silent masters are unsure", "quorum: no undo where a late grant is released by the links",
+        vars(Tally)["unsure"].fget, never("vote is None"),
+        test_quorum.test_what_a_refused_round_may_have_reached,
     ),
     Mutant(
-        "any clocks are plain", "fast path: clocks that are off take the long way",
-        Tally.grant, always("self._earliest <= time <= self._latest"),
-        EVERY_ANSWER,
+        "masters not asked are reached", "quorum: no undo where nothing was sent",
+        vars(Tally)["asked"].fget, always("vote.sent"),
+        test_quorum.test_what_a_refused_round_may_have_reached,
     ),
     Mutant(
-        "a plain vote counts twice", "fast path: the first vote of a master counts",
-        Tally.grant, always("self._votes[master] is None"),
-        test_fast_path.test_random_answers_are_the_same_verdict,
+        "any fences are unanimous", "fence: other fences take the long way",
+        vars(Tally)["unanimous"].fget, always("len(said) == 1"),
+        test_fencing.test_unanimous_fences_are_the_highest_and_stored_by_a_majority,
     ),
     Mutant(
-        "any rival is plain", "fast path: another rival takes the long way", Tally.refuse,
-        instead("rival == self._shared", "type(self._shared) is bytes"), EVERY_ANSWER,
+        "unanimous in spite of a refusal", "fence: above those of refusals, too",
+        vars(Tally)["unanimous"].fget, never("self.refused"),
+        test_fencing.test_unanimous_fences_are_the_highest_and_stored_by_a_majority,
     ),
     Mutant(
-        "a refusal after a grant is plain",
-        "fast path: both a grant and a refusal take the long way",
-        Tally.refuse, instead("self._shared is None", "type(self._shared) is not bytes"),
-        EVERY_ANSWER,
+        "unanimous with any clocks", "fence: a clock off the median has no say",
+        vars(Tally)["unanimous"].fget, never("not self._clocks_agree"),
+        test_fencing.test_unanimous_fences_are_the_highest_and_stored_by_a_majority,
     ),
     Mutant(
-        "any clocks refuse plainly", "fast path: refusing clocks that are off take the long way",
-        Tally.refuse, always("self._earliest <= time <= self._latest"), EVERY_ANSWER,
+        "an interrupted count stays", "quorum: a vote that was stored before an interrupt counts",
+        Tally.cast, instead("self._recount()", "None"),
+        test_quorum.test_a_vote_counts_though_an_interrupt_struck_before,
     ),
     Mutant(
-        "a plain refusal counts twice", "fast path: the first vote of a master counts",
-        Tally.refuse, always("self._votes[master] is None"),
-        test_fast_path.test_random_answers_are_the_same_verdict,
+        "the earliest clock is forgotten", "quorum: clocks agree if all of them do", Tally.cast,
+        never("time < self.earliest"), test_quorum.test_the_counters_are_those_of_the_votes,
     ),
     Mutant(
-        "plain refusals wait for all", "fast path: lost once one rival has a majority",
-        Tally.refuse, instead("not self._missing", "None not in self._votes"),
-        test_fast_path.test_a_round_that_one_rival_wins_builds_no_votes,
+        "the latest clock is forgotten", "quorum: clocks agree if all of them do", Tally.cast,
+        never("time > self.latest"), test_quorum.test_the_counters_are_those_of_the_votes,
     ),
     Mutant(
-        "plain refusals deny nothing", "fast path: without rivals, a denied round is lost",
-        Tally.refuse, always("self.rivals"),
-        partial(test_fast_path.test_every_answer_of_many_masters_is_the_same_verdict, 6),
-    ),
-    Mutant(
-        "plain refusals are grants", "fast path: no grant among plain refusals",
-        vars(Tally)["grants"].fget, never("type(self._shared) is bytes"), EVERY_ANSWER,
-    ),
-    Mutant(
-        "failed masters refused", "fast path: an undo where the reply to a refused round failed",
-        vars(Tally)["unsure"].fget, always("... == self.masters"), EVERY_ANSWER,
-    ),
-    Mutant(
-        "masters that refused plainly are reached", "fast path: no undo where it was refused",
-        vars(Tally)["reached"].fget, never("type(vote) is tuple"), EVERY_ANSWER,
-    ),
-    Mutant(
-        "a lost quorum is plain", "fast path: too few masters take the long way",
-        Tally._is_spared, always("... >= self.need"), EVERY_ANSWER,
-    ),
-    Mutant(
-        "a refusal is plain", "fast path: a refusal takes the long way", Tally._is_spared,
-        always("vote.ballot is Ballot.FAILED"), EVERY_ANSWER,
-    ),
-    Mutant(
-        "masters not asked are reached", "fast path: no undo where nothing was sent",
-        Tally.cast, never("not vote.sent"), EVERY_ANSWER,
+        "judged only by grants", "quorum: a round is lost once no quorum can grant", Tally.cast,
+        never("self.refused + self.failed > self.spare"),
+        partial(test_quorum.test_every_ballot_in_every_order, 4),
     ),
     Mutant(
         "a verdict waits for all", "quorum: a round returns at its verdict", Tally._judge,
-        instead("granting >= self.need", "not outstanding and granting >= self.need"),
-        partial(slowly, test_rounds.test_a_round_is_won_before_the_slowest_master_has_answered),
+        instead("self.granted >= self.need", "not self.outstanding and self.granted >= self.need"),
+        test_rounds.test_a_round_is_won_before_the_slowest_master_has_answered,
     ),
     Mutant(
         "a verdict waits for no denial", "quorum: what a majority denies is lost, not unknown",
-        Tally._judge, always("not account.may_be_denied"),
+        Tally._judge, always("not self.may_be_denied"),
         partial(test_quorum.test_every_ballot_in_every_order, 3),
     ),
     Mutant(
@@ -144,8 +119,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "undo only what was granted", "rounds: an undo goes to all that may have granted",
-        vars(Account)["reached"].fget,
-        instead("vote is None or ...", "vote is not None and vote.ballot is Ballot.GRANTED"),
+        vars(Tally)["asked"].fget,
+        instead("vote is None or ...", "vote is not None and vote.ballot is _GRANTED"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,
@@ -153,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "undo also what was refused", "rounds: no undo where it was surely refused",
-        vars(Account)["reached"].fget,
-        always("vote.ballot is not Ballot.REFUSED"),
+        vars(Tally)["reached"].fget,
+        always("not self.refused"),
         partial(
             test_rounds.test_an_interrupted_round_is_undone_where_it_may_be_granted,
             SystemExit,
@@ -163,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one master confirms for all", "fence: a majority has stored it",
         fencing.stored_by_majority,
-        instead("account.majority(...)", "any(vote.fences[index] >= fence for vote in votes)"),
+        instead("tally.majority(...)", "any(numbers[index] >= fence for numbers in stored)"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
     Mutant(
@@ -178,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a wrong clock lifts the fence", "fence: a clock off the median has no say",
         fencing.highest,
-        instead("account.agreeing", "filter(None, account.votes)"),
+        instead("tally.agreeing", "filter(None, tally.votes)"),
         test_fencing.test_a_clock_off_the_median_has_no_say,
     ),
     Mutant(

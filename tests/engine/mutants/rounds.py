@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "stale connections refuse a lock", "quorum: asked again on new connections",
-        Attempt.split, never("account.only_stale"),
+        Attempt.split, never("last.only_stale"),
         test_rounds.test_a_round_that_failed_for_stale_connections_is_asked_again,
     ),
     Mutant(
@@ -80,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "too few answers are a success", "rounds: released, lost and unknown differ",
         rounds.release,
-        instead("... if tally.account.denied else None", "not tally.account.denied"),
+        instead("... if tally.denied else None", "not tally.denied"),
         test_rounds.test_a_release_is_none_where_too_few_answer,
     ),
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter that has a vote asks seldom", "queue: a waiter that has a vote asks at once",
         vars(Attempt)["queued"].fget,
-        always("not account.count(Ballot.GRANTED)"),
+        always("not last.granted"),
         test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter waits for a minority", "link: a round with a quorum of answers is not patient",
         Round.waits_on,
-        always("not self.tally.account.answered"),
+        always("not self.tally.answered"),
         link_schedules.a_patient_round_does_not_wait_for_a_minority,
     ),
     Mutant(

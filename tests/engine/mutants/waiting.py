@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a clock near the skew is near", "queue: every master has the same order",
         pauses.clock_lag,
-        instead("account.skew / 2", "account.skew * 2"),
+        instead("tally.skew / 2", "tally.skew * 2"),
         test_queue.test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well,
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a minority decides that a clock is wrong", "queue: a majority tells the time",
         pauses.clock_lag,
-        never("not account.majority(...)"),
+        never("not tally.majority(...)"),
         test_queue.test_a_minority_does_not_decide_that_a_clock_is_wrong,
     ),
     Mutant(
@@ -95,19 +95,19 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a crowd that is not answered asks at once", "queue: without a quorum, pauses are long",
         pauses.retry_delays,
-        never("account.unreachable"),
+        never("tally.unreachable"),
         test_queue.test_without_a_queue_the_pause_is_random,
     ),
     Mutant(
         "a turn that was begun is watched late", "queue: each turn is watched closely",
         pauses._until_expiry,
-        never("account.majority(sum(...))"),
+        never("tally.majority(sum(...))"),
         test_queue.test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each,
     ),
     Mutant(
         "a crowd watches each turn", "queue: few waiters ask when a watched turn is over",
         pauses._until_expiry,
-        never("account.majority(len(turns))"),
+        never("tally.majority(len(turns))"),
         test_queue.test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd,
     ),
     Mutant(
@@ -118,13 +118,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "waiters poll", "queue: a waiter that will be called asks seldom", pauses.retry_delays,
-        never("account.majority(len(queued))"),
+        never("tally.majority(len(queued))"),
         test_queue.test_a_waiter_that_will_be_called_asks_again_in_seconds,
     ),
     Mutant(
         "a minority will call", "queue: a waiter in too few queues asks often",
         pauses.retry_delays,
-        always("account.majority(len(queued))"),
+        always("tally.majority(len(queued))"),
         test_queue.test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called,
     ),
 )  # fmt: skip
