@@ -179,8 +179,8 @@ def _made() -> dict[str, Callable[[], Callable[[], Any]]]:
     def show(request: HttpRequest, pk: int) -> HttpResponse:
         return HttpResponse(b"shown")
 
-    @lock_resource("order:<int:pk>")
     @idempotent(anonymous_scope=lambda request, pk: "walker")
+    @lock_resource("order:<int:pk>")
     def pay(request: HttpRequest, pk: int) -> HttpResponse:
         return HttpResponse(b"paid", status=201)
 

@@ -22,7 +22,6 @@ from redlock_django.idempotency.placement import (
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import KEYS, IdempotentOptions
-from redlock_django.web.mixins import wrapped_dispatch
 from redlock_django.web.transactions import transaction_marker, view_name
 from redlock_django.web.view_kinds import (
     bound_to,
@@ -132,7 +131,7 @@ def idempotent(
 
     The first request runs the view in a transaction that also contains its record. Every later one
     gets the same response. Put it below login and permission decorators, and above
-    `@lock_resource` or directly below it: the order is always record, lock, transaction. For an
+    `@lock_resource`: the order is record, lock, transaction. For an
     argument that is None, the setting applies:
 
     - `required` refuses requests without a key.
@@ -212,7 +211,7 @@ def _decorated(view: View, options: IdempotentOptions) -> View:
     wrapped = once(view, options)
     check_installed_if_ready()
     resolve_annotations(wrapped, view)
-    wrapped.records_requests = wrapped
+    wrapped.records_requests = True
     wrapped.idempotent_options = options  # the system checks read it
     return cast("View", wrapped)
 
@@ -221,8 +220,8 @@ class IdempotentMixin(DjangoView):
     """A class-based view whose requests may be sent again, and take effect once.
 
     `idempotent_options` are the arguments of `idempotent`. List the mixin after the mixins that
-    check permissions, such as `LoginRequiredMixin`, so that they also run before a replay. It may
-    come before or after `LockResourceMixin`. Raises InvalidRedlock at the first request if a mixin
+    check permissions, such as `LoginRequiredMixin`, so that they also run before a replay, and
+    before `LockResourceMixin`. Raises InvalidRedlock at the first request if a mixin
     that checks permissions comes after it.
     """
 
@@ -234,25 +233,14 @@ class IdempotentMixin(DjangoView):
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
             view._non_atomic_requests = transaction_marker(view)
-        from django.views.generic import View as ViewClass
-
-        # A lock is left to this `dispatch`, so `setup` or another `dispatch` would run without it.
-        is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is ViewClass.setup
-        view.records_requests = view if is_direct else IdempotentMixin.dispatch
+        view.records_requests = True
         decorate: Any = idempotent(**initkwargs.get("idempotent_options", cls.idempotent_options))
         view.idempotent_options = decorate.options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Replay the recorded response, or run the next dispatch."""
-        options = self.idempotent_options
-        inner: Callable[..., Any] = super(IdempotentMixin, type(self)).dispatch
-        dispatch = wrapped_dispatch(
-            self,
-            "_redlock_idempotent_dispatch",
-            (inner, *options, *options.values()),
-            lambda: idempotent(**options)(inner),
-        )
-        return dispatch(self, request, *args, **kwargs)
+        run_once = idempotent(**self.idempotent_options)(super().dispatch)
+        return run_once(request, *args, **kwargs)
 
-    dispatch.records_requests = dispatch  # type: ignore[attr-defined]
+    dispatch.records_requests = True  # type: ignore[attr-defined]

@@ -55,11 +55,8 @@ from redlock_django.locking.reports import counters
 from redlock_django.signals import request_replayed, send
 from redlock_django.web.answers import Problem
 from redlock_django.web.locked_view import Call
-from redlock_django.web.options import (
-    no_lock,
-)
 from redlock_django.web.request_state import current_page, forbid_caching
-from redlock_django.web.transactions import two_locks_error
+from redlock_django.web.transactions import idempotent_below_error
 from redlock_django.web.view_kinds import opens_transaction
 
 logger = logging.getLogger("redlock_django")
@@ -107,7 +104,8 @@ class KeyedRequest:
         self._settings = options.settings()
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
         self._reader = ClaimReader(call, options, is_async=self._is_async)
-        self._lock_above = call.state.take_deferred_lock()
+        if call.state.is_locked:
+            raise idempotent_below_error(call.view)
         self._may_be_recorded = self._request.method in self._settings.methods
         if self._may_be_recorded:
             # Also without a key: a client must not choose by a header whether the view fails.
@@ -210,17 +208,11 @@ class KeyedRequest:
             current_page.set(outer)
 
     def run_view(self) -> Any:
-        """Run the view and return its response; of an async view, return it to be awaited.
-
-        A lock that a decorator has left to the request is acquired now: see `web.request_state`.
-        """
-        call, lock = self.call, self._lock_above
-        if not opens_transaction(call.view):
-            call.options = lock or no_lock(self.options.using)
-            return call.arun() if self._is_async else call.run()
-        if lock is not None:
-            raise two_locks_error(call.view)
-        return call.view(*call.args, **call.kwargs)
+        """Run the view and return its response; of an async view, return it to be awaited."""
+        call = self.call
+        if opens_transaction(call.view):
+            return call.view(*call.args, **call.kwargs)
+        return call.arun() if self._is_async else call.run()
 
     def described(self, response: Any) -> Any:
         """Return a response with the headers about its key."""

@@ -127,7 +127,7 @@ def check_lock_of_operation(view: Callable[..., Any]) -> None:
         raise InvalidRedlock(
             f"{view_name(view)}: @idempotent in @decorate_view begins a transaction before the "
             "lock of the function is acquired, or records the answer to a lock that is held, for "
-            "all retries. Put @idempotent on the function, directly above or below "
+            "all retries. Put @idempotent on the function, above "
             "@lock_resource, and not in @decorate_view; return an HttpResponse there"
         )
 
@@ -204,7 +204,7 @@ def lock_inside_error(name: str) -> InvalidRedlock:
     """Return the error for a handler whose lock would be refused inside of what is recorded."""
     return InvalidRedlock(
         f"{name}: its lock is inside of @idempotent, which would record the answer to a lock that "
-        "is held, for all retries. Put @idempotent on the handler, directly above or below "
+        "is held, for all retries. Put @idempotent on the handler, above "
         "@lock_resource, or put both on the class: list IdempotentMixin and LockResourceMixin"
     )
 

@@ -24,11 +24,9 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.locked_view import locked_view
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, OnLocked
-from redlock_django.web.transactions import not_adjacent_error, two_locks_error
+from redlock_django.web.transactions import idempotent_below_error, two_locks_error
 from redlock_django.web.view_kinds import (
-    class_handlers,
     has_lock,
-    is_recording_wrapper,
     records_requests,
     resolve_annotations,
 )
@@ -116,9 +114,8 @@ def lock_resource(
             )
         if has_lock(view):
             raise two_locks_error(view)
-        called = [target, *(handler for _, handler, _ in class_handlers(view))]
-        if any(records_requests(one) for one in called) and not is_recording_wrapper(view):
-            raise not_adjacent_error(view)
+        if records_requests(view):
+            raise idempotent_below_error(view)
         locked = locked_view(view, options)
         check_installed_if_ready()
         resolve_annotations(locked, view)

@@ -44,7 +44,6 @@ from redlock_django.web.transactions import (
     check_recordable,
     check_template_middleware,
     locked_twice_error,
-    not_adjacent_error,
     transaction_marker,
     unanswerable_error,
     view_name,
@@ -52,8 +51,6 @@ from redlock_django.web.transactions import (
 from redlock_django.web.view_kinds import (
     bound_to,
     is_async_class,
-    is_recording_wrapper,
-    records_requests,
 )
 
 if TYPE_CHECKING:
@@ -168,21 +165,6 @@ class Call:
         return getattr(getattr(type(self.owner), "dispatch", None), "_non_atomic_requests", None)
 
     @property
-    def _defers_lock(self) -> bool:
-        """True if the lock is acquired by the view, which is a wrapper that records requests.
-
-        Raises InvalidRedlock if such a wrapper is further in.
-        """
-        if self.state.recording:
-            return False
-        if is_recording_wrapper(self.view):
-            return True
-        handler = getattr(self.owner, str(self.request.method).lower(), None)
-        if self.owner is not None and (records_requests(self.view) or records_requests(handler)):
-            raise not_adjacent_error(self.view)
-        return False
-
-    @property
     def _renders_later(self) -> bool:
         """True if the response is rendered after the view, under the lock of the request."""
         # A response that is recorded has to be rendered before that.
@@ -191,9 +173,6 @@ class Call:
 
     def run(self) -> Any:
         """Call a sync view under its lock, and return its response or the answer to an error."""
-        if self._defers_lock:
-            self.state.deferred_lock = self.options
-            return self.view(*self.args, **self.kwargs)
         self._recorder = self.state.take_recorder()
         locks_it = self.options.apply_to(self.request)
         if not locks_it and self._recorder is None:
@@ -212,6 +191,7 @@ class Call:
         self._prepare()
         names = [one.render(self.request, self.kwargs) for one in self.options.templates]
         held = self.options.lock(self.request, names)
+        is_inside, self.state.is_locked = self.state.is_locked, True
         # Acquired inside of the `try`: a signal that raises must not leave the lock.
         try:
             self.options.enter(held, self.view)
@@ -221,6 +201,7 @@ class Call:
             response = self._respond(held)
             self.state.keep_for_stream(response, self.request, held)
         finally:
+            self.state.is_locked = is_inside
             if held not in self.state.locks:
                 held.release()
         return response
@@ -300,9 +281,6 @@ class Call:
         If the client leaves after the view has begun, the view is finished first, or cancelled (an
         option).
         """
-        if self._defers_lock:
-            self.state.deferred_lock = self.options
-            return await self.view(*self.args, **self.kwargs)
         if self.aliases():
             raise async_error()
         self._recorder = self.state.take_recorder()
@@ -334,6 +312,7 @@ class Call:
         self._prepare()
         names = [await one.arender(self.request, self.kwargs) for one in self.options.templates]
         held = self.options.lock(self.request, names)
+        is_inside, self.state.is_locked = self.state.is_locked, True
         failure: type[BaseException] | None = None
         # Acquired inside of the `try`, as in `_run_under_lock`.
         try:
@@ -346,6 +325,7 @@ class Call:
             failure = type(error)
             raise
         finally:
+            self.state.is_locked = is_inside
             if failure or held not in self.state.locks:
                 await held.__aexit__(failure)
         return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,10 @@ from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.options import VALUES
 from redlock_django.web.transactions import (
-    not_adjacent_error,
     transaction_marker,
     two_locks_error,
     view_name,
 )
-from redlock_django.web.view_kinds import is_recording_wrapper, records_requests
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -67,7 +64,6 @@ class LockResourceMixin(View):
             for text in [cls.lock_key] if isinstance(cls.lock_key, str) else cls.lock_key:
                 if HASH_MARK not in text:  # a name that resource() has shortened
                     template_of(text)
-        _check_adjacent(cls)
 
     def get_lock_key(self) -> str | Sequence[str]:
         """Return the names to lock for this request, made by `resource()`.
@@ -108,17 +104,6 @@ class LockResourceMixin(View):
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
 
 
-def _check_adjacent(cls: type[LockResourceMixin]) -> None:
-    """Raise InvalidRedlock for an idempotent class with something between it and the lock."""
-    bases = cls.__mro__[cls.__mro__.index(LockResourceMixin) + 1 :]
-    dispatches = [vars(base)["dispatch"] for base in bases if "dispatch" in vars(base)]
-    if dispatches and is_recording_wrapper(dispatches[0]):
-        return
-    handlers = [getattr(cls, name, None) for name in getattr(cls, "http_method_names", ())]
-    if any(map(records_requests, [*dispatches, *handlers])):
-        raise not_adjacent_error(cls)
-
-
 def _no_view(request: HttpRequest) -> None:
     """A view to decorate where only the options of the decorator are needed."""
 
@@ -132,24 +117,6 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
                 "Write return resource('order:<int:pk>', pk=...), not an f-string or a template"
             )
     return keys
-
-
-def wrapped_dispatch(
-    view: object, name: str, made_of: tuple[Any, ...], make: Callable[[], Any]
-) -> Callable[..., Any]:
-    """Return the wrapper of a dispatch that the class of the view keeps in the attribute `name`.
-
-    It is made at the first request, and again where it would be made of other values than at the
-    request before: an instance, or another `as_view()` of the class, may have its own.
-    """
-    kept = vars(type(view)).get(name)
-    if kept is None or kept[0] != made_of:
-        # Copies, because a list may change in place.
-        values = tuple(copy(value) if isinstance(value, list | set) else value for value in made_of)
-        kept = values, make()
-        setattr(type(view), name, kept)
-    wrapped: Callable[..., Any] = kept[1]
-    return wrapped
 
 
 def _decorator(

@@ -1,14 +1,9 @@
 """The state that the package keeps with one request: locks that outlive its view, and its page.
 
 It is used by the decorators of a view, which may have other decorators between them, and by
-`LockMiddleware`, which releases the locks that outlive their view. An extension that records
-requests, such as `@idempotent`, uses it in this order:
-
-1. A lock decorator directly around the extension's wrapper does not acquire its lock. It leaves its
-   options in `deferred_lock`, and the wrapper acquires that lock after it has looked at its record.
-   With anything in between, which would run without the lock, it raises an error.
-2. The wrapper puts a `Recorder` into `recorder`. The next locked call of a view takes it, and
-   calls it inside the transaction of the view.
+`LockMiddleware`, which releases the locks that outlive their view. The wrapper of `@idempotent`
+puts a `Recorder` into `recorder`. The next call of a view takes it, and calls it inside the
+transaction of the view.
 
 A page may have a value for one visit, such as an idempotency key. Django's caches do not store such
 a page, and its header is `Cache-Control: private, no-cache`. With `no-store`, a browser would load
@@ -30,7 +25,6 @@ from django.utils.cache import patch_cache_control
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
-    from redlock_django.web.options import LockOptions
 
 _ATTRIBUTE = "_redlock_state"
 _HAS_MIDDLEWARE = "_redlock_middleware"
@@ -69,8 +63,8 @@ class RequestState:
     """The recorder for the next call of a view."""
     has_recorder = False
     """True if a call of a view has taken the recorder: the result of the view is recorded."""
-    deferred_lock: LockOptions | None = None
-    """The lock that the wrapper that records requests has to acquire."""
+    is_locked = False
+    """True while a view of the request runs under its lock: none inside may be recorded."""
     on_answer: Callable[[Any], None] | None = None
     """Called with the response that leaves LockMiddleware, in a thread, before locks end."""
     _prepared: tuple[Exception, HttpResponse] | None = None
@@ -105,11 +99,6 @@ class RequestState:
         """Forget the recorder, which is still there if a decorator has answered for the view."""
         self.recording = self.has_recorder = False
         self.recorder = None
-
-    def take_deferred_lock(self) -> LockOptions | None:
-        """Return the options of the deferred lock, and remove them."""
-        options, self.deferred_lock = self.deferred_lock, None
-        return options
 
     def prepare_answer(self, error: Exception, answer: HttpResponse) -> None:
         """Keep the answer to an error that is raised again, to roll back a transaction first."""

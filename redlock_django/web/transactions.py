@@ -49,14 +49,13 @@ def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:
     )
 
 
-def not_adjacent_error(view: Callable[..., Any]) -> InvalidRedlock:
-    """Return the error for a view with something between its lock and @idempotent below it."""
+def idempotent_below_error(view: Callable[..., Any]) -> InvalidRedlock:
+    """Return the error for a view whose @idempotent is inside of its lock."""
     return InvalidRedlock(
-        f"{view_name(view)}: @idempotent is below the lock, but not directly, and what is between "
-        "them would run without the lock and outside of the transaction. Put @idempotent directly "
-        "below @lock_resource, or above it; in a class, list LockResourceMixin directly before "
-        "IdempotentMixin, or decorate dispatch or the handler with both: "
-        "@method_decorator([lock_resource(...), idempotent])"
+        f"{view_name(view)}: @idempotent is below the lock, so a replay would wait for the lock, "
+        "or be refused. Put @idempotent above @lock_resource; in a class, list IdempotentMixin "
+        "before LockResourceMixin, or decorate dispatch or the handler with both: "
+        "@method_decorator([idempotent, lock_resource(...)]). In place of a rule, use the decorator"
     )
 
 

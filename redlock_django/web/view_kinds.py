@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from typing import Any
 
 
@@ -117,20 +116,8 @@ def ninja_operations(view: Any) -> Iterator[Any]:
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:
-    """Return whether a view has a wrapper that records requests, at any depth.
-
-    Such a wrapper has the attribute `records_requests`, whose value is the wrapper itself.
-    """
+    """Return whether a view has a wrapper that records requests, at any depth."""
     return any(hasattr(function, "records_requests") for function in _with_function(view))
-
-
-def is_recording_wrapper(view: Callable[..., Any]) -> bool:
-    """Return whether a view is itself a wrapper that records requests, with nothing around it."""
-    function: Any = view
-    while isinstance(function, partial):  # as method_decorator() binds a method
-        function = function.func
-    function = getattr(function, "__func__", function)
-    return getattr(function, "records_requests", None) is function
 
 
 def bound_to(view: Any) -> Any:

@@ -177,7 +177,6 @@ SYNC: dict[str, Any] = {
     "rule": answer,
     "REST framework": Api.as_view(),
     "idempotent": idempotent(locked(answer)),
-    "idempotent below": locked(idempotent(answer)),
     "template": locked(template),
     "stream": locked(stream),
     "hold": by_function,

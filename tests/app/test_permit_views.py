@@ -212,8 +212,8 @@ async def test_an_async_stream_holds_its_slot_until_it_is_closed(
 def test_a_repeated_request_takes_no_slot_of_its_own(urls: Urls, settings: Settings) -> None:
     ran: list[int] = []
 
-    @lock_resource("report:<int:pk>", limit=2, status=429)
     @idempotent(anonymous_scope=lambda request, **_: "all")
+    @lock_resource("report:<int:pk>", limit=2, status=429)
     def made(request: HttpRequest, pk: int) -> HttpResponse:
         ran.append(pk)
         Order.objects.create(number=str(len(ran)), total=1)

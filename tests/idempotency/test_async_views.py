@@ -67,10 +67,6 @@ class Mixed(IdempotentMixin, LockResourceMixin, Plain):
     lock_key = "order:7"
 
 
-class MixedTheOtherWay(LockResourceMixin, IdempotentMixin, Plain):
-    lock_key = "order:7"
-
-
 class Handler(Plain):
     @idempotent
     async def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
@@ -81,11 +77,9 @@ locked = lock_resource("order:7")
 VIEWS: dict[str, Any] = {
     "function": idempotent(amake_order),
     "above a lock": idempotent(locked(amake_order)),
-    "below a lock": locked(idempotent(amake_order)),
     "class": idempotent(Plain.as_view()),
     "dispatch": Dispatch.as_view(),
     "mixins": Mixed.as_view(),
-    "mixins, turned": MixedTheOtherWay.as_view(),
     "handler": Handler.as_view(),
 }
 

@@ -98,7 +98,6 @@ WHERE = ["operation", "router", "outer router", "api"]
 AROUND = {
     "alone": decorate_view(shared),
     "a lock inside": decorate_view(locked, shared),
-    "a lock outside": decorate_view(shared, locked),
     "a decorator inside": decorate_view(wrapping, shared),
     "a decorator outside": decorate_view(shared, wrapping),
 }

@@ -260,7 +260,7 @@ def test_a_rule_around_a_webhook_is_refused(site: Site, urls: Urls, settings: Se
     rule = {"path": "", "key": "sub:<str:get:number>"}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    with pytest.raises(InvalidRedlock, match="Put @idempotent directly below @lock_resource"):
+    with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
         Client().post("/")
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{**rule, "scope": "stripe"}]}}
     with pytest.raises(InvalidRedlock, match=r"unknown key 'scope'.*@idempotent"):

@@ -77,8 +77,8 @@ class Orders(Base):
         uploads = {name: upload.read().decode() for name, upload in request.FILES.items()}
         return Response({"order": order.number, **uploads}, status=201, headers={"Location": "/1/"})
 
-    @lock_resource("order:7")
     @idempotent
+    @lock_resource("order:7")
     def patch(self, request: Request, **_: Any) -> Response:
         Order.objects.create(number=f"P-{Order.objects.count() + 1}", total=1)
         return Response({"order": Order.objects.count()})
@@ -379,18 +379,21 @@ def test_the_checks_find_a_dispatch(api: Site) -> None:
     assert "redlock_django.E010" in {error.id for error in run_checks(tags=["redlock"])}
 
 
+@pytest.mark.parametrize("by_rule", [False, True])
 @pytest.mark.parametrize(
     "view", [lambda: Orders.as_view(), lambda: Actions.as_view({"post": "pay"})]
 )
 def test_a_lock_around_a_class_with_idempotent_handlers_is_refused(
-    api: Site, urls: Callable[..., None], view: Callable[[], Any]
+    api: Site, urls: Callable[..., None], view: Callable[[], Any], by_rule: bool
 ) -> None:
-    with pytest.raises(InvalidRedlock, match="@idempotent is below the lock, but not directly"):
-        lock_resource("shop")(view())
-    urls(path("<int:pk>/", view(), name="pay"))
-    rules = [{"view": "pay", "key": "shop"}]
-    api.settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
-    assert "@idempotent is below the lock, but not directly" in found()["E002"]
+    if by_rule:
+        rules = [{"view": "pay", "key": "shop"}]
+        api.settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    served = view() if by_rule else lock_resource("shop")(view())
+    urls(path("", served, name="pay"))
+    for headers in ({}, {"Idempotency-Key": KEY}):
+        with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
+            Client().post("/", headers={"Authorization": "ann-1", **headers})
 
 
 def test_a_view_set_without_idempotent_actions_may_be_locked(api: Site) -> None:

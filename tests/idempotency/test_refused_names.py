@@ -111,7 +111,6 @@ VIEWS: dict[str, Any] = {
     "ninja": api,
     "idempotent": anyone(locked(view)),
     "idempotent, async": anyone(locked(aview)),
-    "lock above idempotent": locked(anyone(view)),
 }
 
 

@@ -69,7 +69,6 @@ class Decorated(Plain):
 DECORATED: dict[str, Callable[[Callable[..., Any]], Any]] = {
     "alone": idempotent,
     "above a lock": lambda view: idempotent(lock_resource("order:7")(view)),
-    "below a lock": lambda view: lock_resource("order:7")(idempotent(view)),
 }
 
 

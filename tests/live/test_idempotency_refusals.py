@@ -116,7 +116,7 @@ def test_csrf_protection_runs_before_a_replay(shop: Shop) -> None:
 
 
 @opposites
-@pytest.mark.parametrize("kind", ["locked", "lock-first"])
+@pytest.mark.parametrize("kind", ["locked"])
 def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> None:
     client, order, done, key = shop.client(), new_order(), new_key(), new_key()
     first = client.pay(kind, order, done)

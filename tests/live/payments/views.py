@@ -184,7 +184,6 @@ KINDS: dict[str, Any] = {
     "forgotten": idempotent(using="forgotten")(charge),
     "body": idempotent(body),
     "locked": idempotent(locked(charge)),
-    "lock-first": locked(idempotent(charge)),
     "locked-short": idempotent(using="short")(
         lock_resource("order:<int:order>", using="short")(charge)
     ),
