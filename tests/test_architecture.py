@@ -32,10 +32,14 @@ LAYERS = [
     engine.rounds engine.hand_on
     engine.inspection.*
     wire wire.clock wire.notice wire.wakeup wire.servers.*
-    wire.link.*
-    wire.judging.* wire.links.waiter
-    wire.links.waiters
-    wire.links.*
+    wire.links wire.links.resp
+    wire.links.link
+    wire.links.master wire.links.waiters
+    wire.links.late_masters wire.links.clock_steps wire.links.link_wait
+    wire.links.sender
+    wire.links.link_changes
+    wire.links.replies
+    wire.links.links
     wire.drivers.*
     exceptions
     backends backends.values backends.inspection.*
@@ -244,6 +248,18 @@ def test_the_engine_is_pure() -> None:
         if module.endswith(".quorum"):
             ours = {name for name in imported()[module] if name.startswith("redlock_django")}
             assert ours == {"redlock_django.engine.protocol.votes"}
+
+
+DONE_BY_DRIVERS = {
+    "asyncio", "queue", "redis", "select", "socket", "ssl", "subprocess", "threading", "time",
+}  # fmt: skip
+
+
+def test_the_links_have_no_socket_clock_or_thread() -> None:
+    for module in [name for name in OURS if ".wire.links" in name]:
+        roots = {name.split(".")[0] for name in imported()[module]}
+        assert not roots & DONE_BY_DRIVERS, module
+        assert "redlock_django.wire.clock" not in imported()[module], module
 
 
 def test_the_wire_and_the_engine_do_not_import_django() -> None:

@@ -89,8 +89,8 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     resource, sent = "bench:-pair:0001", b""
     settle(contender)
     backend: Any = contender._locks["default"].backend
-    link = backend.thread_driver().links.masters[0].link
-    send = link.send_some
+    connection = backend.thread_driver().sockets.connections[0]
+    send = connection.send_some
 
     def record(data: bytes) -> int:
         nonlocal sent
@@ -98,7 +98,7 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
         sent += bytes(data[:count])
         return count
 
-    link.send_some = record
+    connection.send_some = record
     contender.release(contender.acquire(resource))
     acquire, release = commands(sent)
     token = acquire[10][:32].decode()

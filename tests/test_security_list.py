@@ -106,8 +106,8 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
         "backends/redlock/backend.py",
         "backends/zookeeper/slots.py",
         "locking/leader.py",
-        "wire/link/master.py",
-        "wire/links/dialing.py",
+        "wire/links/master.py",
+        "wire/drivers/dialing.py",
         "testing/masters.py",
     }
     tokens = (PACKAGE / "backends" / "redlock" / "backend.py").read_text()

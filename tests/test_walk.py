@@ -33,7 +33,7 @@ def files(printed: str) -> dict[str, set[str]]:
 
 
 def paths(folder: str, names: str) -> set[str]:
-    """Return `wire/link/link.py` and others for `wire/link` and `link.py, master.py`."""
+    """Return `wire/links/link.py` and others for `wire/links` and `link.py, master.py`."""
     return {f"{folder}/{name}".removeprefix("/") for name in names.split(", ")}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.worker.contender import TTL
 from redlock_django.engine.protocol.commands import Acquire, Release, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.link.resp import pack, pack_command, pack_parts
+from redlock_django.wire.links.resp import pack, pack_command, pack_parts
 
 DEPLOYMENT = Deployment(names=("a", "b", "c", "d", "e"), restart_delay=0)
 HOLDER = '{"host":"web-1","pid":12345,"app":"gunicorn","at":1790000000.123}'

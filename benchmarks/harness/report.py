@@ -155,7 +155,7 @@ def not_met(targets: Iterable[Target], results: Results) -> Iterator[str]:
 
 
 # Where the kernel is entered. cProfile does not see the send that `Link.send` unpacks from a map.
-_KERNEL = re.compile(r"poll of|of _socket.socket|wire/link/link.py:send$")
+_KERNEL = re.compile(r"poll of|of _socket.socket|wire/drivers/sockets.py:send$")
 
 
 def _in_kernel(lines: list[tuple[float, str]]) -> float:

@@ -44,17 +44,22 @@ PACKAGE = f"{Path(redlock_django.__file__).parent}/"
 LOOP = "the benchmark itself"
 STEPS: dict[str, tuple[str, ...]] = {
     "receive the replies": (
-        "wire/links/inbox.py",
-        "wire/judging/clock_steps.py",
-        "wire/link/link.py:Exchange.decide",
+        "wire/links/replies.py",
+        "wire/drivers/sockets.py:Sockets.read",
+        "wire/links/clock_steps.py",
+        "wire/links/link.py:Exchange.decide",
         "engine/quorum.py:Tally.cast",
         "engine/quorum.py:Tally._judge",
     ),
-    "send to the links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
+    "send to the links": (
+        "wire/drivers/sockets.py:Sockets.flush",
+        "wire/drivers/sockets.py:LinkSocket",
+    ),
     "begin the rounds": (
-        "wire/links/outbox.py",
-        "wire/link/resp.py",
-        "wire/link/link.py:Exchange",
+        "wire/links/links.py",
+        "wire/drivers/sockets.py:Sockets.begin",
+        "wire/links/resp.py",
+        "wire/links/link.py",
     ),
     "drive the rounds: mutex, reader, poll": ("wire/",),
     "make and judge the rounds": ("engine/",),

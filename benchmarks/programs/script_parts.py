@@ -18,7 +18,7 @@ from benchmarks.floors.commands import TRUST
 from benchmarks.harness.workload import markdown
 from benchmarks.workloads.scripts import send, spelled
 from redlock_django.testing import LocalMaster, local_masters
-from redlock_django.wire.link.resp import pack
+from redlock_django.wire.links.resp import pack
 
 TIMES = 3000
 KEY, FENCE, INDEX, NAME = "lock:#", "fence:#", "held", "order:#"

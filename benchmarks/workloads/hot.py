@@ -68,15 +68,14 @@ class Memory:
 
     def answer(self, work: Work) -> None:
         """Prepare the replies to a batch of work."""
-        first = (
-            next(self.links.outbox._numbers) + 1
-        )  # a number is skipped, for itertools has no peek
+        first = next(self.links._numbers) + 1  # a number is skipped, for itertools has no peek
         now = time.time_ns() // 1000
         kinds = ANSWERS[work] * BATCH
         replies = [REPLIES[kind](first + at, now) for at, kind in enumerate(kinds)]
-        for master in self.links.masters:
-            link = master.link
-            link.recv, link.send_some = partial(next, iter(replies)), len
+        for master, connection in zip(
+            self.links.masters, self.driver.sockets.connections, strict=True
+        ):
+            connection.recv, connection.send_some = partial(next, iter(replies)), len
             master.inspect_at = link_clock() + 1e6
             # The replies are made before they are asked for: their clock stands still meanwhile.
             master.steady = (-inf, inf, inf)

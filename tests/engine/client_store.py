@@ -15,8 +15,8 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import Lease, RedlockLease
-from redlock_django.wire.judging.late_masters import LONGEST
-from redlock_django.wire.link.link import wake_none
+from redlock_django.wire.links.late_masters import LONGEST
+from redlock_django.wire.links.link import wake_none
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 

@@ -20,8 +20,8 @@ from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
-from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.link import wake_none
+from redlock_django.wire.links.waiters import Waiter
 from tests.engine.checker import Checker, Holding, Ticket
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World

@@ -17,8 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from redlock_django.engine.protocol import commands
-from redlock_django.wire.link import resp
-from redlock_django.wire.links import inbox
+from redlock_django.wire.links import replies, resp
 from redlock_django.wire.servers import handshake
 
 Source = Callable[[str], tuple[str, str]]
@@ -85,7 +84,7 @@ def replace_scripts(patch: pytest.MonkeyPatch, source: Source) -> None:
         assert not failover
         return source(name)
 
-    for module in (inbox, commands, handshake, resp):
+    for module in (replies, commands, handshake, resp):
         patch.setattr(module, "script", replaced)
 
 

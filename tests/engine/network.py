@@ -1,6 +1,6 @@
 """The simulated network: FIFO links that can be lost, with the rules of `wire/links/links.py`.
 
-Late replies are judged by `wire/judging/late_masters.py` itself, in the time in which the client
+Late replies are judged by `wire/links/late_masters.py` itself, in the time in which the client
 was running.
 
 A single message on a link is never lost: a partition holds it back. When a link is lost, a part
@@ -39,10 +39,9 @@ from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Verdict, quorum
 from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import Lateness
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import IDLE
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import Lateness
+from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
@@ -208,7 +207,7 @@ class Wire:
         self.closed = False
         self.stalled = 0.0  # seconds that the client was stopped
         self.patient_at = -1.0  # when it last waited longer because its masters are slow
-        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read)
+        self.waiters = Waiters(self.deployment, owner.clock.read, owner.name)
         self.rng: Random = world.rng(f"network {owner.name}")
         self._number = 0
         for line in self.lines:
@@ -596,7 +595,7 @@ class Wire:
     # Losing.
 
     def _judge(self, line: Line, link: Link) -> None:
-        """Judge the replies that a master owes by the rule of `wire/judging/late_masters.py`."""
+        """Judge the replies that a master owes by the rule of `wire/links/late_masters.py`."""
         if line.link is not link or not link.owed:
             link.watched = False
             return

@@ -23,8 +23,7 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.links.waiter import Waiter
-from redlock_django.wire.links.waiters import Waiters
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 
 TURN = 100_000
@@ -432,7 +431,7 @@ def a_minority_that_calls_is_not_enough() -> None:
 
 
 def calls_before_a_round_do_not_count_after_it() -> None:
-    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2})
+    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2}, lambda: 0.0)
     waiter.call(0)
     waiter.ask()
     waiter.call(1)
@@ -445,7 +444,7 @@ class _Rest:
     def __init__(self, *listening: int) -> None:
         self.now = 0.0
         self.woken = 0
-        self.waiters = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: self.now)
+        self.waiters = Waiters(Deployment(names=("a", "b", "c")), lambda: self.now, "here")
         for master in listening:
             self.waiters.listen(master)
         self.waiter = self.waiters.new()

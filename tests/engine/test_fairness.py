@@ -11,7 +11,7 @@ import pytest
 from redlock_django.engine import pauses
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
-from redlock_django.wire.links.waiter import WATCH
+from redlock_django.wire.links.waiters import WATCH
 from tests.engine.clients import Client, Program
 from tests.engine.lua_mutation import lua, mutate_script
 from tests.engine.simulator import Setup, Simulation

@@ -19,9 +19,9 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.undo import undo_of
 from redlock_django.engine.wait import Wait
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers import info as server_info
 from tests.engine.checker import Checker, Holding
 from tests.engine.client_store import _Deadline

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from redlock_django.wire.judging import late_masters as lateness
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links import late_masters as lateness
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.master import Master
 from tests.engine import simulator
 from tests.engine.mutants import MUTANTS
 from tests.engine.network import Wire

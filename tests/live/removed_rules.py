@@ -12,11 +12,10 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.lease import HeldLease
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links import dialer
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import LinkWait
+from redlock_django.wire.drivers.sockets import Sockets
+from redlock_django.wire.links.link_wait import LinkWait
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers import info as server_info
 from tests.engine import mutants
 from tests.engine.lua_mutation import lua, script_mutated
@@ -37,9 +36,9 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "connecting masters are always waited for": (
         LinkWait.seconds, always("usable < self._quorum"),
     ),
-    "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
-    "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),
-    "of several replies one is read": (Inbox._answer_all, always("not parser.has_data()")),
+    "a lost link is not reported": (Master.fail_owed, without("owed.exchange.cast(...)")),
+    "a lost link stays lost": (Sockets._come_and_go, without(Sockets._dial)),
+    "of several replies one is read": (Replies._answer_all, always("not parser.has_data()")),
     "votes after the verdict are dropped": (
         Tally.cast,
         instead(
@@ -48,7 +47,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
         ),
     ),
     "a release that a busy master refused is forgotten": (
-        dialer._fail_owed, without(Master.keep_release, nth=1),
+        Master.fail_owed, without(Master.keep_release, nth=1),
     ),
     "a loading master is counted": (server_info.faults, never("info.get('loading', ...) != ...")),
     "a loop releases on its own links": (

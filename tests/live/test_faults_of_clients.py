@@ -191,7 +191,7 @@ import sys, time
 if sys.argv[1] == "monotonic":
     del time.CLOCK_BOOTTIME
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.master import Master
 from tests.wire.variants import open_variant, make_backend
 with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
     lease = variant.acquire("order:1", wait=60.0)

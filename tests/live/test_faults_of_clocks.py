@@ -16,8 +16,8 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, Resourc
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.master import Master
 from tests.engine.lua_mutation import lua, mutate_script
 from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
 from tests.live.removed_rules import guards_both

@@ -19,7 +19,7 @@ from redlock_django.engine.protocol.commands import as_array
 from redlock_django.engine.protocol.statuses import BURIED
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import Link
+from redlock_django.wire.drivers.sockets import LinkSocket
 from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards_both
 from tests.live.traffic import Traffic, all_freed, left
@@ -108,15 +108,15 @@ def test_masters_that_are_all_slower_than_the_ttl(
 def recorded_commands() -> Iterator[dict[int, bytes]]:
     """Record the last bytes that are sent to each port while the block runs."""
     sent: dict[int, bytes] = {}
-    send = Link.send
+    send = LinkSocket.send
 
-    def record(link: Link) -> None:
-        if link.out:
-            sent[link.socket.getpeername()[1]] = bytes(link.out)
-        send(link)
+    def record(connection: LinkSocket, out: bytearray) -> bool:
+        if out:
+            sent[connection.socket.getpeername()[1]] = bytes(out)
+        return send(connection, out)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "send", record)
+        patch.setattr(LinkSocket, "send", record)
         yield sent
 
 

@@ -26,10 +26,11 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.resume_lock import resume_lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire.drivers import sockets
 from redlock_django.wire.drivers.combiner import Combiner
+from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.link import Link
-from redlock_django.wire.links import dialer
+from redlock_django.wire.links.link import Link
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import has_sleepers, linked, wait_linked
 from tests.programs import started
@@ -381,13 +382,13 @@ def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwir
     """Return a tripwire on every link and on the poller of this process."""
     wire = Tripwire()
 
-    class TrippedLink(Link):
+    class TrippedConnection(LinkSocket):
         __slots__ = ()
 
-        def __init__(self, connected: Any, *, pushes: bool = False) -> None:
-            super().__init__(Tripped(connected, wire), pushes=pushes)  # type: ignore[arg-type]
+        def __init__(self, connected: Any, link: Link) -> None:
+            super().__init__(Tripped(connected, wire), link)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dialer, "Link", TrippedLink)
+    monkeypatch.setattr(sockets, "LinkSocket", TrippedConnection)
     monkeypatch.setattr("redlock_django.wire.drivers.threads.time", Tripped(time, wire))
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)

@@ -23,8 +23,9 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.master import Master
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.programs import started
@@ -61,6 +62,11 @@ def driver() -> ThreadDriver:
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     return backend.thread_driver()
+
+
+def connections() -> list[LinkSocket]:
+    """Return the connections of this process to its masters."""
+    return [one for one in driver().sockets.connections if one is not None]
 
 
 def masters_known() -> list[Master]:
@@ -265,8 +271,8 @@ def test_in_the_child_the_parents_lock_is_not_held(masters: list[LocalMaster]) -
 
 
 def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster]) -> None:
-    parents = {tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None}
-    files = {m.link.socket.fileno() for m in masters_known() if m.link is not None}
+    parents = {tuple(c.socket.getsockname()) for c in connections()}
+    files = {c.socket.fileno() for c in connections()}
     assert len(parents) == len(files) == 5
 
     def child() -> None:
@@ -278,9 +284,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
             raise AssertionError(f"inherited socket {file} is still open")
         assert renewal_service._thread is None
         with lock("order:2") as own:
-            mine = {
-                tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None
-            }
+            mine = {tuple(c.socket.getsockname()) for c in connections()}
             assert len(mine) >= 3
             assert not mine & parents
             assert own.extend() > 2
@@ -291,9 +295,9 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
     with lock(R) as held:
         Child(child).check()
         assert held.remaining() > 1
-        assert {
-            tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None
-        } == parents, "the links of the parent must not be affected"
+        assert {tuple(c.socket.getsockname()) for c in connections()} == parents, (
+            "the links of the parent must not be affected"
+        )
         held.ensure_held()
     nothing_left(masters)
 
@@ -348,7 +352,7 @@ def mutexes() -> dict[str, object]:
     shared = driver()
     return {
         "links": shared.combiner.mutex,
-        "links' end": shared.links.closed._cond,  # type: ignore[attr-defined]
+        "links' end": shared.sockets.closed._cond,  # type: ignore[attr-defined]
         "backend": backend._making,
         "services": locks._making,
         "renewal_service": renewal_service._mutex,

@@ -500,7 +500,7 @@ def test_a_detached_lock_is_lost_if_our_clock_steps_after_the_end_of_its_loop(
             assert master.offset is not None
             low, high, _ = master.offset
             links.steps.note(master, low + 100, high + 100)
-        links.outbox.flush()
+        driver.sockets.flush()
     driver.tender.wake()
     until(lambda: not held.locked, "the loss")
     with pytest.raises(LockLost, match="the clock of this process stepped"):

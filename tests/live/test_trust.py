@@ -14,7 +14,7 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link import master as master_module
+from redlock_django.wire.links import master as master_module
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers.info import read_info
 from tests import inspecting

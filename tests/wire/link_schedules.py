@@ -26,21 +26,21 @@ from redlock_django.engine.protocol.statuses import (
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
+from redlock_django.wire.drivers.dialing import Pace
 from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.judging.late_masters import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
-from redlock_django.wire.link.link import Exchange
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links import dialer
-from redlock_django.wire.links.dialer import IDLE, Dialer
-from redlock_django.wire.links.dialing import Pace
-from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.late_masters import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
+from redlock_django.wire.links.link import Exchange
+from redlock_django.wire.links.master import IDLE, Master
+from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers.handshake import Unfit, check
 from redlock_django.wire.servers.info import run_of
 from tests.engine.masters import Masters
 from tests.wire.manual_links import (
     DIAL,
     NOW,
+    TERMS,
     TIMEOUT,
     TOKEN,
     WALL,
@@ -89,14 +89,15 @@ def a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
 def a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
     dialled: list[tuple[str, float]] = []
 
-    def dial(dialer: Dialer, master: Master, reason: str, delay: float) -> None:
+    def dial(sockets: Sockets, master: Master, reason: str, delay: float) -> None:
         dialled.append((reason, delay))
+        master.undialed = None
 
     failing = patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads"))
     with manual_links(1) as links:
-        with failing, patch.object(Dialer, "_dial", DIAL):
-            links.lose(links.masters[0], "lost")
-        with patch.object(Dialer, "_dial", dial):
+        with failing, patch.object(Sockets, "_dial", DIAL):
+            links.cut(links.masters[0], "lost")
+        with patch.object(Sockets, "_dial", dial):
             exchange = links.ask(links.acquire())
         assert "no more threads" in str(exchange.tally.votes[0])
         assert dialled == [("lost", 0.0)]
@@ -106,8 +107,8 @@ def a_release_is_sent_after_its_acquire() -> None:
     with manual_links(1) as links:
         tallies = Tally(1), Tally(1)
         for command, tally in zip((links.acquire(), links.release()), tallies, strict=True):
-            links.outbox.begin(links.outbox.exchange(Round((command,), tally), lambda: None))
-        links.outbox.flush()
+            links.begin(links.exchange(Round((command,), tally), lambda: None))
+        links.sockets.flush()
         assert links.ends[0].names() == ["acquire", "release"]
 
 
@@ -125,7 +126,7 @@ def a_release_without_the_time_is_no_clock_step() -> None:
 
 def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
     with manual_links(1) as links:
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         links.ask(links.release())
         ends = links.join(0)
         links.ask(links.acquire("b" * 32))
@@ -135,11 +136,11 @@ def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
 
 
 def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
-    interrupted = patch.object(dialer, "_fail_owed", side_effect=KeyboardInterrupt)
+    interrupted = patch.object(Master, "fail_owed", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         with interrupted, pytest.raises(KeyboardInterrupt):
-            links.lose(links.masters[0], "lost")
+            links.cut(links.masters[0], "lost")
         links.ask(links.acquire("b" * 32))
         assert exchange.decided
         assert links.masters[0].link is None
@@ -148,9 +149,9 @@ def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
 def a_release_that_was_not_answered_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         ends = links.join(0)
-        links.outbox.flush()
+        links.sockets.flush()
         assert ends.names() == ["release"]
 
 
@@ -186,9 +187,9 @@ def a_grant_of_a_late_or_doubtful_master_is_released() -> None:
 def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
     with manual_links(3) as links:
         _refused(links)
-        links.lose(links.masters[2], "lost")
+        links.cut(links.masters[2], "lost")
         said = links.join(2)
-        links.outbox.flush()
+        links.sockets.flush()
         assert [tombstone(command) > 0 for command in said.heard()] == [True]
 
 
@@ -197,8 +198,8 @@ def links_that_close_after_the_refusal_send_the_release() -> None:
         _refused(links)
         links.ends[2].heard()
         links.ends[2]._ours.settimeout(1)
-        with patch("redlock_django.wire.links.links.clock", side_effect=[0.0, 100.0]):
-            links.shut()
+        with patch("redlock_django.wire.drivers.sockets.clock", side_effect=[0.0, 100.0]):
+            links.sockets.shut()
         assert links.ends[2].names() == ["release"]
 
 
@@ -222,12 +223,12 @@ def a_release_that_a_master_refused_is_sent_again() -> None:
         links.ask(links.release())
         links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
         links.ends[0].heard()
-        links.redial()
-        links.outbox.flush()
+        links.changes.retry()
+        links.sockets.flush()
         assert links.ends[0].names() == ["release"]
         links.reply(0, 0, fences=0)
         links.time.now += 1.0
-        assert links.redial()
+        assert links.changes.retry()
 
 
 def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
@@ -235,13 +236,13 @@ def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
         links.ask(links.release())
         links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
         links.time.now += links.deployment.max_ttl + 1.0
-        assert links.redial()
+        assert links.changes.retry()
 
 
 def a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
     with manual_links(1) as links:
         links.ask(links.acquire())
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         ends = links.join(0)
         links.ask(links.release())
         said = ends.heard()
@@ -253,7 +254,7 @@ def an_ordinary_release_leaves_no_tombstone() -> None:
         with manual_links(1) as links:
             if is_another_unanswered:
                 links.ask(links.acquire("b" * 32))
-                links.lose(links.masters[0], "lost")
+                links.cut(links.masters[0], "lost")
                 links.join(0)
             exchange = links.ask(links.acquire())
             links.reply(0, exchange.number)
@@ -318,7 +319,7 @@ def age(links: ManualLinks, seconds: float) -> None:
 
 def poll(links: ManualLinks, seconds: float) -> None:
     links.lateness.running._counted -= seconds
-    links.lateness.waited(seconds, seconds, links.time())
+    links.sockets.waited(seconds, seconds, links.time())
 
 
 def _late(links: ManualLinks) -> Exchange:
@@ -430,7 +431,7 @@ def a_new_link_shows_how_long_replies_take() -> None:
         joined = ends.joined("0")
         low, high = joined.trust.offset
         slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
-        links.dialer.arrived(0, replace(joined, trust=slow))
+        links.sockets.arrived(0, replace(joined, trust=slow))
         assert _expires_after(links) == 3.5
 
 
@@ -456,7 +457,7 @@ def no_poll_ends_for_a_reply_of_a_decided_round() -> None:
 def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
     with manual_links(3) as links:
         _decided(links)
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         poll(links, TIMEOUT / 2)
         exchange = links.ask(links.acquire())
         links.reply(1, exchange.number)
@@ -477,7 +478,7 @@ def late_grants_of_decided_rounds_are_only_removed() -> None:
         last = _owes(links)
         poll(links, LONGEST * TIMEOUT)
         assert links.masters[2].late
-        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
             for number in range(1, last.number):
                 links.reply(2, number)
         link = links.link(2)
@@ -559,7 +560,7 @@ async def _until_heard(ends: Ends, commands: int) -> list[list[bytes]]:
 
 def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
     with manual_links(3) as links:
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         links.join(0, run_id="another server", ahead=30.0)
         assert links.masters[0].fault(links.time()) == ""
 
@@ -567,7 +568,7 @@ def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
 def a_release_over_other_links_buries() -> None:
     """The links that sent the acquire are gone, and it may still arrive."""
     backend = make_backend(["unix:///nowhere"])
-    closed = ThreadDriver(backend._links)
+    closed = ThreadDriver(backend._links(), TERMS)
     closed.close()
     lease = replace(Masters(1).taken(), home=closed)
     sent: list[Any] = []
@@ -624,7 +625,7 @@ def a_link_that_is_given_up_is_not_stale() -> None:
     with manual_links(1) as links:
         links.link(0).heard -= 2 * IDLE
         exchange = links.ask(links.acquire())
-        links.lose(links.masters[0], "did not answer", late=True)
+        links.cut(links.masters[0], "did not answer", late=True)
         vote = exchange.tally.votes[0]
         assert vote is not None
         assert not vote.stale
@@ -721,7 +722,7 @@ def a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT / 5, 10.0, links.time())
+        links.sockets.waited(TIMEOUT / 5, 10.0, links.time())
         assert links.masters[0].link is not None
         assert exchange.tally.verdict is Verdict.PENDING
 
@@ -736,14 +737,14 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
         links.ends[0].heard()
         age(links, 10.0)
         poll(links, 2 * TIMEOUT)
-        links.outbox.flush()
+        links.sockets.flush()
         assert links.masters[2].late
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
 def attempts_to_connect_are_paced() -> None:
     pace = Pace()
-    with patch("redlock_django.wire.links.dialing.clock", Time()):
+    with patch("redlock_django.wire.drivers.dialing.clock", Time()):
         turns = [pace.turn() for _ in range(11)]
     assert turns[0] == 0.0
     assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
@@ -762,10 +763,10 @@ def a_server_votes_again_once_it_has_one_name_left() -> None:
     with manual_links(3) as links:
         links.join(2, run_id="1")
         assert "same server" in links.masters[1].fault(links.time())
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         assert "same server" in links.masters[1].fault(links.time())
         links.join(0)
-        links.lose(links.masters[2], "lost")
+        links.cut(links.masters[2], "lost")
         exchange = links.ask(links.acquire())
         for index in (0, 1):
             links.reply(index, exchange.number)
@@ -775,7 +776,7 @@ def a_server_votes_again_once_it_has_one_name_left() -> None:
 def with_a_majority_down_no_master_is_asked() -> None:
     with manual_links(3) as links:
         for master in links.masters[:2]:
-            links.lose(master, "lost")
+            links.cut(master, "lost")
         exchange = links.ask(links.acquire())
         assert exchange.tally.reasons() == ["lost", "lost", "not asked"]
         assert links.ends[2].names() == []
@@ -868,10 +869,10 @@ def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
         master = links.masters[0]
         assert master.trust is not None
         again = master.trust
-        links.dialer.trusted(master, replace(again, marker=b"new", doubt="restarted"))
-        links.dialer.trusted(master, replace(again, marker=b"new"))
+        links.changes.trust(master, replace(again, marker=b"new", doubt="restarted"))
+        links.changes.trust(master, replace(again, marker=b"new"))
         assert master.fault(links.time()).startswith("restarted: trusted in")
-        links.dialer.trusted(master, replace(again, marker=b"newer"))
+        links.changes.trust(master, replace(again, marker=b"newer"))
         assert master.fault(links.time()).startswith("waits to be trusted"), "another marker"
 
 
@@ -913,7 +914,7 @@ def a_live_link_is_inspected_before_a_command() -> None:
 def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
     with manual_links(1) as links:
         ends = links.new_ends(0)
-        links.dialer.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
+        links.sockets.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
         links.ask(links.acquire())
         assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
 
@@ -991,9 +992,9 @@ def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
         exchange = links.ask(links.acquire("b" * 32), 1, 2)
         links.reply(1, exchange.number, ahead=30.0)
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         ends = links.join(0, ahead=30.0)
-        links.outbox.flush()
+        links.sockets.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
@@ -1001,9 +1002,9 @@ def a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> No
     """It is decided at once, before the check is settled: commands under way have no votes."""
     with manual_links(3) as links:
         for index in (1, 2):
-            links.lose(links.masters[index], "lost")
-        links.outbox.check_all()
-        links.outbox.flush()
+            links.cut(links.masters[index], "lost")
+        links.sender.check_all()
+        links.sockets.flush()
         links.masters[0].late = "late"
         links.trusted(0, ahead=30.0)
         assert links.ends[0].heard()[-1][-1] == b"distrust"
@@ -1027,15 +1028,15 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
         links.say(0, b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
         assert links.masters[0].fault(links.time()).startswith("answered OOM")
         ends = links.join(0, ahead=30.0)
-        links.outbox.flush()
+        links.sockets.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
 def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
     """Make master 0 late, then let its clock step: it owes an earlier check, and the mark."""
     exchange = links.ask(links.acquire())
-    links.outbox.check_all()
-    links.outbox.flush()
+    links.sender.check_all()
+    links.sockets.flush()
     for index in (1, 2):
         links.reply(index, exchange.number)
         links.trusted(index)
@@ -1055,15 +1056,15 @@ def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
         _marked_while_a_check_is_owed(links)
         links.trusted(0, ahead=30.0)
         assert "stepped" in links.masters[0].doubt(links.time())
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         ends = links.join(0, ahead=30.0)
-        links.outbox.flush()
+        links.sockets.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
         exchange = links.ask(links.acquire("b" * 32))
         assert "stepped" in str(exchange.tally.votes[0])
         links.trusted(0, MARKED, ahead=30.0)
         assert links.masters[0].doubt(links.time()) == "", "from here on its ready-at decides"
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
 
 
@@ -1087,8 +1088,8 @@ def a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
         links.trusted(0, ahead=30.0)
         links.trusted(1)
         assert links.ends[0].names() == [], "the answer of master 2 is awaited"
-        links.lose(links.masters[2], "lost")
-        links.outbox.flush()
+        links.cut(links.masters[2], "lost")
+        links.sockets.flush()
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
@@ -1101,7 +1102,7 @@ def a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
                 joined = links.new_ends(index).joined(f"5{index}")  # another server
                 low, high = joined.trust.offset
                 wide = (low, high + 0.6) if step > 0 else (low - 0.6, high)
-                links.dialer.arrived(
+                links.sockets.arrived(
                     index, replace(joined, trust=replace(joined.trust, offset=wide))
                 )
             exchange = links.ask(links.acquire())
@@ -1133,10 +1134,8 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
     with manual_links(3) as links:
         lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire())
-        links.steps.clock = lambda: links.time() - 30.0
-        with (
-            patch("redlock_django.wire.links.inbox.clock", links.steps.clock),
-        ):
+        back = links.replies._clock = links.steps.clock = lambda: links.time() - 30.0
+        with patch("redlock_django.wire.drivers.sockets.clock", back):
             for index in range(3):
                 links.reply(index, exchange.number)
             for index in range(3):
@@ -1159,14 +1158,14 @@ def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
         granted = links.time.wall
         for index, exchange in enumerate((won, won, early)):
             links.ends[index].say(resp(pack("<4q", exchange.number, GRANTED, granted, 7)))
-        link = links.link(2)
-        receive = link.recv
+        connection = links.connection(2)
+        receive = connection.recv
 
         def step_back(size: int) -> bytes:
             links.time.now -= 10.0
             return receive(size)
 
-        link.recv = step_back
+        connection.recv = step_back
         links.read(*links.masters)
         assert won.tally.verdict is Verdict.WON
         links.steps._blame_ourselves(links.masters)  # as once the masters have confirmed the step
@@ -1187,8 +1186,8 @@ def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
 def a_child_sends_nothing_that_its_parent_had_queued() -> None:
     with manual_links(1) as links:
         tally = Tally(1)
-        links.outbox.begin(links.outbox.exchange(Round((links.release(),), tally), lambda: None))
-        links.abandon()
+        links.begin(links.exchange(Round((links.release(),), tally), lambda: None))
+        links.sockets.abandon()
         assert links.ends[0].heard() == []
         assert links.masters[0].link is None
 

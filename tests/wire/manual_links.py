@@ -8,7 +8,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TypeVar
 from unittest.mock import patch
 
@@ -21,28 +20,26 @@ from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.drivers.dialing import Terms
 from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.link import Exchange, Link
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.link import Exchange, Link
 from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.notice import ignore
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Joined, Trust, Unfit
 from tests.engine.masters import Masters
 from tests.wire.scripted import MARKER, NAMES, resp, short
 
+TERMS = Terms(1.0, frozenset(), ignore)
 AnyDriver = TypeVar("AnyDriver", LoopDriver, ThreadDriver)
 
 TIMEOUT = 0.25
 TOKEN = "a" * 32
 NOW = 1_000.0  # what our clock shows at first
 WALL = 1_760_000_000.0  # and the masters' clocks then
-# The modules of links that read our clock.
-TIMED = (
-    "judging.late_masters", "link.link", "links.dialer", "links.inbox", "links.links",
-    "links.outbox",
-)  # fmt: skip
 
 
 class Time:
@@ -135,9 +132,9 @@ def fences(exchange: Exchange) -> list[tuple[int, ...]]:
 class NoDriver:
     """A driver that neither watches links nor takes connections: the test reads and replies."""
 
-    def watch(self, master: Master) -> None: ...
+    def watch(self, master: Master, connection: LinkSocket) -> None: ...
 
-    def unwatch(self, master: Master) -> None: ...
+    def unwatch(self, connection: LinkSocket) -> None: ...
 
     def changed(self) -> None: ...
 
@@ -145,12 +142,12 @@ class NoDriver:
         return False
 
 
-DIAL = Dialer._dial  # as it is outside of `manual_links`
+DIAL = Sockets._dial  # as it is outside of `manual_links`
 
 
-def never_dial(dialer: Dialer, master: Master, reason: str, delay: float) -> None:
-    """Do not connect to a master; in place of `Dialer._dial`."""
-    master.reason = reason
+def never_dial(sockets: Sockets, master: Master, reason: str, delay: float) -> None:
+    """Do not connect to a master; in place of `Sockets._dial`."""
+    master.reason, master.undialed = reason, None
 
 
 @contextmanager
@@ -159,16 +156,15 @@ def one_link(
 ) -> Iterator[tuple[AnyDriver, Masters, Ends]]:
     """Return a driver that has a link to one master, and dials no other; and the master's end."""
     masters, ends = Masters(1), Ends()
-    with patch.object(Dialer, "_dial", never_dial):
-        driver = kind(
-            partial(
-                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
-                Membership(masters.deployment),
-                master_timeout=master_timeout, connect_timeout=1.0,
-            )
+    with patch.object(Sockets, "_dial", never_dial):
+        links = Links(
+            [Address.from_url("unix:///nowhere", None)], masters.deployment,
+            Membership(masters.deployment), clock,
+            master_timeout=master_timeout, connect_timeout=1.0,
         )  # fmt: skip
+        driver = kind(links, TERMS)
         try:
-            driver.links.dialer.arrived(0, ends.joined("run"))
+            driver.sockets.arrived(0, ends.joined("run"))
             yield driver, masters, ends
         finally:
             driver.abandon()
@@ -188,10 +184,11 @@ class ManualLinks(Links):
             failover=failover,
         )
         super().__init__(
-            addresses, deployment, Membership(deployment), NoDriver(),
+            addresses, deployment, Membership(deployment), time,
             master_timeout=TIMEOUT, connect_timeout=1.0,
         )  # fmt: skip
-        self.time = self.steps.clock = time
+        self.sockets = Sockets(self, NoDriver(), TERMS)
+        self.time = time
         self.ends = [Ends(time) for _ in range(masters)]
         for index in range(masters):
             self.join(index)
@@ -199,7 +196,7 @@ class ManualLinks(Links):
     def join(self, index: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
         """Connect a master (again)."""
         ends = self.new_ends(index)
-        self.dialer.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
+        self.sockets.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
 
     def link(self, index: int) -> Link:
@@ -207,6 +204,21 @@ class ManualLinks(Links):
         link = self.masters[index].link
         assert link is not None
         return link
+
+    def connection(self, index: int) -> LinkSocket:
+        """Return the connection to a master, which must have one."""
+        connection = self.sockets.connections[index]
+        assert connection is not None
+        return connection
+
+    def read(self, *masters: Master) -> None:
+        """Read what these masters have sent."""
+        self.sockets.read(masters)
+
+    def cut(self, master: Master, reason: str, *, late: bool = False) -> None:
+        """Lose the link to a master."""
+        self.changes.lose(master, reason, late=late)
+        self.sockets.flush()
 
     def new_ends(self, index: int) -> Ends:
         """Close a master's connection, and return another one, which has not arrived yet."""
@@ -223,9 +235,9 @@ class ManualLinks(Links):
         tally = Tally(len(self.masters), skew=skew, rivals=rivals)
         until = self.time() + patient if patient else 0.0
         asked = Round(commands, tally, patient=until)
-        exchange = self.outbox.exchange(asked, lambda: None)
-        self.outbox.begin(exchange)
-        self.outbox.flush()
+        exchange = self.exchange(asked, lambda: None)
+        self.sockets.begin(exchange)
+        self.sockets.flush()
         return exchange
 
     def acquire(self, token: str = TOKEN) -> Acquire:
@@ -243,7 +255,7 @@ class ManualLinks(Links):
         for part in data:
             self.ends[index].say(part)
             self.read(self.masters[index])
-        self.outbox.flush()
+        self.sockets.flush()
 
     def reply(
         self,
@@ -274,20 +286,19 @@ class ManualLinks(Links):
 @contextmanager
 def manual_links(
     masters: int = 3,
-    dial: Callable[[Dialer, Master, str, float], None] = never_dial,
+    dial: Callable[[Sockets, Master, str, float], None] = never_dial,
     *,
     failover: bool = False,
 ) -> Iterator[ManualLinks]:
-    """Open such links, and close them afterwards; `dial` takes the place of `Dialer._dial`."""
+    """Open such links, and close them afterwards; `dial` takes the place of `Sockets._dial`."""
     time = Time()
     with ExitStack() as stack:
-        for module in TIMED:
-            stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
-        stack.enter_context(patch.object(Dialer, "_dial", dial))
+        stack.enter_context(patch("redlock_django.wire.drivers.sockets.clock", time))
+        stack.enter_context(patch.object(Sockets, "_dial", dial))
         links = ManualLinks(time, masters, failover=failover)
         try:
             yield links
         finally:
-            links.abandon()
+            links.sockets.abandon()
             for ends in links.ends:
                 ends.close()

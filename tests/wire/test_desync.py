@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.wire.link import link
+from redlock_django.wire.links import link
 from tests.wire import desync
 from tests.wire.variants import VARIANTS
 

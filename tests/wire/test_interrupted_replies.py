@@ -20,10 +20,10 @@ import pytest
 from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.wire.drivers.loop import _complete
-from redlock_django.wire.judging.late_masters import LONGEST
-from redlock_django.wire.link.link import Link
-from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
+from redlock_django.wire.links.late_masters import LONGEST
+from redlock_django.wire.links.link import Link
+from redlock_django.wire.links.sender import Sender
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
@@ -174,7 +174,7 @@ def test_an_interrupt_while_commands_are_sent_costs_no_link(kind: str) -> None:
             link, master = links.link(0), links.masters[0]
             work: Callable[[], object] = partial(links.ask, links.acquire())
             if kind != "a round":
-                work = partial(links.outbox.write_release, master, links.release())
+                work = partial(links.sender.write_release, master, links.release())
             with suppress(KeyboardInterrupt):
                 checks.run(work, nth)
             links.ask(links.release())
@@ -241,25 +241,25 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
         _strike_everywhere(strike, lines, least=20)
 
 
-@pytest.mark.parametrize("end", [Links.shut, Links.abandon])
+@pytest.mark.parametrize("end", [Sockets.shut, Sockets.abandon])
 def test_links_that_end_close_a_link_whose_loss_was_interrupted(
-    end: Callable[[Links], None],
+    end: Callable[[Sockets], None],
 ) -> None:
-    interrupted = patch.object(Link, "close", side_effect=KeyboardInterrupt)
+    interrupted = patch.object(LinkSocket, "close", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         with interrupted, pytest.raises(KeyboardInterrupt):
-            links.lose(links.masters[0], "lost")
-        end(links)
+            links.cut(links.masters[0], "lost")
+        end(links.sockets)
         assert links.ends[0].is_closed_by_the_other()
 
 
 def test_a_check_that_was_interrupted_is_made_again() -> None:
-    interrupted = patch.object(Outbox, "write", side_effect=KeyboardInterrupt)
+    interrupted = patch.object(Sender, "write", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         with interrupted, pytest.raises(KeyboardInterrupt):
-            links.outbox.check(links.masters[0], "join")
-        links.outbox.check(links.masters[0], "join")
-        links.outbox.flush()
+            links.sender.check(links.masters[0], "join")
+        links.sender.check(links.masters[0], "join")
+        links.sockets.flush()
         assert links.ends[0].names() == ["join"]
 
 
@@ -269,13 +269,13 @@ def _honestly(links: ManualLinks) -> list[bytes]:
     Return the modes in which its trust was checked.
     """
     modes = []
-    links.redial()
-    links.outbox.flush()
+    links.changes.retry()
+    links.sockets.flush()
     for master, ends in zip(links.masters, links.ends, strict=True):
         ahead = 0.0 if master.index else 30.0
         if master.link is None:
             ends = links.join(master.index, ahead=ahead)
-            links.outbox.flush()
+            links.sockets.flush()
         for said in ends.heard():
             name = NAMES[said[1]]
             if master.link is None:

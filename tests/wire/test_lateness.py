@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from redlock_django.wire.judging.late_masters import (
+from redlock_django.wire.links.late_masters import (
     Lateness,
     RunningTime,
     late_reason,
@@ -100,7 +100,7 @@ def test_the_reason_names_what_was_slow() -> None:
 
 @pytest.fixture
 def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.wire.judging.late_masters.load_average", lambda: QUIET)
+    monkeypatch.setattr("redlock_django.wire.links.late_masters.load_average", lambda: QUIET)
 
 
 @pytest.mark.usefixtures("_quiet_host")
@@ -111,9 +111,9 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         owed.sent -= 10.0
         links.lateness.running._counted -= 10.0
         # The poll took 2.95 s longer than asked.
-        links.lateness.waited(TIMEOUT / 5, 3.0, links.time())
+        links.sockets.waited(TIMEOUT / 5, 3.0, links.time())
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
+        links.sockets.waited(TIMEOUT, TIMEOUT, links.time())
         (reason,) = exchange.tally.reasons()
         assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
@@ -125,7 +125,7 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         (owed,) = links.link(0).owed
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
-        links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
+        links.sockets.waited(TIMEOUT, TIMEOUT, links.time())
         assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
 
 

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from redlock_django.backends.redlock import backend as backend_module
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers import combiner, loop, threads
-from redlock_django.wire.judging import late_masters as late_watch
-from redlock_django.wire.link.link import Link, ProtocolDesync
-from redlock_django.wire.links import dialer, inbox, outbox
-from redlock_django.wire.links import links as links_module
+from redlock_django.wire.drivers import combiner, loop, sockets, threads
+from redlock_django.wire.drivers.sockets import LinkSocket
+from redlock_django.wire.links import master as master_module
+from redlock_django.wire.links.link import Link, ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.programs import started
 from tests.waiting import stalls, until
@@ -115,18 +115,21 @@ class Interrupted:
 def test_an_interrupted_send_drops_the_link() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link = Link(Interrupted(ours, "send"))  # type: ignore[arg-type]
-        link.out += b"PING\r\n"
+        connection = LinkSocket(Interrupted(ours, "send"), Link(0.0))  # type: ignore[arg-type]
+        out = bytearray(b"PING\r\n")
         with pytest.raises(Struck):
-            link.send()
+            connection.send(out)
         with pytest.raises(ProtocolDesync, match="a send was interrupted"):
-            link.send()
+            connection.send(out)
 
 
 def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
     with manual_links(1) as links:
         master, ends = links.masters[0], links.ends[0]
-        master.link = Link(Interrupted(ends.theirs, "recv"))  # type: ignore[arg-type]
+        links.sockets.connections[0] = LinkSocket(
+            Interrupted(ends.theirs, "recv"),  # type: ignore[arg-type]
+            links.link(0),
+        )
         exchange = links.ask(links.acquire())
         with pytest.raises(Struck):
             links.reply(0, exchange.number)
@@ -138,7 +141,8 @@ def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
 def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    link, sent, struck, received = Link(ours), bytearray(), 0, bytearray()
+    connection, out = LinkSocket(ours, Link(0.0)), bytearray()
+    sent, struck, received = bytearray(), 0, bytearray()
 
     armed = False
 
@@ -151,11 +155,11 @@ def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
         for number in range(20_000):
             line = b"%d\r\n" % number
             sent += line
-            link.out += line
+            out += line
             try:
                 armed = True
                 signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 40 + 1))
-                link.send()
+                connection.send(out)
                 armed = False
             except Struck:
                 armed, struck = False, struck + 1
@@ -164,8 +168,8 @@ def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
         armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    link.send()
-    link.close(cut=False)
+    connection.send(out)
+    connection.close(cut=False)
     while data := theirs.recv(1 << 16):
         received += data
     theirs.close()
@@ -190,7 +194,7 @@ class TalkativeTLS(ssl.SSLSocket):
 
 def test_a_tls_link_that_is_drained_waits_no_longer_than_it_may() -> None:
     talkative = TalkativeTLS()
-    Link(talkative).drain(clock() + 60.0)
+    LinkSocket(talkative, Link(0.0)).drain(clock() + 60.0)
     assert talkative.asked == ["settimeout", "recv"] * 3
 
 
@@ -275,7 +279,7 @@ def test_links_closed_while_idle_reconnect_before_they_are_needed(
 def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (dialer, links_module):
+    for module in (loop, master_module):
         monkeypatch.setattr(module, "IDLE", 0.0)
     with behind(masters[:3]) as proxies:
         urls = [proxy.url for proxy in proxies]
@@ -289,8 +293,8 @@ def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
 def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (dialer, links_module):
-        monkeypatch.setattr(module, "IDLE", 0.0)
+    for module in ("drivers.loop", "links.master"):
+        monkeypatch.setattr(f"redlock_django.wire.{module}.IDLE", 0.0)
     backend = make_backend([m.url for m in masters[:3]], master_timeout=3.0, connect_timeout=5.0)
     loop = asyncio.new_event_loop()
 
@@ -316,10 +320,10 @@ def test_idle_links_are_probed_before_routers_forget_them(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant:
-        for master in variant.links.masters:
-            assert master.link is not None
+        for connection in variant.driver.sockets.connections:
+            assert connection is not None
             for option, value in KEEPALIVE.items():
-                set_to = master.link.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, option))
+                set_to = connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, option))
                 assert set_to == value
 
 
@@ -419,7 +423,7 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         variant.end_poll()
         return variant.links.lateness.running.stalled_since(0.0) > 50.0
 
-    for module in (combiner, inbox, late_watch, loop, outbox):
+    for module in (combiner, loop, sockets, backend_module):
         monkeypatch.setattr(module, "clock", lambda: clock() + stalled)
     wall_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(stalled * 1e9))
@@ -446,11 +450,11 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
         def block() -> None:
             if not busy:
                 # The masters reply now to a loop that does not read.
-                variant.links.outbox.begin(probe)
-                variant.links.outbox.flush()
+                variant.links.begin(probe)
+                variant.driver.sockets.flush()
             time.sleep(1.0)
 
-        probe = variant.links.outbox.exchange(_nothing_to_say(variant), lambda: None)
+        probe = variant.links.exchange(_nothing_to_say(variant), lambda: None)
         if busy:
             with traffic(variant):
                 variant.inside(block)
@@ -566,8 +570,7 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
 
         def read_all() -> bool:
             with driver.combiner.mutex:
-                for master in links.masters:
-                    links.read(master)
+                driver.sockets.read(links.masters)
             return exchange.decided and not links.owing()
 
         until(read_all, "the round is decided, and nothing more will come")
@@ -655,7 +658,7 @@ def test_an_error_in_the_tender_does_not_end_it(
     with joined("threads", masters, master_timeout=1.0) as variant:
         tender = variant.backend.thread_driver().tender
         with monkeypatch.context() as patch:
-            patch.setattr(variant.links, "redial", fail)
+            patch.setattr(variant.links.changes, "retry", fail)
             tender.wake()
             assert failed.wait(60)
             until(lambda: "the tender thread failed" in caplog.text, "the tender's error")

@@ -9,7 +9,7 @@ import pytest
 
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
-from redlock_django.wire.links.outbox import JOINING
+from redlock_django.wire.links.link_wait import JOINING
 from tests.wire.manual_links import ManualLinks, manual_links
 
 
@@ -18,8 +18,9 @@ def connecting(under_way: int, failed: int = 0, masters: int = 5) -> Iterator[Ma
     """Open links of which some are under way, or have failed."""
     with manual_links(masters) as links:
         for master in links.masters[: under_way + failed]:
-            links.lose(master, "lost")
-            master.connecting = master.index < under_way
+            links.cut(master, "lost")
+            if master.index < under_way:
+                links.changes.connecting.add(master)
         yield links
 
 
@@ -30,8 +31,8 @@ def wait(links: ManualLinks, since: float = 0.0) -> float:
 
 def test_a_round_waits_for_a_quorum_until_its_time_to_connect_is_over() -> None:
     with connecting(3) as links:
-        assert wait(links) == pytest.approx(links.connect_timeout)
-        assert wait(links, since=links.connect_timeout + 1) < 0
+        assert wait(links) == pytest.approx(links.link_wait._connect_timeout)
+        assert wait(links, since=links.link_wait._connect_timeout + 1) < 0
 
 
 @pytest.mark.parametrize("failed", [0, 5])
@@ -71,9 +72,9 @@ def test_a_quorum_that_is_lost_again_is_waited_for() -> None:
         assert wait(links) > 0
         links.time.now += 60
         for master in links.masters[1:3]:
-            links.lose(master, "lost")
-            master.connecting = True
-        assert wait(links) == pytest.approx(links.connect_timeout)
+            links.cut(master, "lost")
+            links.changes.connecting.add(master)
+        assert wait(links) == pytest.approx(links.link_wait._connect_timeout)
 
 
 def test_a_release_waits_for_no_link() -> None:

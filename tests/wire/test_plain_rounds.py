@@ -28,11 +28,11 @@ from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
-from redlock_django.wire.link.link import Kind
-from redlock_django.wire.link.master import INSPECTED, Master
-from redlock_django.wire.link.resp import MOST, REFUSAL_SIZE, Templates, pack_command
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.link import Kind
+from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.master import INSPECTED, Master, find_twins
+from redlock_django.wire.links.replies import Replies
+from redlock_django.wire.links.resp import MOST, REFUSAL_SIZE, Templates, pack_command
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, fences, manual_links
 from tests.wire.scripted import push, resp, short
 
@@ -43,7 +43,7 @@ def timed_links(masters: int = 3) -> Iterator[tuple[ManualLinks, Time]]:
     with ExitStack() as stack:
         # The reason of a late vote names the load average, which changes between two runs.
         stack.enter_context(
-            patch("redlock_django.wire.judging.late_masters.load_average", lambda: (0.0, 1))
+            patch("redlock_django.wire.links.late_masters.load_average", lambda: (0.0, 1))
         )
         links = stack.enter_context(manual_links(masters))
         for master in links.masters:
@@ -85,9 +85,9 @@ class Session:
         skew = links.deployment.skew if command.trusted else None
         tally = Tally(len(commands), skew=skew, rivals=rivals)
         woken: list[int] = []
-        exchange = links.outbox.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
-        links.outbox.begin(exchange)
-        links.outbox.flush()
+        exchange = links.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
+        links.begin(exchange)
+        links.sockets.flush()
         self.rounds.append((exchange, woken))
 
     def answer(self) -> None:
@@ -145,18 +145,18 @@ class Session:
         self.rng.choice((self._lose, self._push, self._wait))(index)
 
     def _lose(self, index: int) -> None:
-        self.links.lose(self.links.masters[index], "lost")
+        self.links.cut(self.links.masters[index], "lost")
         self.owed[index].clear()
         if self.rng.random() < 0.8:
             self.links.join(index)
-            self.links.outbox.flush()
+            self.links.sockets.flush()
 
     def _push(self, index: int) -> None:
         if self.links.masters[index].link is not None:
             self.say(index, push(b"message", b"channel", b"waiter"))
 
     def _wait(self, index: int) -> None:
-        self.links.lateness.waited(0.26, 0.26, self.time.now)
+        self.links.sockets.waited(0.26, 0.26, self.time.now)
         self.time.now += 0.26
 
     def observe(self) -> None:
@@ -176,7 +176,7 @@ class Session:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_sessions_are_the_same_if_every_reply_is_parsed(seed: int) -> None:
     traces = []
-    parsed = patch("redlock_django.wire.link.link.plain_replies", return_value=(None, b""))
+    parsed = patch("redlock_django.wire.links.link.plain_replies", return_value=(None, b""))
     for way in (nullcontext(), parsed):
         with way, timed_links() as (links, time):
             session = Session(links, time, seed)
@@ -193,15 +193,15 @@ def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
 def test_plain_replies_are_not_parsed() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links() as (links, time):
-        with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
-            first = links.outbox.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
-            links.outbox.begin(first)
-            links.outbox.flush()
+        with patch.object(LinkChanges, "retry", side_effect=AssertionError("the long way")):
+            first = links.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
+            links.begin(first)
+            links.sockets.flush()
         _answered(links, time, first)  # and now the clocks are known
-        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
-            exchange = links.outbox.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
-            links.outbox.begin(exchange)
-            links.outbox.flush()
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
+            exchange = links.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
+            links.begin(exchange)
+            links.sockets.flush()
             _answered(links, time, exchange)
         assert isinstance(exchange.tally, Tally)
         assert exchange.tally.verdict is Verdict.WON
@@ -217,13 +217,13 @@ def _blamed(links: ManualLinks) -> None:
 
 def _twin(links: ManualLinks) -> None:
     links.masters[0].run_id = links.masters[1].run_id
-    links.dialer._find_twins()
+    find_twins(links.masters)
 
 
 def _untrusted(links: ManualLinks) -> None:
     trust = links.masters[0].trust
     assert trust is not None
-    links.dialer.trusted(links.masters[0], replace(trust, ready=NOW + 9))
+    links.changes.trust(links.masters[0], replace(trust, ready=NOW + 9))
 
 
 def _late(links: ManualLinks) -> None:
@@ -231,7 +231,7 @@ def _late(links: ManualLinks) -> None:
 
 
 def _lost(links: ManualLinks) -> None:
-    links.lose(links.masters[0], "lost")
+    links.cut(links.masters[0], "lost")
 
 
 DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
@@ -317,7 +317,7 @@ def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) ->
             links.lateness.in_time(links.masters[0])
         else:
             links.join(0)
-            links.outbox.flush()
+            links.sockets.flush()
         links.ends[0].heard()
         links.ask(links.acquire("b" * 32))
         assert links.ends[0].names() == ["acquire"]
@@ -410,7 +410,7 @@ def test_a_short_reply_alone_grants(asks: str) -> None:
         fence = [7] * command.fenced
         for index in range(2):
             links.ends[index].say(resp(short([exchange.number, 1, time.wall, *fence])))
-            with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+            with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
                 links.read(links.masters[index])
         assert fences(exchange) == [tuple(fence)] * 2
 
@@ -423,7 +423,7 @@ def _refusal(number: int, time: Time, *, ahead: int = 0, rival: bytes = b"f" * 3
 def test_a_short_reply_alone_refuses() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
-        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
             for index in range(3):
                 links.say(index, resp(_refusal(exchange.number, time)))
         assert exchange.tally.rival_won
@@ -436,7 +436,7 @@ def test_a_short_reply_alone_refuses() -> None:
 def test_short_refusals_that_come_together_are_not_parsed() -> None:
     with timed_links() as (links, time):
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
-        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
             for index in range(2):
                 links.say(index, b"".join(resp(_refusal(one.number, time)) for one in asked))
         assert [one.tally.rival_won for one in asked] == [True, True]
@@ -447,7 +447,7 @@ def test_a_refusal_that_comes_in_two_parts_counts() -> None:
         for cut in range(1, REFUSAL_SIZE):
             exchange = links.ask(links.acquire("b" * 32))
             reply = resp(_refusal(exchange.number, time))
-            with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+            with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
                 for part in (reply[:cut], reply[cut:]):
                     links.say(0, part)
             assert exchange.tally.rival_won, f"cut after {cut} bytes"
@@ -554,7 +554,7 @@ def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
         _answered(links, time, links.ask(links.acquire()))
         time.now += 0.05
         _answered(links, time, links.ask(links.acquire("b" * 32)))
-        assert links.steps._latest == time.now
+        assert links.steps.latest == time.now
 
 
 def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
@@ -564,7 +564,7 @@ def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
         exchange, sent = links.ask(links.acquire("b" * 32)), time.now
         time.now -= 0.004
         _answered(links, time, exchange)
-        assert links.steps._latest >= sent, "a lease of this round must be voided by a later step"
+        assert links.steps.latest >= sent, "a lease of this round must be voided by a later step"
 
 
 # Templates.

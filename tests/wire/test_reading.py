@@ -20,8 +20,8 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link import master as master_module
-from redlock_django.wire.link.link import wake_none
+from redlock_django.wire.links import master as master_module
+from redlock_django.wire.links.link import wake_none
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
 from tests.wire.manual_links import one_link
@@ -216,9 +216,9 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
         for number in range(1, 201):
             asked = next(masters.acquire())
             assert isinstance(asked, Round)
-            links.outbox.begin(links.outbox.exchange(asked, wake_none))
+            links.begin(links.exchange(asked, wake_none))
             ends.say(resp([number, 1, 0, 7]))
-        links.outbox.flush()
+        driver.sockets.flush()
         link.expired = len(link.owed)
         turns: list[int] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from redlock_django.engine.quorum import Verdict
-from redlock_django.wire.link import master as master_module
+from redlock_django.wire.links import master as master_module
 from tests.wire.link_schedules import tombstone
 from tests.wire.manual_links import TOKEN, ManualLinks, fences, manual_links
 from tests.wire.scripted import NAMES, push, resp
@@ -65,8 +65,8 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
 def test_an_unexpected_answer_to_subscribe_drops_the_link(unexpected: bytes) -> None:
     with manual_links(1) as links:
         if unexpected[:1] == b"*":  # as in RESP2
-            links.waiter()
-            links.outbox.flush()
+            links.changes.waiter()
+            links.sockets.flush()
         exchange = links.ask(links.acquire())
         links.say(0, unexpected)
         assert exchange.tally.verdict is Verdict.LOST
@@ -141,14 +141,14 @@ def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(back_first: bo
     """It buries: a command of the first link that still arrives must find the tombstone."""
     with manual_links(1) as links:
         links.ask(links.acquire())
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         if back_first:
             ends = links.join(0)
             links.ask(links.release())
         else:
             links.ask(links.release())
             ends = links.join(0)
-            links.outbox.flush()
+            links.sockets.flush()
         [release] = ends.heard()
         assert NAMES[release[1]] == "release"
         assert f"redlock:tomb:{TOKEN}".encode() in release
@@ -162,15 +162,15 @@ def test_the_number_of_kept_releases_is_limited(monkeypatch: pytest.MonkeyPatch)
     tokens = [f"{number:032x}" for number in range(most + 7)]
     with manual_links() as links:
         master = links.masters[2]
-        links.lose(master, "lost")
+        links.cut(master, "lost")
         for token in tokens:
             master.keep_release(links.release(token))
             master.remember_unanswered(token)
         assert [*master.pending_releases] == [*master.unanswered] == tokens[7:]
         ends, heard = links.join(2), 0
         while heard < most:
-            links.outbox.dirty.add(links.masters[2])  # as a driver does once the socket takes more
-            links.outbox.flush()
+            links.dirty.add(links.masters[2])  # as a driver does once the socket takes more
+            links.sockets.flush()
             names = ends.names()
             assert {*names} == {"release"}
             heard += len(names)
@@ -185,9 +185,9 @@ def test_a_server_without_resp3_never_gets_a_subscribe(caplog: pytest.LogCapture
     with manual_links(1) as links:
         for _ in range(2):
             ends = links.new_ends(0)
-            links.dialer.arrived(0, replace(ends.joined("0"), pushes=False))
-            links.waiter()
-            links.outbox.flush()
+            links.sockets.arrived(0, replace(ends.joined("0"), pushes=False))
+            links.changes.waiter()
+            links.sockets.flush()
             links.reply(0, links.ask(links.acquire()).number)
         assert ends.names() == ["acquire"]
     said = [record.getMessage() for record in caplog.records]
@@ -198,7 +198,7 @@ def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixt
     with manual_links(3) as links:
         for _ in range(2):
             links.join(2, run_id="1")
-        links.lose(links.masters[0], "lost")
+        links.cut(links.masters[0], "lost")
         links.join(0)
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "/nowhere/1.sock and /nowhere/2.sock are the same server" in record.getMessage()

@@ -13,7 +13,7 @@ import pytest
 
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.link.link import Exchange
+from redlock_django.wire.links.link import Exchange
 from tests.waiting import until
 from tests.wire.manual_links import one_link
 from tests.wire.scripted import ScriptedMaster
@@ -71,9 +71,9 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
     ):
         assert isinstance(variant.driver, ThreadDriver)
         combiner = variant.driver.combiner
-        link = variant.links.masters[0].link
-        assert link is not None
-        send = link.send_some
+        connection = variant.driver.sockets.connections[0]
+        assert connection is not None
+        send = connection.send_some
 
         def noted(data: bytearray) -> int:
             sent.append(data.count(b"EVALSHA"))
@@ -88,7 +88,7 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
             is_over.set()
             after()
 
-        link.send_some = noted
+        connection.send_some = noted
         combiner.waiting[Mock(decided=True)] = None
         with patch("os.sched_yield", give_way):
             try:

@@ -56,11 +56,12 @@ class Client:
         """Cut the client off from these masters."""
         for index in indexes:
             self.proxies[index].refuse()
-        links = self.variant.links
+        links, sockets = self.variant.links, self.variant.driver.sockets
         gone = [links.masters[index] for index in indexes]
 
         def is_noticed() -> bool:
-            links.read(*gone)
+            sockets.read(gone)
+            sockets.flush()
             return all(master.link is None for master in gone)
 
         until(lambda: self.variant.inside(is_noticed), "the links are lost")
@@ -79,11 +80,12 @@ class Client:
         for index in indexes:
             self.proxies[index].delay_up = 0.0
             self.proxies[index].accept()
-        links = self.variant.links
+        links, sockets = self.variant.links, self.variant.driver.sockets
 
         def are_alive() -> bool:
             # A link may have been made just before its connection was cut.
-            links.read(*links.masters)
+            sockets.read(links.masters)
+            sockets.flush()
             return links.link_wait.usable() == len(self.proxies)
 
         until(lambda: self.variant.inside(are_alive), "all masters are reached")

@@ -21,7 +21,7 @@ import pytest
 
 from redlock_django.engine import pauses
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.wire.links import waiter as wire_waiter
+from redlock_django.wire.links import waiters as wire_waiter
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
 from tests.live.replaced_scripts import lengthen_turns

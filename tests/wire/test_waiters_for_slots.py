@@ -6,14 +6,15 @@ import pytest
 
 from redlock_django.engine.protocol.commands import AcquireSlot, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.link.resp import Templates, pack_command
+from redlock_django.wire.clock import clock
+from redlock_django.wire.links.resp import Templates, pack_command
 from redlock_django.wire.links.waiters import Waiters
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
 
 def test_a_call_names_a_slot() -> None:
-    waiters = Waiters(DEPLOYMENT)
+    waiters = Waiters(DEPLOYMENT, clock)
     waiter = waiters.new()
     name = waiter.name.encode()
     assert waiters.call(name + b"/2", 0)
@@ -26,7 +27,7 @@ def test_a_call_names_a_slot() -> None:
 
 
 def test_a_round_ends_what_a_call_has_named() -> None:
-    waiters = Waiters(DEPLOYMENT)
+    waiters = Waiters(DEPLOYMENT, clock)
     waiter = waiters.new()
     waiters.call(waiter.name.encode() + b"/2", 0)
     waiter.ask()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from redlock_django.engine.validity import LeaseState, RedlockLease
     from redlock_django.testing.masters import LocalMaster
-    from redlock_django.wire.link.master import Master
     from redlock_django.wire.links.links import Links
+    from redlock_django.wire.links.master import Master
 
 Result = TypeVar("Result")
 
@@ -192,8 +192,8 @@ class Variant(ABC):
     def _owing(self) -> list[Master]:
         # As the threads' own reader does, but without its pauses.
         for master in self.links.owing():
-            self.links.read(master)
-        self.links.outbox.flush()
+            self.driver.sockets.read((master,))
+        self.driver.sockets.flush()
         return self.links.owing()
 
 

@@ -25,8 +25,7 @@ from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.links.waiter import Waiter
-from redlock_django.wire.links.waiters import Waiters
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from redlock_django.wire.servers.survey import Answer, Survey
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
@@ -73,7 +72,7 @@ class MemoryBackend(RedlockBackend):
         self.now: Callable[[], float] = lambda: clock() + self.passed
         self.time: Callable[[], int] = lambda: wall_ns() // 1000 + round(self.passed * 1_000_000)
         self.sleep: Callable[[float], None] = _sleep
-        self.waiters = Waiters(self.deployment)
+        self.waiters = Waiters(self.deployment, clock)
         self.masters: list[MemoryMaster] = []
         self.down: list[Any] = []  # a reason, or just True
         self._markers: list[

@@ -20,13 +20,13 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.slots import name_and_slot
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.wire.clock import wall_ns
+from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.drivers.dialing import Terms
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.reentrancy import Interrupting
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.links.dialer import Driver
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers.survey import Survey
 
 INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
@@ -147,6 +147,7 @@ class RedisBackend(RedlockBackend):
         super().__init__(alias, settings, notice)
         self.membership = Membership(self.deployment)
         self._give_up = give_up
+        self._terms = Terms(settings.connect_timeout, settings.tolerate, notice)
         self._threads: ThreadDriver | None = None
         self._closed = False
         self._making = threading.RLock()  # a signal handler may interrupt its own thread
@@ -214,7 +215,7 @@ class RedisBackend(RedlockBackend):
 
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
-        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+        if isinstance(home, ThreadDriver) and not home.sockets.closed.is_set():
             protocol = self._release(lease)
             try:
                 return home.run(protocol, wait_for_links=False)
@@ -265,7 +266,7 @@ class RedisBackend(RedlockBackend):
         if self._threads is None:
             with self._making:
                 if self._threads is None:
-                    driver = self._threads = ThreadDriver(self._links)
+                    driver = self._threads = ThreadDriver(self._links(), self._terms)
                     if self._closed:  # by another thread, since the caller has this backend
                         driver.close()
         return self._threads
@@ -274,10 +275,10 @@ class RedisBackend(RedlockBackend):
         """Return the driver of the running loop."""
         loop = asyncio.get_running_loop()
         driver = self._loops.get(loop)
-        if driver is None or driver.links.closed.is_set():
+        if driver is None or driver.sockets.closed.is_set():
             with self._making:
                 self._forget_closed_loops()
-                driver = self._loops[loop] = LoopDriver(self._links)
+                driver = self._loops[loop] = LoopDriver(self._links(), self._terms)
         return driver
 
     def _forget_closed_loops(self) -> None:
@@ -289,20 +290,19 @@ class RedisBackend(RedlockBackend):
 
     def _home_threads(self, lease: Lease) -> ThreadDriver:
         home = lease.home
-        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+        if isinstance(home, ThreadDriver) and not home.sockets.closed.is_set():
             return home
         return self.thread_driver()
 
-    def _links(self, driver: Driver) -> Links:
+    def _links(self) -> Links:
         return Links(
             self.addresses,
             self.deployment,
             self.membership,
-            driver,
+            clock,
             master_timeout=self.settings.master_timeout,
             connect_timeout=self.settings.connect_timeout,
             tolerate=self.settings.tolerate,
-            notice=self.notice,
             give_up=self._give_up,
         )
 

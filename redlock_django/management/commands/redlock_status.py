@@ -18,7 +18,7 @@ from redlock_django.operate.health import (
     master_status,
     server_word,
 )
-from redlock_django.wire.judging.late_masters import load_average
+from redlock_django.wire.links.late_masters import load_average
 
 FAULTY = 1
 

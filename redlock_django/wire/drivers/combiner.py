@@ -25,10 +25,10 @@ from operator import attrgetter
 from select import POLLIN, POLLOUT
 
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import Exchange
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
+from redlock_django.wire.links.link import Exchange
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
 
@@ -45,18 +45,16 @@ class Poller:
         # poll.
         self._readable: dict[tuple[int, int], Master] = {}
 
-    def watch(self, master: Master) -> None:
-        """Watch a master's link from now on, also until it takes more bytes if it is `blocked`."""
-        assert master.link is not None
-        fd = master.link.socket.fileno()
+    def watch(self, master: Master, connection: LinkSocket) -> None:
+        """Watch a connection from now on, also until it takes more bytes if it is `blocked`."""
+        fd = connection.socket.fileno()
         self._readable[fd, POLLIN] = master
-        self._poll.register(fd, POLLIN | (POLLOUT if master.link.blocked else 0))
+        self._poll.register(fd, POLLIN | (POLLOUT if connection.blocked else 0))
         self.wake()  # a poll under way does not notice the change
 
-    def unwatch(self, master: Master) -> None:
-        """Stop watching a master's link, which is about to be closed."""
-        assert master.link is not None
-        fd = master.link.socket.fileno()
+    def unwatch(self, connection: LinkSocket) -> None:
+        """Stop watching a connection, which is about to be closed."""
+        fd = connection.socket.fileno()
         self._readable.pop((fd, POLLIN), None)
         with suppress(KeyError, ValueError):
             self._poll.unregister(fd)
@@ -104,7 +102,7 @@ _is_decided = attrgetter("decided")
 class Combiner:
     """The queue of all threads' rounds, the mutex of their links, and the thread that reads."""
 
-    def __init__(self, links: Links, poller: Poller) -> None:
+    def __init__(self, sockets: Sockets, poller: Poller) -> None:
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
         # certain to release it. Reentrant for finalizers alone, see `inside`.
         self.mutex = threading.RLock()
@@ -119,13 +117,15 @@ class Combiner:
         self._reader_thread = 0  # the thread that reads, or was the last to
         self._busy = False  # the thread that has the mutex will look at the queue again
         # Bound once: these are used by every round.
+        links = sockets.links
         self._masters = links.masters
         self._master_timeout = links.master_timeout
         self._lateness = links.lateness
-        self._read_all = links.inbox.read_all
-        self._begin = links.outbox.begin
-        self._flush = links.outbox.flush
-        self._dirty = links.outbox.dirty
+        self._dirty = links.dirty
+        self._read = sockets.read
+        self._begin = sockets.begin
+        self._flush = sockets.flush
+        self._waited = sockets.waited
 
     # Sending.
 
@@ -145,7 +145,7 @@ class Combiner:
             try:
                 self._busy = True
                 if masters:
-                    self._read_all(masters)
+                    self._read(masters)
                 while True:
                     if not queued:
                         break
@@ -321,6 +321,6 @@ class Combiner:
             if writable:
                 self._dirty.update(writable)
             self.send_all(readable)
-            self._lateness.waited(asked, now - began, now)
+            self._waited(asked, now - began, now)
             if self._dirty:
                 self._flush()

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import Driver
-from redlock_django.wire.links.dialing import discard
+from redlock_django.wire.drivers.dialing import Terms, discard
+from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
+from redlock_django.wire.links.link import wake_none
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.master import IDLE, Master
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers.handshake import Joined, Unfit
 from redlock_django.wire.wakeup import LoopWakeup
 
@@ -32,16 +32,15 @@ SENT_TOGETHER = 40
 
 
 class LoopDriver:
-    """The driver of one event loop. Use it in that loop only, except for `post`.
+    """The driver of one event loop. Use it in that loop only, except for `post`."""
 
-    `make` returns the links, for this driver.
-    """
-
-    def __init__(self, make: Callable[[Driver], Links]) -> None:
+    def __init__(self, links: Links, terms: Terms) -> None:
         # Weak: the backend keeps this driver by its loop, and a loop that was never closed must
         # still be garbage-collected.
         self._loop = weakref.ref(asyncio.get_running_loop())
-        self.links = links = make(self)
+        self.links = links
+        self.sockets = Sockets(links, self, terms)
+        self._last_look = clock()  # at idle links
         self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
         self._ticking = False
         self._ticked = 0.0
@@ -49,11 +48,12 @@ class LoopDriver:
         self._link_waits: set[LoopWakeup] = set()
         self._end: AsyncGenerator[None, None] | None = None
         # Bound once: these are used by every round.
-        self._exchange = links.outbox.exchange
+        self._exchange = links.exchange
         self._link_wait = links.link_wait
-        self._begin = links.outbox.begin
-        self._send = links.outbox.flush
-        self._dirty = links.outbox.dirty
+        self._connecting = links.changes.connecting
+        self._begin = self.sockets.begin
+        self._send = self.sockets.flush
+        self._dirty = links.dirty
         links.membership.readers.add(self)  # other threads may use the loop from here on
 
     def _open_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -89,7 +89,7 @@ class LoopDriver:
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
-        return self.links.waiter()
+        return self.links.changes.waiter()
 
     def post(self, protocol: Protocol[Any]) -> bool:
         """Send a protocol's first round, from any thread; return False if the loop is closed."""
@@ -98,7 +98,7 @@ class LoopDriver:
     def _soon(self, what: Callable[..., None], *arguments: Any) -> bool:
         """Schedule a call in the loop, from any thread; return False if the loop is closed."""
         loop = self._open_loop()
-        if loop is None or self.links.closed.is_set():
+        if loop is None or self.sockets.closed.is_set():
             return False
         try:
             loop.call_soon_threadsafe(what, *arguments)
@@ -125,8 +125,8 @@ class LoopDriver:
             self._begin(self._exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
-        self.links.look_at_idle_links()
-        if wait_for_links and self._link_wait.is_needed(step):
+        self._look_at_idle_links()
+        if wait_for_links and self._connecting and self._link_wait.is_needed(step):
             await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -144,6 +144,14 @@ class LoopDriver:
         except BaseException:
             exchange.abandon()
             raise
+
+    def _look_at_idle_links(self) -> None:
+        """Read all links before a round that follows a pause: a master may have closed one."""
+        now = clock()
+        if now - self._last_look > IDLE:
+            self.sockets.read(self.links.masters)
+            self._send()
+        self._last_look = now
 
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, or its pause is over."""
@@ -170,29 +178,26 @@ class LoopDriver:
 
     # What the links ask of their driver.
 
-    def watch(self, master: Master) -> None:
-        """Watch a link in the loop, also until it takes more bytes if it is `blocked`."""
-        loop, link = self._open_loop(), master.link
-        assert link is not None
-        if loop is None:
+    def watch(self, master: Master, connection: LinkSocket) -> None:
+        """Watch a connection in the loop, also until it takes more bytes if it is `blocked`."""
+        if (loop := self._open_loop()) is None:
             return
-        fd = link.socket.fileno()
+        fd = connection.socket.fileno()
         loop.add_reader(fd, self._readable, master)
-        if link.blocked:
+        if connection.blocked:
             loop.add_writer(fd, self._writable, master)
         else:
             loop.remove_writer(fd)
 
-    def unwatch(self, master: Master) -> None:
-        """Stop watching a link, which is about to be closed."""
-        assert master.link is not None
+    def unwatch(self, connection: LinkSocket) -> None:
+        """Stop watching a connection, which is about to be closed."""
         if loop := self._open_loop():
-            loop.remove_reader(master.link.socket.fileno())
-            loop.remove_writer(master.link.socket.fileno())
+            loop.remove_reader(connection.socket.fileno())
+            loop.remove_writer(connection.socket.fileno())
 
     def _readable(self, master: Master) -> None:
-        self.links.inbox.read_all((master,))
-        if self._dirty or master.unfinished:
+        self.sockets.read((master,))
+        if self._dirty:
             self._flush()
 
     def _writable(self, master: Master) -> None:
@@ -208,12 +213,12 @@ class LoopDriver:
         """Take the result of a connecting thread, in that thread; False ends the thread."""
         arrival = self._arrivals[index]
         arrival.put(result)
-        opened = not self.links.closed.is_set()
+        opened = not self.sockets.closed.is_set()
         if opened and not arrival.scheduled:
             arrival.scheduled = True
             opened = self._soon(self._delivered, index)
         if not opened:
-            self.links.closed.set()
+            self.sockets.closed.set()
             arrival.drop()
         return opened and isinstance(result, Unfit)
 
@@ -221,15 +226,15 @@ class LoopDriver:
         result = self._arrivals[index].take()
         if result is None:
             return
-        if self.links.closed.is_set() or self.links.masters[index].link is not None:
+        if self.sockets.closed.is_set() or self.links.masters[index].link is not None:
             discard(result)
             return
-        self.links.dialer.arrived(index, result)
+        self.sockets.arrived(index, result)
         self._flush()
 
     def look_again(self) -> None:
         """Read the marker of every master that has a link again, soon. Any thread may call this."""
-        self._soon(self.links.outbox.check_all)
+        self._soon(self.links.sender.check_all)
         self._soon(self._flush)
 
     # Lateness. In every iteration a loop runs the reads that are ready before its timers, so a
@@ -244,10 +249,8 @@ class LoopDriver:
 
     def _tick(self) -> None:
         self._ticking = False
-        self.links.redial()
-        self.links.lateness.waited(
-            self.links.master_timeout / 4, (now := clock()) - self._ticked, now
-        )
+        self.links.changes.retry()
+        self.sockets.waited(self.links.master_timeout / 4, (now := clock()) - self._ticked, now)
         self._flush()
 
     # The end of the loop.
@@ -268,7 +271,7 @@ class LoopDriver:
         finally:
             sys.set_asyncgen_hooks(*hooks)
         await begun
-        self.links.dialer.connect()
+        self.sockets.connect()
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
         try:
@@ -277,19 +280,19 @@ class LoopDriver:
             self.shut()
 
     def shut(self) -> None:
-        """Close every link; see `Links.shut`."""
-        self.links.shut()
+        """Close every link; see `Sockets.shut`."""
+        self.sockets.shut()
         # A loop that ends drops the callbacks that are still scheduled.
         for arrival in self._arrivals:
             arrival.drop()
 
     def abandon(self) -> None:
         """Drop all links without sending a byte."""
-        self.links.abandon()
+        self.sockets.abandon()
 
     def forked(self) -> None:
         """Drop all links in the child of a fork."""
-        self.links.forked()
+        self.sockets.forked()
 
     def __del__(self) -> None:
         self.abandon()

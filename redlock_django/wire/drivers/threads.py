@@ -18,13 +18,13 @@ from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.combiner import Combiner, Poller
+from redlock_django.wire.drivers.dialing import Terms, discard
 from redlock_django.wire.drivers.reentrancy import Interrupting, Running
-from redlock_django.wire.link.link import wake_none
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import IDLE, Driver
-from redlock_django.wire.links.dialing import discard
+from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
+from redlock_django.wire.links.link import wake_none
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.wire.links.master import IDLE, Master
+from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers.handshake import Joined, Unfit
 from redlock_django.wire.wakeup import Wakeup
 
@@ -35,20 +35,19 @@ GIVE_WAY = 0.0002  # seconds for which other threads get the links between two p
 
 
 class ThreadDriver:
-    """The driver of one process, for callers that may block. Thread-safe.
+    """The driver of one process, for callers that may block. Thread-safe."""
 
-    `make` returns the links, for this driver.
-    """
-
-    def __init__(self, make: Callable[[Driver], Links]) -> None:
+    def __init__(self, links: Links, terms: Terms) -> None:
         self.poller = Poller()
         self._link_waits: dict[Wakeup, None] = {}
-        self.links = links = make(self)
-        self.combiner = Combiner(links, self.poller)
-        self.tender = Tender(links, self.combiner)
+        self.links = links
+        self.sockets = Sockets(links, self, terms)
+        self.combiner = Combiner(self.sockets, self.poller)
+        self.tender = Tender(self.sockets, self.combiner)
         self._running = Running.of_threads()
-        self._exchange = links.outbox.exchange
+        self._exchange = links.exchange
         self._link_wait = links.link_wait
+        self._connecting = links.changes.connecting
         # At the end, because other threads may use the links from there on.
         links.membership.readers.add(self)
 
@@ -121,7 +120,7 @@ class ThreadDriver:
         if self.combiner.inside() or self._running.is_interrupted(ThreadDriver.run.__code__, self):
             raise Interrupting
         with self.combiner.mutex:
-            return self.links.waiter()
+            return self.links.changes.waiter()
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Send a protocol's first round without waiting for its answers."""
@@ -140,25 +139,25 @@ class ThreadDriver:
     def _start(self) -> None:
         with self.combiner.mutex:
             # Another thread may have started it since the caller looked.
-            if not self.tender.is_started and not self.links.closed.is_set():
-                self.links.dialer.connect()
+            if not self.tender.is_started and not self.sockets.closed.is_set():
+                self.sockets.connect()
                 self.tender.start()
 
     def close(self) -> None:
         """Close every link. The object cannot be used afterwards."""
         with self.combiner.mutex:
-            self.links.shut()
+            self.sockets.shut()
         self.tender.wake()
         self.poller.close()
 
     def abandon(self) -> None:
         """Drop all links without sending a byte."""
-        self.links.abandon()
+        self.sockets.abandon()
         self.poller.close()
 
     def forked(self) -> None:
         """Drop all links in the child of a fork."""
-        self.links.forked()
+        self.sockets.forked()
         self.poller.close()
 
     def __del__(self) -> None:
@@ -183,7 +182,7 @@ class ThreadDriver:
         combiner = self.combiner
         if clock() - combiner.last_look > IDLE:
             combiner.read_idle()
-        if wait_for_links and self._link_wait.is_needed(step):
+        if wait_for_links and self._connecting and self._link_wait.is_needed(step):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -222,13 +221,13 @@ class ThreadDriver:
 
     # What the links ask of their driver.
 
-    def watch(self, master: Master) -> None:
-        """Poll a link, also until it takes more bytes if it is `blocked`."""
-        self.poller.watch(master)
+    def watch(self, master: Master, connection: LinkSocket) -> None:
+        """Poll a connection, also until it takes more bytes if it is `blocked`."""
+        self.poller.watch(master, connection)
 
-    def unwatch(self, master: Master) -> None:
-        """Stop polling a link, which is about to be closed."""
-        self.poller.unwatch(master)
+    def unwatch(self, connection: LinkSocket) -> None:
+        """Stop polling a connection, which is about to be closed."""
+        self.poller.unwatch(connection)
 
     def changed(self) -> None:
         """Wake the threads that wait for links."""
@@ -238,20 +237,19 @@ class ThreadDriver:
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         """Take the result of a connecting thread, in that thread; False ends the thread."""
         with self.combiner.mutex:
-            links = self.links
-            if links.closed.is_set() or links.masters[index].link is not None:
+            if self.sockets.closed.is_set() or self.links.masters[index].link is not None:
                 discard(result)
                 return False
-            again = links.dialer.arrived(index, result)
-            links.outbox.flush()
+            again = self.sockets.arrived(index, result)
+            self.sockets.flush()
             self.tender.wake()
             return again
 
     def look_again(self) -> None:
         """Read the marker of every master that has a link again, soon. Any thread may call this."""
         with self.combiner.mutex:
-            if not self.links.closed.is_set():
-                self.links.outbox.check_all()
+            if not self.sockets.closed.is_set():
+                self.links.sender.check_all()
                 self.combiner.send_all()
         self.tender.wake()
 
@@ -259,9 +257,10 @@ class ThreadDriver:
 class Tender:
     """The thread that reads replies without a waiting thread, and judges which masters are late."""
 
-    def __init__(self, links: Links, combiner: Combiner) -> None:
+    def __init__(self, sockets: Sockets, combiner: Combiner) -> None:
         self.thread: threading.Thread | None = None
-        self._links = links
+        self._sockets = sockets
+        self._links = sockets.links
         self._combiner = combiner
         self._wakeup = Wakeup()
         self.wake = self._wakeup.wake  # bound once: every round calls it
@@ -280,7 +279,7 @@ class Tender:
             self.thread = thread
 
     def _tend(self) -> None:
-        closed = self._links.closed
+        closed = self._sockets.closed
         while not closed.is_set():
             # Nothing may end this thread, because no other one reads replies without a caller.
             try:
@@ -291,13 +290,14 @@ class Tender:
                 closed.wait(self._links.master_timeout)
 
     def _tend_until_closed(self) -> None:
-        links, combiner, closed = self._links, self._combiner, self._links.closed
+        links, combiner, closed = self._links, self._combiner, self._sockets.closed
         pause = links.master_timeout / 2
         dialed = True
         while not closed.is_set():
             self._wakeup.wait(None if dialed else REDIAL)
             with combiner.mutex:
-                dialed = links.redial()
+                dialed = links.changes.retry()
+                self._sockets.flush()
             began = clock()
             while not closed.wait(pause):
                 self.read_backlogs()
@@ -306,7 +306,7 @@ class Tender:
                         for master in links.owing():
                             self._serve(master)
                         now = clock()
-                        links.lateness.waited(pause, now - began, now)
+                        self._sockets.waited(pause, now - began, now)
                     combiner.send_all()
                     began = clock()
                     if not links.owing():
@@ -315,14 +315,15 @@ class Tender:
     def read_backlogs(self) -> None:
         """Read all replies that come too late, in parts, so that callers need not wait for all."""
         left = -1
-        while not self._links.closed.is_set():
+        while not self._sockets.closed.is_set():
             with self._combiner.mutex:
                 late = self._late_masters()
                 owed = sum(len(master.link.owed) for master in late if master.link is not None)
                 if self._combiner.reader is not None or owed in (0, left):
                     return
                 left = owed
-                self._links.read(*late)
+                self._sockets.read(late)
+                self._sockets.flush()
             # Without the pause, this thread would mostly be the next to get the mutex again.
             time.sleep(GIVE_WAY)
 
@@ -330,9 +331,8 @@ class Tender:
         return [m for m in self._links.owing() if m.link is not None and m.link.expired]
 
     def _serve(self, master: Master) -> None:
-        self._links.read(master)
-        if master.link is not None and master.link.blocked:
-            self._links.outbox.dirty.add(master)  # no thread polls: try again
+        self._sockets.read((master,))
+        self._links.dirty.add(master)  # no thread polls: if it is blocked, try again
 
 
 def _outcome(

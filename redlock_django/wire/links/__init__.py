@@ -1,1 +1,1 @@
-"""The links to all masters of an alias: outbox, inbox, dialer, and the waiters."""
+"""The core: the links to all masters of an alias, without a socket, clock, thread or mutex."""

@@ -1,47 +1,58 @@
-"""The links to all masters of an alias, which an outbox, an inbox and a dialer share.
+"""The links to all masters of an alias, without sockets: bytes in, bytes and verdicts out.
 
-Rules of these parts:
+Nothing here blocks, starts a thread, takes a mutex or calls a driver, and time is what the `clock`
+that it is given shows. A driver admits one thread at a time. It
+
+- begins a round by `Links.begin`,
+- sends `Link.out` of every master in `dirty`, and does what else these masters need (`Sockets`),
+- adds what it receives to `Link.received` and calls `Replies.feed`,
+- reports connections that come and go to `LinkChanges`,
+- and, when its poll was over, calls `Links.judge`, after one more read of the `overdue` masters.
+
+Rules:
 
 1. Every command written is owed one reply, in order (see `link`).
 2. A release is sent on the same link as its acquire, after it. If that link is gone, the release is
    kept, and is sent first after the next join, with a tombstone.
-3. A late reply costs its vote, never its link (`late_masters`). A master is judged only after one
-   more read that does not block.
+3. A late reply costs its vote, never its link (`late_masters`).
 4. A push is not a reply: it removes nothing from the owed replies, except for the answer to
    SUBSCRIBE.
-5. Nothing here blocks (except for `shut`) and nothing here takes a mutex: a driver admits one
-   thread at a time.
 """
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
 
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import Lateness, LateWatch
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import IDLE, Dialer, Driver
-from redlock_django.wire.links.dialing import Terms
-from redlock_django.wire.links.inbox import Inbox
-from redlock_django.wire.links.outbox import LinkWait, Outbox
-from redlock_django.wire.links.waiter import Waiter
+from redlock_django.engine.protocol.votes import NOT_ASKED, failed
+from redlock_django.engine.steps import Round
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import Lateness, LateWatch
+from redlock_django.wire.links.link import Exchange, Kind, Owed
+from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.link_wait import LinkWait
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.replies import Replies
+from redlock_django.wire.links.resp import pack
+from redlock_django.wire.links.sender import Sender, early_tail
 from redlock_django.wire.links.waiters import Waiters
-from redlock_django.wire.notice import Notice, ignore
 from redlock_django.wire.servers.address import Address
+
+LOOK_AGAIN = 0.5
+"""Seconds after which the marker of a master that is not counted is read again, if it is needed.
+
+An operator may have declared it trusted."""
 
 
 class Links:
     """The links of one process or one loop to all masters of an alias.
 
-    A driver owns them. They own the masters' state and the parts that send, receive and connect,
-    each of which is given what it needs of the others. `give_up` is for how many seconds the link
-    of a late master may be silent, None for the default (see `Lateness`).
+    `dirty` has the masters for which the driver has something to do. `give_up` is for how many
+    seconds the link of a late master may be silent, None for the default (see `Lateness`).
     """
 
     def __init__(
@@ -49,128 +60,177 @@ class Links:
         addresses: Sequence[Address],
         deployment: Deployment,
         membership: Membership,
-        driver: Driver,
+        clock: Callable[[], float],
         *,
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
-        notice: Notice = ignore,
         give_up: float | None = None,
     ) -> None:
         self.deployment = deployment
         self.membership = membership
+        self.clock = clock
         self.master_timeout = master_timeout
-        self.connect_timeout = connect_timeout
-        self.masters = [Master(i, address) for i, address in enumerate(addresses)]
-        self.lateness = LateWatch(
-            self.masters, Lateness(master_timeout, give_up), self.read, self._lose_late,
-            self._late_changed,
+        self.masters = masters = [Master(i, address) for i, address in enumerate(addresses)]
+        # Each part is given those that it uses, and knows no other.
+        self.lateness = LateWatch(masters, Lateness(master_timeout, give_up), clock)
+        self._running = self.lateness.running
+        self.sender = Sender(masters, deployment, membership, self._running, clock)
+        self.steps = StepWatch(masters, deployment, self.sender.check, clock)
+        self.waiters = Waiters(deployment, clock)
+        self.changes = LinkChanges(masters, tolerate, self.sender, self.steps, self.waiters, clock)
+        self.replies = Replies(
+            deployment, membership, self.sender, self.changes, self.lateness, self.steps,
+            self.waiters, clock,
         )  # fmt: skip
-        self.steps = StepWatch(self.masters, deployment, self._check)
-        self.waiters = Waiters(deployment)
-        self.link_wait = LinkWait(self.masters, connect_timeout)
-        self.outbox = Outbox(
-            self.masters, deployment, self.membership, self.link_wait, self.lateness,
-            read=self.read, redial=self.redial, lose=self.lose, watch=driver.watch,
-        )  # fmt: skip
-        self.dialer = Dialer(
-            self.masters, deployment, self.membership, Terms(connect_timeout, tolerate, notice),
-            self.outbox, self.steps, self.waiters, driver,
-        )  # fmt: skip
-        self.inbox = Inbox(
-            deployment, self.membership, self.lateness, self.steps, self.waiters, self.outbox,
-            self.dialer, driver.changed,
-        )  # fmt: skip
-        self.closed = self.dialer.closed  # set once the links are closed
-        self._last_look = clock()  # at idle links
+        self.link_wait = LinkWait(masters, self.changes.connecting, connect_timeout, clock)
+        self.dirty = self.sender.dirty
+        self._numbers = count(1)
 
-    # What the parts need of one another.
+    # Rounds.
 
-    def read(self, *masters: Master) -> None:
-        """Read what these masters have sent, without blocking, and count it."""
-        self.inbox.read_all(masters)
+    def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
+        """Return a new exchange for a round."""
+        return Exchange(asked, next(self._numbers), wake)
 
-    def lose(self, master: Master, reason: str, *, late: bool = False, ended: bool = False) -> None:
-        """Close a link that failed; see `Dialer.lose`."""
-        self.dialer.lose(master, reason, late=late, ended=ended)
+    def begin(self, exchange: Exchange) -> None:
+        """Queue a round's commands on the links.
 
-    def redial(self) -> bool:
-        """Repeat what could not be done for a master; see `Dialer.redial`."""
-        return self.dialer.redial()
+        Read late masters before: they may have answered. The votes of masters that may not be asked
+        are counted at once.
+        """
+        now, commands = self.clock(), exchange.asked.commands
+        doubtful = [m for m in self.masters if not m.usable or now >= m.inspect_at]
+        if doubtful or self.membership.conflict:
+            commands = self._fit(exchange, doubtful, now)
+        if None in exchange.asked.commands:
+            for index, command in enumerate(exchange.asked.commands):
+                if command is None:
+                    exchange.cast(index, NOT_ASKED)
+        owed, data, early = None, b"", False
+        for master, command in zip(self.masters, commands, strict=True):
+            if command is None or (link := master.link) is None:
+                continue
+            if owed is None or owed.command is not command:
+                owed = Owed(Kind.COMMAND, now, exchange, command, self._running.passed)
+                data, early = self.sender.templates.pack(command, exchange.number), command.early
+            if command.trusted:
+                # In one step with `owed.append`: see `Link.write`.
+                link.out += data + (early_tail(master, link) if early else link.tail)
+            else:
+                link.out += data
+            link.owed.append(owed)
+            self.dirty.add(master)
 
-    def _lose_late(self, master: Master, reason: str) -> None:
-        self.dialer.lose(master, reason, late=True)
+    def _fit(
+        self, exchange: Exchange, doubtful: Sequence[Master], now: float
+    ) -> tuple[Command | None, ...]:
+        """Return the commands of a round for the masters that may be asked; None for all others.
 
-    def _late_changed(self) -> None:
-        self.steps.decide()
-        self.dialer.driver.changed()
+        Only masters that are `doubtful` are looked at. The votes of those that may not be asked are
+        counted.
+        """
+        commands = [*exchange.asked.commands]
+        for master in self.masters if self.membership.conflict else doubtful:
+            if (command := commands[master.index]) is None:
+                continue
+            if fault := self._look(master, command, exchange, now):
+                if isinstance(command, Release):
+                    master.keep_release(command)
+                exchange.cast(master.index, failed(fault, sent=False))
+                commands[master.index] = None
+            elif isinstance(command, Release) and command.token in master.unanswered:
+                del master.unanswered[command.token]
+                commands[master.index] = replace(command, bury=True)
+        if exchange.decided and exchange.tally.unreachable:
+            # A majority is known to be down, so nothing that needs a quorum is sent.
+            for index, command in enumerate(commands):
+                if command is not None and command.trusted:
+                    exchange.cast(index, NOT_ASKED)
+                    commands[index] = None
+        for master in doubtful:
+            if master.late and commands[master.index] is not None:
+                self.lateness.fail_late(exchange, master.index, master.late, now)
+        return tuple(commands)
 
-    def _check(self, master: Master, mode: str) -> None:
-        self.outbox.check(master, mode)
+    def _look(self, master: Master, command: Command, exchange: Exchange, now: float) -> str:
+        """Look whether a master may be asked now; return why not, "" if it may.
 
-    # What a driver asks for.
+        A release is sent to any master that has a link.
+        """
+        if master.unfinished or master.suspect:
+            self.changes.retry()
+        fault = master.fault(now)
+        master.usable = not (fault or master.unfinished or master.unanswered)
+        if fault and master.link is not None:
+            fault = self._fault_for(master, command, exchange, now)
+        if isinstance(command, Acquire):
+            fault = fault or self.conflict()
+        if not fault and now >= master.inspect_at:
+            # Its reply comes before that of the command, whose vote it may cost.
+            master.inspected(now)
+            self.sender.write(master, Owed(Kind.INFO, now), pack("INFO"))
+        return fault
+
+    def _fault_for(self, master: Master, command: Command, exchange: Exchange, now: float) -> str:
+        """Return why a master with a fault must not be asked this; "" if it may nevertheless."""
+        if not command.trusted:
+            return ""
+        # Without the late masters there is no quorum, and a waiter has nothing better to do.
+        patient = (
+            bool(master.late)
+            and exchange.asked.waits_on(now)
+            and self.link_wait.usable() < self.link_wait.quorum
+        )
+        fault = master.fault(now, late=not patient, early=command.early)
+        if fault and master.waits(now) and now - master.looked > LOOK_AGAIN:
+            master.looked = now
+            self.sender.check(master, "join")
+        return fault
+
+    def conflict(self) -> str:
+        """Return why no master may be asked for a lock, "" if each may."""
+        if other := self.membership.conflict:
+            return f"not asked, because {other} belongs to another deployment"
+        return ""
+
+    # Late replies.
 
     def owing(self) -> list[Master]:
         """Return the masters that owe a reply."""
         return [m for m in self.masters if m.link is not None and m.link.owed]
 
-    def look_at_idle_links(self) -> None:
-        """Read all links before a round that follows a pause: a master may have closed one."""
-        now = clock()
-        if now - self._last_look > IDLE:
-            self.inbox.read_all(self.masters)
-            self.outbox.flush()
-        self._last_look = now
-
-    def waiter(self) -> Waiter:
-        """Return a new waiter; from the first on, every link listens to its master's calls."""
-        if not self.waiters.is_used:
-            for master in self.masters:
-                self.dialer.listen(master)
-            self.waiters.is_used = True
-        return self.waiters.new()
+    def judge(self, now: float) -> None:
+        """Judge which replies are late; read the masters that are `overdue` before."""
+        for master, reason in self.lateness.judge(now):
+            self.changes.lose(master, reason, late=True)
+        for master in self.masters:
+            if master.late and master not in self.changes.late:
+                self.steps.decide()
+                self.changes.note(master)
 
     # The end.
 
-    def shut(self) -> None:
-        """Close every link; waiting callers get a failed vote.
-
-        Blocks for at most MASTER_TIMEOUT while masters still answer: a server whose answer is
-        refused reads no further, and the last releases may be among the bytes that it has not read.
-        """
-        self.closed.set()
+    def finish(self) -> None:
+        """Queue the releases of what silent masters may still grant; then `close`."""
         for master in self.owing():
             assert master.link is not None
             for owed in tuple(master.link.owed):
-                self.outbox.undo_late(master, owed)
-        self.outbox.flush()
-        links = [m.link for m in self.owing() if m.link is not None]
-        for link in links:
-            with suppress(OSError):
-                link.socket.shutdown(socket.SHUT_WR)
-        until = clock() + self.master_timeout
-        for link in links:
-            link.drain(until)
+                self.sender.undo_late(master, owed)
+
+    def close(self) -> None:
+        """Drop every link; waiting callers get a failed vote."""
         for master in self.masters:
-            self.dialer.finish_losing(master)
-            self.lose(master, "closed")
-            master.reason = "closed"
+            self.changes.finish_losing(master)
+            if master.link is not None:
+                master.reason = "closed"
+                master.fail_owed(master.link, ended=False)
+                self.waiters.lose(master.index)
+            self.changes.note(master)
+        self.abandon()
 
     def abandon(self) -> None:
-        """Drop all links without sending a byte: after a fork, and for a loop that was closed."""
-        self.closed.set()
+        """Drop all links, and what is queued on them: nothing more is sent."""
         for master in self.masters:
-            lost = None if master.losing is None else master.losing[0]
-            for link in (master.link, lost):
-                if link is not None:
-                    with suppress(OSError):
-                        link.socket.close()
-                    master.link = master.losing = None
-                    master.reason = "closed"
-
-    def forked(self) -> None:
-        """Drop all links in the child of a fork."""
-        # Another thread of the parent may have held the lock inside the event; in the child
-        # nothing would ever release it.
-        self.closed = self.dialer.closed = threading.Event()
-        self.abandon()
+            master.link = master.losing = master.undialed = None
+            master.reason = "closed"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redlock_django.wire.judging.clock_steps import StepWatch
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.replies import Replies
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -19,7 +20,7 @@ from tests.wire import (
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "our clock's latest time is lost", "fast path: our own step voids what began before",
-        StepWatch.saw, without("self._latest = now"),
+        Replies.feed, without("self._steps.latest = heard"),
         test_plain_rounds.test_our_clock_that_goes_back_voids_a_lease_that_began_since,
     ),
     Mutant(
@@ -64,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "voided by the clock that went back", "clock step: our own, leases are lost",
         StepWatch._blame_ourselves,
-        instead("max(now, self._latest)", "now"),
+        instead("max(now, self.latest)", "now"),
         link_schedules.a_clock_that_goes_back_voids_earlier_leases,
     ),
     Mutant(

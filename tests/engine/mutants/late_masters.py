@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from redlock_django.wire.judging.late_masters import Lateness, LateWatch, RunningTime
+from redlock_django.wire.drivers.sockets import Sockets
+from redlock_django.wire.links.late_masters import Lateness, LateWatch, RunningTime
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -18,7 +19,7 @@ from tests.wire import (
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        "a patient round never ends", "link: a patient round ends", LateWatch.waited,
+        "a patient round never ends", "link: a patient round ends", LateWatch.judge,
         without("self.fail_late(...)"), link_schedules.a_patient_round_ends,
     ),
     Mutant(
@@ -45,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late reply costs its link", "link: a late reply never costs its link", LateWatch._judge,
-        instead("self._mark_late(...)", "self.lose(master, 'late')"),
+        instead("self._mark_late(...)", "return 'late'"),
         link_schedules.a_late_reply_never_costs_its_link,
     ),
     Mutant(
@@ -77,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a link is judged without a last read", "link: the socket is read before it is judged",
-        LateWatch.waited,
+        Sockets.waited,
         without("self._read_all(...)"),
         link_schedules.received_replies_are_read_before_they_are_judged,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.lease import HeldLease
 from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.links.links import Links
 from tests.engine import (
     schedules,
@@ -22,7 +23,7 @@ from tests.wire import (
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "closed links leave a grant", "link: what may be granted is released before the end",
-        Links.shut, without("self.outbox.undo_late(...)"),
+        Links.finish, without("self.sender.undo_late(...)"),
         link_schedules.links_that_close_after_the_refusal_send_the_release,
     ),
     Mutant(
@@ -38,8 +39,8 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_release_over_other_links_buries,
     ),
     Mutant(
-        "a child sends for its parent", "fork: no byte on inherited sockets", Links.abandon,
-        instead("self.closed.set()", "self.outbox.flush()"),
+        "a child sends for its parent", "fork: no byte on inherited sockets", Sockets.abandon,
+        instead("self.closed.set()", "self.flush()"),
         link_schedules.a_child_sends_nothing_that_its_parent_had_queued,
     ),
     Mutant(

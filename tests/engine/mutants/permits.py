@@ -7,8 +7,7 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.wait import Wait
-from redlock_django.wire.links.waiter import Waiter
-from redlock_django.wire.links.waiters import Waiters
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine import test_script_rules, test_slot_rounds
 from tests.engine.lua_mutation import lua
 from tests.engine.mutants.mutant import Mutant

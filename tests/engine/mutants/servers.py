@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from redlock_django.engine.protocol.commands import Command, Extend
-from redlock_django.wire.link.link import _in_order
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.drivers.sockets import _in_order
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import info as server_info
 from tests.engine.mutants.mutant import Mutant
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another server is not inspected", "trust: INFO is asked for after a refused marker",
-        Inbox._handle_vote, never("self._deployment.failover and ..."),
+        Replies._handle_vote, never("self._deployment.failover and ..."),
         link_schedules.a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once,
     ),
     Mutant(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from redlock_django.wire.drivers.combiner import Combiner
-from redlock_django.wire.links.waiter import Waiter
-from redlock_django.wire.links.waiters import Waiters
+from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine import (
     schedules,
 )

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease
-from redlock_django.wire.clock import clock
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.master import Master
 
 logger = logging.getLogger("redlock_django")
 
@@ -30,14 +29,14 @@ class StepWatch:
         masters: Sequence[Master],
         deployment: Deployment,
         check: Callable[[Master, str], None],
-        clock: Callable[[], float] = clock,
+        clock: Callable[[], float],
     ) -> None:
         self.masters = masters
         self.deployment = deployment
         self.check = check
         self.clock = clock
         self.voided = float("-inf")  # leases that began up to this moment are lost
-        self._latest = float("-inf")  # the latest moment that our clock has shown
+        self.latest = float("-inf")  # the latest moment that our clock has shown
         self._stepped: set[int] = set()
 
     def void(self, lease: Lease) -> bool:
@@ -46,15 +45,15 @@ class StepWatch:
 
     def saw(self, now: float) -> None:
         """Note what our clock shows."""
-        if now > self._latest:
-            self._latest = now
+        if now > self.latest:
+            self.latest = now
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""
         now = self.clock()
         self.saw(now)
         if high < low:  # our clock has gone back since the master was asked
-            self._latest = max(self._latest, now + low - high + 1e-6)  # as exact as floats are
+            self.latest = max(self.latest, now + low - high + 1e-6)  # as exact as floats are
             high = low
         if master.offset is not None:
             then_low, then_high, at = master.offset
@@ -126,7 +125,7 @@ class StepWatch:
         """Void our leases: so many steps at once mean that our own clock stepped."""
         now = self.clock()
         # A clock that went back shows an earlier time than when those leases began.
-        self.voided = max(now, self._latest)
+        self.voided = max(now, self.latest)
         until = self.voided + self.deployment.restart_delay
         for master in stepped:
             master.usable = False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import LateWatch
-from redlock_django.wire.link.link import Owed
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.outbox import LinkWait, Outbox
+from redlock_django.wire.drivers.sockets import Sockets
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import LateWatch
+from redlock_django.wire.links.link import Owed
+from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.link_wait import LinkWait
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.master import Master, find_twins
+from redlock_django.wire.links.sender import Sender
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -52,12 +55,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master that is left out is reached", "link: no release to masters left out",
-        Outbox._fit, instead("failed(..., sent=False)", "failed(fault)"),
+        Links._fit, instead("failed(..., sent=False)", "failed(fault)"),
         partial(test_plain_rounds.test_a_master_that_is_known_not_to_answer_is_left_out, "late"),
     ),
     Mutant(
         "a faulty master is asked", "link: a master is looked at once it may have a fault",
-        Outbox.begin, never("not m.usable"),
+        Links.begin, never("not m.usable"),
         partial(test_plain_rounds.test_no_lock_is_asked_of_a_master_from_a_doubt_on, "suspect"),
     ),
     *(
@@ -69,18 +72,18 @@ MUTANTS: tuple[Mutant, ...] = (
         for doubt, function, changed in (
             ("suspect", StepWatch._suspect, "master.usable = False"),
             ("our clock stepped", StepWatch._blame_ourselves, "master.usable = False"),
-            ("twin", Dialer._find_twins, "master.usable = other.usable = False"),
+            ("twin", find_twins, "master.usable = other.usable = False"),
             ("late", LateWatch._mark_late, "master.usable = False"),
         )
     ),
     Mutant(
         "a marker is good for ever", "link: a new marker is looked at",
-        Dialer.trusted, instead("master.trust, master.usable = ...", "master.trust = trust"),
+        LinkChanges.trust, instead("master.trust, master.usable = ...", "master.trust = trust"),
         partial(test_plain_rounds.test_no_lock_is_asked_of_a_master_from_a_doubt_on, "untrusted"),
     ),
     Mutant(
         "another deployment's masters are asked", "link: acquires nothing in a conflict",
-        Outbox.begin, never("self._membership.conflict"),
+        Links.begin, never("self.membership.conflict"),
         partial(
             test_plain_rounds.test_no_lock_is_asked_of_a_master_from_a_doubt_on,
             "another deployment",
@@ -93,37 +96,37 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a patient round asks no late master", "link: without a quorum late masters are asked",
-        Outbox._fault_for,
+        Links._fault_for,
         never("exchange.asked.waits_on(now)"),
         link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
     ),
     Mutant(
         "a patient round asks all late masters", "link: a late minority is not asked",
-        Outbox._fault_for,
-        always("self._link_wait.usable() < self._link_wait.quorum"),
+        Links._fault_for,
+        always("self.link_wait.usable() < self.link_wait.quorum"),
         link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
     ),
     Mutant(
         "a release overtakes", "link: a release travels after its acquire",
-        Outbox.begin,
+        Links.begin,
         instead("link.out += data", "link.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
         "a master without a thread stays lost",
-        "link: every round dials masters that no thread could be started for", Outbox._look,
-        without("self._redial()"),
+        "link: every round dials masters that no thread could be started for", Links._look,
+        without("self.changes.retry()"),
         link_schedules.a_master_that_no_thread_connects_to_is_dialled_by_the_next_round,
     ),
     Mutant(
         "a release with no link is lost", "link: a release without a link is kept",
-        Outbox._fit,
+        Links._fit,
         without(Master.keep_release),
         link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
     Mutant(
         "every release buries", "link: a tombstone only where an acquire may be late",
-        Outbox._fit,
+        Links._fit,
         together(
             always("command.token in master.unanswered"),
             without("del master.unanswered[command.token]"),
@@ -131,43 +134,43 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.an_ordinary_release_leaves_no_tombstone,
     ),
     Mutant(
-        "a late master is waited for", "link: no round waits for a late master", Outbox._fit,
+        "a late master is waited for", "link: no round waits for a late master", Links._fit,
         never("master.late and ..."), link_schedules.no_release_waits_for_a_late_master,
     ),
     Mutant(
         "a late master is not read first", "link: a late master is read before a round",
-        Outbox._look,
-        without("self._read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
+        Sockets.begin,
+        without("self.read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
     ),
     Mutant(
         "asked without a majority", "link: refused at once if no majority is open",
-        Outbox._fit,
+        Links._fit,
         never("exchange.decided and ..."), link_schedules.with_a_majority_down_no_master_is_asked,
     ),
     Mutant(
         "another deployment stops nothing", "trust: a conflict stops all new locks",
-        Outbox.conflict,
-        instead("self._membership.conflict", "''"),
+        Links.conflict,
+        instead("self.membership.conflict", "''"),
         link_schedules.a_master_of_another_deployment_stops_all_new_locks,
     ),
     Mutant(
-        "a check replaces a mark", "clock step: no check while a mark is owed", Outbox.check,
+        "a check replaces a mark", "clock step: no check while a mark is owed", Sender.check,
         never("mode == 'join' and ..."),
         link_schedules.a_mark_is_settled_although_another_master_steps_meanwhile,
     ),
     Mutant(
         "a master that is not counted stays so", "trust: redlock_init takes effect soon",
-        Outbox._fault_for,
+        Links._fault_for,
         never("now - master.looked > LOOK_AGAIN"),
         link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
     ),
     Mutant(
         "a usable master is never inspected", "safe servers: INFO is read again",
-        Outbox.begin, never("now >= m.inspect_at"),
+        Links.begin, never("now >= m.inspect_at"),
         test_plain_rounds.test_a_master_that_must_be_inspected_is_looked_at,
     ),
     Mutant(
-        "a live link is never inspected", "safe servers: INFO is read again", Outbox._look,
+        "a live link is never inspected", "safe servers: INFO is read again", Links._look,
         never("now >= master.inspect_at"),
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
     ),

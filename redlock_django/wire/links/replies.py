@@ -1,4 +1,4 @@
-"""The inbox: each reply is matched to the command that it answers, and counted.
+"""The replies: each is matched to the command that it answers, and counted.
 
 A plain reply, as nearly every reply is, grants what is owed, or refuses one resource to a client
 that does not wait. It is recognised by its bytes, and is not parsed. All other replies
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -20,21 +20,12 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import LOST, PENDING
-from redlock_django.wire.clock import clock
-from redlock_django.wire.judging.clock_steps import StepWatch
-from redlock_django.wire.judging.late_masters import LateWatch
-from redlock_django.wire.link.link import (
-    BACKLOG,
-    CHUNK,
-    WOULD_BLOCK,
-    Kind,
-    Link,
-    Owed,
-    ProtocolDesync,
-    broken,
-)
-from redlock_django.wire.link.master import Master
-from redlock_django.wire.link.resp import (
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import LateWatch
+from redlock_django.wire.links.link import Kind, Link, Owed, ProtocolDesync, broken
+from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.resp import (
     GRANT_SIZE,
     REFUSAL_SIZE,
     REFUSES,
@@ -44,8 +35,7 @@ from redlock_django.wire.link.resp import (
     read_grant,
     read_refusal,
 )
-from redlock_django.wire.links.dialer import Dialer
-from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.error_replies import code_of, explain
 from redlock_django.wire.servers.handshake import Unfit, join_arguments, read_trust
@@ -57,66 +47,37 @@ _GRANTED, _REFUSED = Ballot.GRANTED, Ballot.REFUSED  # a member of an enum takes
 PLAIN = Vote(_GRANTED, "granted", 0)  # the vote of a reply that grants, and says nothing else
 
 
-class Inbox:
-    """The replies of the masters. `changed()` wakes the callers that wait for links."""
+class Replies:
+    """Count what masters have sent."""
 
     def __init__(
         self,
         deployment: Deployment,
         membership: Membership,
+        sender: Sender,
+        changes: LinkChanges,
         lateness: LateWatch,
         steps: StepWatch,
         waiters: Waiters,
-        outbox: Outbox,
-        dialer: Dialer,
-        changed: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
         self._deployment = deployment
         self._membership = membership
+        self._sender = sender
+        self._changes = changes
         self._lateness = lateness
         self._steps = steps
         self._waiters = waiters
-        self._outbox = outbox
-        self._dialer = dialer
-        self._changed = changed
+        self._clock = clock
 
-    def read_all(self, masters: Iterable[Master]) -> None:
-        """Read what masters have sent, without blocking, and count it."""
-        heard, ran = 0.0, self._lateness.running.passed
-        for master in masters:
-            link = master.link
-            if link is None:
-                continue
-            try:
-                # The bytes are received and kept in one step, as in `Link.send`.
-                [data] = map(link.recv, (BACKLOG if link.expired else CHUNK,))
-            except WOULD_BLOCK:
-                if not link.received and not link.parsing:  # as an interrupt may have left them
-                    continue
-            except (OSError, ProtocolDesync) as error:
-                self._dialer.lose(master, broken(error), ended=isinstance(error, OSError))
-                continue
-            else:
-                if not data:
-                    self._dialer.lose(master, "closed the connection", ended=True)
-                    continue
-                link.received += data
-            now = clock()
-            if now < heard:
-                self._steps.saw(heard)  # before our clock went back
-            heard = now
-            self._count(master, link, heard, ran)
-        self._steps.saw(heard)
+    def feed(self, master: Master, link: Link, heard: float) -> None:
+        """Count the replies in what a link has received until `heard`.
 
-    # Plain replies.
-
-    def _count(self, master: Master, link: Link, heard: float, ran: float) -> None:
-        """Count the replies in what was received from a master until `heard`.
-
-        `ran` is for how long the driver had been running then. From the first reply on that is not
-        plain, all are parsed.
+        From the first reply on that is not plain, all are parsed.
         """
-        data, owed = link.received, link.owed
+        if heard > self._steps.latest:
+            self._steps.latest = heard
+        data, owed, ran = link.received, link.owed, self._lateness.running.passed
         while data and owed and not link.parsing:
             oldest = owed[0]
             if (grant := oldest.grant) is None or (exchange := oldest.exchange) is None:
@@ -150,7 +111,7 @@ class Inbox:
                 verdict = exchange.tally.cast(master.index, vote)
                 if verdict is not PENDING:
                     if verdict is LOST and exchange.decided:
-                        self._outbox.undo_late(master, oldest)
+                        self._sender.undo_late(master, oldest)
                     if not exchange.notified:
                         exchange.decide()
             else:
@@ -167,6 +128,7 @@ class Inbox:
             self._parse(master, link)
         if master.late and not owed:
             self._lateness.in_time(master)
+            self._changes.note(master)
 
     def _believes(self, master: Master, time: int, sent: float, heard: float) -> bool:
         """Return whether a reply shows no step of a clock; note the clock that it shows."""
@@ -193,7 +155,7 @@ class Inbox:
                 error,
                 extra={"master": master.address.name},
             )
-            self._dialer.lose(master, broken(error))
+            self._changes.lose(master, broken(error))
 
     def _answer_all(self, master: Master, link: Link) -> None:
         """Handle each reply that the parser has."""
@@ -234,7 +196,7 @@ class Inbox:
         elif owed.kind is Kind.INFO:
             if b"run_id:" not in reply:
                 raise ProtocolDesync("a reply of another round")
-            self._dialer.inspected(master, read_info(reply))
+            self._changes.inspected(master, read_info(reply))
         self._pop_owed(link)
 
     def _handle_vote(self, master: Master, owed: Owed, reply: Any) -> None:
@@ -247,7 +209,7 @@ class Inbox:
             vote = command.vote(reply[1:])
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
-        read = clock()
+        read = self._clock()
         if master.failures:
             master.failures = 0
         if master.refused_releases and isinstance(command, Release):
@@ -256,7 +218,7 @@ class Inbox:
             time = reply[2] / 1_000_000
             self._steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
-            self._outbox.check(master, master.check_mode)
+            self._sender.check(master, master.check_mode)
             if self._deployment.failover and master.link is not None:
                 master.inspect_at = 0.0  # it may be another server: ask for INFO
         if exchange is not None:
@@ -265,7 +227,7 @@ class Inbox:
             doubt = master.doubt(read) if command.trusted else ""
             exchange.cast(master.index, failed(doubt) if doubt else vote)
             if vote.ballot is Ballot.GRANTED and exchange.tally.verdict is LOST:
-                self._outbox.undo_late(master, owed)
+                self._sender.undo_late(master, owed)
 
     def _handle_check(self, master: Master, owed: Owed, reply: Any) -> None:
         """Note what a master's marker says of its trust."""
@@ -273,9 +235,9 @@ class Inbox:
             raise ProtocolDesync("a reply of another round")
         name, run_id = master.address.name, master.run_id
         try:
-            trust = read_trust(self._membership, name, run_id, reply, owed.sent, clock())
+            trust = read_trust(self._membership, name, run_id, reply, owed.sent, self._clock())
         except Unfit as error:
-            self._dialer.lose(master, str(error))
+            self._changes.lose(master, str(error))
             return
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
@@ -285,10 +247,10 @@ class Inbox:
         if settled:  # otherwise a mark was asked for since then, and is still owed
             master.checking = False
             master.check_mode = "join"
-        self._dialer.trusted(master, trust)
+        self._changes.trust(master, trust)
         if settled:
             self._steps.checked(master)
-        self._changed()
+        self._changes.changed = True
 
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
@@ -311,7 +273,7 @@ class Inbox:
             link.expired -= 1
         owed = link.owed.popleft()
         link.ran = self._lateness.running.passed
-        link.heard = clock()
+        link.heard = self._clock()
         link.took = link.heard - owed.sent
 
     # Errors.
@@ -322,7 +284,7 @@ class Inbox:
         if owed.kind is Kind.LOAD:
             return
         if owed.kind is Kind.SUBSCRIBE:
-            self._dialer.log_polling(master, explain(reply))
+            self._changes.log_polling(master, explain(reply))
             return
         if code == "NOSCRIPT" and self._retry(master, owed):
             return
@@ -331,9 +293,9 @@ class Inbox:
         # A check that failed must be made again, or the master would be suspected for ever.
         if command is None or code in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             # The next connection finds the reason. A release is kept until then.
-            self._dialer.lose(master, explain(reply))
+            self._changes.lose(master, explain(reply))
         elif isinstance(command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
-            master.refuse_release(command, clock() + self._deployment.max_ttl)
+            master.refuse_release(command, self._clock() + self._deployment.max_ttl)
 
     def _retry(self, master: Master, owed: Owed) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
@@ -354,10 +316,10 @@ class Inbox:
             # Otherwise a master that is always the last to answer would never learn the script.
             self._load(master, command.name)
             return False
-        again = Owed(owed.kind, clock(), owed.exchange, command, mode=owed.mode)
-        self._outbox.write(master, again, data)
+        again = Owed(owed.kind, self._clock(), owed.exchange, command, mode=owed.mode)
+        self._sender.write(master, again, data)
         return True
 
     def _load(self, master: Master, name: str) -> None:
         data = pack("SCRIPT", "LOAD", script(name, self._deployment.failover)[0])
-        self._outbox.write(master, Owed(Kind.LOAD, clock()), data)
+        self._sender.write(master, Owed(Kind.LOAD, self._clock()), data)

@@ -6,10 +6,12 @@ import logging
 import math
 import random
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from redlock_django.engine.protocol.commands import Release
-from redlock_django.wire.link.link import Link
+from redlock_django.engine.protocol.votes import failed
+from redlock_django.wire.links.link import Link
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Trust
 
@@ -17,6 +19,12 @@ logger = logging.getLogger("redlock_django")
 
 INSPECTED = 2.0
 """Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
+
+IDLE = 1.0
+"""The seconds without a round after which all links are read before the next one.
+
+A link on which nothing came for so long is stale if it ends in the next round.
+"""
 
 REPEAT = 0.5  # seconds between two attempts to send releases that a master refuses
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
@@ -38,10 +46,10 @@ class Master:
         self.run_id = ""
         self.trust: Trust | None = None
         self.reason = "not connected yet"
-        self.connecting = False  # a first attempt to connect is under way
         # The reason and delay with which a thread must be started that connects to it.
         self.undialed: tuple[str, float] | None = None
-        self.losing: tuple[Link, str, bool, bool] | None = None  # see `Dialer.lose`
+        self.undialed_logged = False
+        self.losing: tuple[Link, str, bool, bool] | None = None  # see `Links.lose`
         self.failures = 0
         self.late = ""  # why its votes are not waited for: it owes a late reply
         self.suspect = ""  # a clock step that is being examined
@@ -124,7 +132,7 @@ class Master:
 
     @property
     def unfinished(self) -> bool:
-        """True if something is left to repeat for this master; see `Links.redial`."""
+        """True if something is left to repeat for this master; see `Links.retry`."""
         return bool(self.undialed or self.losing or self.refused_releases)
 
     def remember_unanswered(self, token: str) -> None:
@@ -138,3 +146,40 @@ class Master:
         """Return the seconds until the next attempt: 0.1 to 1, with jitter."""
         longest = min(1.0, 0.1 * 2.0 ** min(self.failures, 8))
         return random.uniform(longest / 2, longest)
+
+    def fail_owed(self, link: Link, *, ended: bool) -> None:
+        """Fail the votes that a lost link owes, and keep the releases for the next one."""
+        for owed in link.owed:
+            command = owed.command
+            if isinstance(command, Release):
+                self.keep_release(command)
+            elif (release := owed.late_undo) is not None:
+                self.keep_release(release)
+            elif command is not None and command.sets:
+                self.remember_unanswered(command.token)
+            if owed.exchange is not None:
+                stale = ended and owed.sent - link.heard > IDLE
+                owed.exchange.cast(self.index, failed(self.reason, stale=stale))
+
+
+def find_twins(masters: Sequence[Master]) -> None:
+    """Find the masters that are one server.
+
+    None of them is counted: one server must never vote twice, and the error must be visible to the
+    author of the settings.
+    """
+    first: dict[str, Master] = {}
+    for master in masters:
+        known, master.twin = master.twin, ""
+        if master.link is None:
+            continue
+        other = first.setdefault(master.run_id, master)
+        if other is not master:
+            master.twin, other.twin = other.address.name, master.address.name
+            master.usable = other.usable = False
+            if known != master.twin:
+                logger.error(
+                    "redlock masters %s and %s are the same server: neither is counted",
+                    other.address.name,
+                    master.address.name,
+                )

@@ -35,9 +35,8 @@ from itertools import islice
 from statistics import median
 
 from redlock_django.engine.protocol.votes import failed
-from redlock_django.wire.clock import clock
-from redlock_django.wire.link.link import Exchange, Link, Owed
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.link import Exchange, Link, Owed
+from redlock_django.wire.links.master import Master
 
 logger = logging.getLogger("redlock_django")
 
@@ -155,25 +154,13 @@ class RunningTime:
 
 
 class LateWatch:
-    """Fail the votes of replies that are too old, and note which masters are late.
-
-    `read(master)` reads what a master has sent, without blocking. `lose(master, reason)` gives up
-    its link. `changed()` is called when a master becomes late, and when it is not late any more.
-    """
+    """Fail the votes of replies that are too old, and note which masters are late."""
 
     def __init__(
-        self,
-        masters: Sequence[Master],
-        rule: Lateness,
-        read: Callable[[Master], None],
-        lose: Callable[[Master, str], None],
-        changed: Callable[[], None],
+        self, masters: Sequence[Master], rule: Lateness, clock: Callable[[], float]
     ) -> None:
         self.masters = masters
         self.rule = rule
-        self.read = read
-        self.lose = lose
-        self.changed = changed
         self.running = RunningTime(clock())
         # Votes that are late, and still waited for: the round, the master, why the vote is late.
         self._patient: list[tuple[Exchange, int, str]] = []
@@ -194,32 +181,27 @@ class LateWatch:
         self.due = now + left
         return left
 
-    def waited(self, asked: float, took: float, now: float) -> None:
-        """Count a poll that was to last `asked` seconds, took `took`, and ended `now`.
+    def overdue(self, now: float) -> list[Master]:
+        """Return the masters to read once more before `judge`, because a reply is due."""
+        return [
+            master
+            for master in self.masters
+            if master.link is not None
+            and master.link.owed
+            and self._left(master, master.link, now) <= 0
+        ]
 
-        Then judge which replies are late.
-        """
-        self.running.polled(asked, took, now)
-        if took < asked / 2:
-            return  # something ended the poll early, so no reply can be due yet
-        for master in self.masters:
-            link = master.link
-            if link is None or not link.owed or self._left(master, link, now) > 0:
-                continue
-            self._read_all(master, link)
-            if master.link is link and link.owed:
-                self._judge(master, link, now)
+    def judge(self, now: float) -> list[tuple[Master, str]]:
+        """Judge late replies; return the masters whose links must be given up, and why."""
+        given_up = []
+        for master in self.overdue(now):
+            assert master.link is not None
+            if reason := self._judge(master, master.link, now):
+                given_up.append((master, reason))
         waiting, self._patient = self._patient, []
         for vote in waiting:
             self.fail_late(*vote, now)
-
-    def _read_all(self, master: Master, link: Link) -> None:
-        """Read all that a master has sent, or a part of it if its oldest reply has expired."""
-        while True:
-            owed = len(link.owed)
-            self.read(master)
-            if len(link.owed) == owed or not link.owed or link.expired:
-                return
+        return given_up
 
     def fail_late(self, exchange: Exchange, index: int, reason: str, now: float) -> None:
         """Fail the vote of a master that is late, as soon as the round does not wait for it."""
@@ -236,7 +218,6 @@ class LateWatch:
             master.address.name,
             extra={"master": master.address.name},
         )
-        self.changed()
 
     def _age(self, owed: Owed, now: float) -> float:
         """Return the age of an owed reply."""
@@ -276,14 +257,14 @@ class LateWatch:
         late = sum(bool(master.late) for master in self.masters)
         return self.rule.longest_silence(late, len(self.masters))
 
-    def _judge(self, master: Master, link: Link, now: float) -> None:
-        """Apply the rule to the replies that are owed on a link."""
+    def _judge(self, master: Master, link: Link, now: float) -> str:
+        """Apply the rule to the replies owed on a link; return why it must be given up, or ""."""
         rule = self.rule
         if master.late:
             longest = self._longest_silence()
             if rule.is_over(self._silent(link, now), len(link.owed), longest):
-                self.lose(master, self._reason(longest, link))
-            return
+                return self._reason(longest, link)
+            return ""
         patience, reason = self.patience(), ""
         late = rule.is_late(self._age(link.owed[0], now), patience)
         for owed in islice(link.owed, link.expired, None):
@@ -295,6 +276,7 @@ class LateWatch:
             link.expired += 1
         if late:
             self._mark_late(master, reason or self._reason(patience, link))
+        return ""
 
     def _reason(self, seconds: float, link: Link) -> str:
         """Return why the oldest reply that is owed on a link is not waited for."""
@@ -311,4 +293,3 @@ class LateWatch:
             reason,
             extra={"master": master.address.name},
         )
-        self.changed()

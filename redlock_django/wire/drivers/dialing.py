@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link.master import Master
+from redlock_django.wire.links.master import Master
 from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.handshake import Joined, Unfit, Unmarked, join
 

@@ -1,1 +1,0 @@
-"""Judgements of replies and clocks: which masters are late, whose clock has stepped."""

@@ -1,0 +1,78 @@
+"""Single commands: the bytes that are queued on the link of one master."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.wire.links.late_masters import RunningTime
+from redlock_django.wire.links.link import Kind, Link, Owed
+from redlock_django.wire.links.master import Master
+from redlock_django.wire.links.resp import Templates, pack, pack_parts
+from redlock_django.wire.servers.handshake import join_arguments
+
+
+class Sender:
+    """Queue commands on the links of masters.
+
+    `dirty` has the masters for which the driver has something to do.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Master],
+        deployment: Deployment,
+        membership: Membership,
+        running: RunningTime,
+        clock: Callable[[], float],
+    ) -> None:
+        self.dirty: set[Master] = set()
+        self.templates = Templates()
+        self._masters = masters
+        self._deployment = deployment
+        self._membership = membership
+        self._running = running
+        self._clock = clock
+
+    def write(self, master: Master, owed: Owed, data: bytes) -> None:
+        """Queue a command for a master that has a link."""
+        link = master.link
+        assert link is not None
+        if (command := owed.command) is not None and command.trusted:
+            data += early_tail(master, link) if command.early else link.tail
+        owed.ran = self._running.passed
+        link.write(owed, data)
+        self.dirty.add(master)
+
+    def write_release(self, master: Master, release: Release) -> None:
+        """Queue a release that belongs to no round."""
+        data = self.templates.pack(release, 0)
+        self.write(master, Owed(Kind.COMMAND, self._clock(), None, release), data)
+
+    def undo_late(self, master: Master, owed: Owed) -> None:
+        """Release what a master has granted, or may grant, to a client that was refused already."""
+        if (release := owed.late_undo) is not None:
+            self.write_release(master, release)
+
+    def check(self, master: Master, mode: str) -> None:
+        """Ask again, on the live link, whether the master is trusted."""
+        if mode == "join" and master.check_mode != "join":
+            return  # it is being marked untrusted: on this link, or first on the next
+        master.check_mode = mode
+        if master.link is None or (master.checking and mode == "join"):
+            return
+        asked = join_arguments(self._deployment, master.run_id, mode, 0, self._membership)
+        self.write(master, Owed(Kind.CHECK, self._clock(), mode=mode), pack("EVALSHA", *asked))
+        master.checking = True  # last: after an interrupt it may be asked twice, but not never
+
+    def check_all(self) -> None:
+        """Read the marker of every master that has a link again."""
+        for master in self._masters:
+            self.check(master, "join")
+
+
+def early_tail(master: Master, link: Link) -> bytes:
+    """Return the end of a trusted command that is sent before its master is ready."""
+    return link.tail if master.trust is None else pack_parts(master.trust.marker, 0)
