@@ -18,6 +18,12 @@ from redlock_django.engine.refusal import unreachable
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import Lease, RedlockLease, end_of_min_hold, valid_until
 
+NEAR = 0.002
+"""Seconds of a round among near masters, for which the random delays of clients are made."""
+
+LONGEST_PAUSE = 2.0
+"""Seconds that a taker pauses at most before it tries again."""
+
 IN_TRANSIT = '{"handed_on":1}'
 """The holder of a lock whose taker has undone its swap, in a store that does not keep the giver."""
 
@@ -100,7 +106,9 @@ def resume(
         yield from swap.undo()
         if not (swap.is_split or swap.tally.only_stale):
             break
-        now = yield Pause(client.delay(attempts))
+        # Takers that are far from each other undo what they took at moments that are as far apart.
+        spread = max(1.0, (now - taken.started) / NEAR)
+        now = yield Pause(min(client.delay(attempts) * spread, LONGEST_PAUSE))
     raise swap.refusal(late=swap.won)
 
 

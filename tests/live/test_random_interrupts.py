@@ -40,7 +40,9 @@ SETUP = """
     print("ready", flush=True)
 """
 
-THREADS = SETUP + """
+THREADS = (
+    SETUP
+    + """
     class Interrupt(BaseException):
         pass
 
@@ -100,8 +102,11 @@ THREADS = SETUP + """
         assert not other.is_alive()
     print(json.dumps({"struck": struck, "lost": lost}), flush=True)
 """
+)
 
-TASKS = SETUP + """
+TASKS = (
+    SETUP
+    + """
     async def go_on(number, over, turns, lost):
         async with lock(f"kept:{number}") as kept:
             while not over.is_set():
@@ -150,6 +155,7 @@ TASKS = SETUP + """
 
     print(json.dumps(asyncio.run(main())), flush=True)
 """
+)
 
 
 @pytest.fixture(
