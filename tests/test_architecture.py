@@ -498,6 +498,7 @@ def test_public_names_are_there_and_documented() -> None:
     assert callable(redlock_django.lock)
 
 
+@pytest.mark.attack
 def test_lua_builds_no_key_and_prints_no_number_by_itself() -> None:
     for path in (PACKAGE / "engine" / "protocol" / "lua").glob("*.lua"):
         code = "\n".join(line.split("--")[0] for line in path.read_text().splitlines())

@@ -69,6 +69,7 @@ def test_every_attack_is_listed() -> None:
     assert numbers == list(range(1, max(52, len(numbers)) + 1))
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", ["fence:r", "lock:r", "master", "held", "tomb:" + "a" * 32])
 def test_no_resource_has_the_key_of_something_else(name: str) -> None:
     ours = {
@@ -84,21 +85,25 @@ def test_no_resource_has_the_key_of_something_else(name: str) -> None:
         check_resource(f"r\r\n{name}")
 
 
+@pytest.mark.attack
 def test_waiting_is_off_by_default() -> None:
     assert DEFAULTS["WAIT"] == 0
 
 
+@pytest.mark.attack
 def test_retries_are_random_and_bounded() -> None:
     first, again = ([redlock.retry_delay(number) for number in range(1, 50)] for _ in range(2))
     assert first != again
     assert all(0 < delay <= 0.5 for delay in first)
 
 
+@pytest.mark.attack
 def test_nothing_is_pickled() -> None:
     for module in ("pickle", "marshal", "shelve", "copyreg"):
         assert _importing(module) == set()
 
 
+@pytest.mark.attack
 def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {
@@ -114,12 +119,14 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
     assert "partial(random_source(), 16)" in tokens
 
 
+@pytest.mark.attack
 def test_redis_py_with_mixed_up_replies_is_excluded() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (least,) = [re.findall(r"\d+", one) for one in wanted if one.startswith("redis")]
     assert [int(part) for part in least] >= [4, 5, 4]
 
 
+@pytest.mark.attack
 def test_no_command_can_empty_a_server() -> None:
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
         said = re.findall(r"['\"](?:FLUSH\w+|SHUTDOWN|DEBUG|KEYS|CONFIG)['\"]", path.read_text())

@@ -91,6 +91,7 @@ def test_a_number_is_one_key_or_refused(client: Client, keys: list[str], text: s
     assert set(keys) <= {"order:7:end"}
 
 
+@pytest.mark.attack
 def test_two_unicode_forms_of_a_string_are_one_key(client: Client, keys: list[str]) -> None:
     for text in ("é", "e\u0301"):
         senders(client)["get"](text)

@@ -85,6 +85,7 @@ def post(body: Body, declared: int) -> Any:
     return sent("POST", "/", **extra)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("kind", [view, streaming, asynchronous, Api.as_view()])
 def test_the_lock_is_free_while_the_body_arrives(
     urls: Urls, is_free: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch, kind: Any

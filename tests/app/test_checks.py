@@ -95,6 +95,7 @@ def test_rules_without_the_middleware_are_reported(settings: Settings, urls: Url
     assert set(found()) == {"E003"}
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("view", "name"),
     [
@@ -115,6 +116,7 @@ def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
     assert "the URL 'shop/<slug:shop>/<int:id>/' provides: 'id', 'shop'" in message
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("route", "template", "warned"),
     [
@@ -230,6 +232,7 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
         return Response()
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("view", "inside"),
     [
@@ -261,6 +264,7 @@ def test_a_login_check_inside_the_lock(urls: Urls, view: Any, inside: str | None
     assert (inside or "") in messages.get("W014", "")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("view", "inside"),
     [

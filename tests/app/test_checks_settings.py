@@ -192,6 +192,7 @@ def test_a_password_in_a_url(settings: Settings) -> None:
     assert "canary" not in str(said)
 
 
+@pytest.mark.attack
 def test_insecure_links_are_reported_at_deployment(settings: Settings) -> None:
     masters = [
         "redis://u:p@h1",

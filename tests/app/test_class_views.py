@@ -162,6 +162,7 @@ def test_the_mixin_may_compute_its_key(
         assert client.post("/8/").status_code == 423
 
 
+@pytest.mark.attack
 @pytest.mark.django_db
 @pytest.mark.parametrize("value", ["<user.pk>", "a b"])
 def test_a_computed_name_is_no_template(urls: Urls, client: Client, value: str) -> None:

@@ -116,6 +116,7 @@ def test_after_a_rollback_the_request_may_be_sent_again(
     assert promises(answer)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", [*SYNC, *ASYNC])
 def test_without_a_transaction_nothing_is_promised(send: Callable[..., Any], name: str) -> None:
     answer = send({**SYNC, **ASYNC}[name], atomic=False)

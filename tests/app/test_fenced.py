@@ -297,6 +297,7 @@ def test_migrations_contain_plain_columns_only() -> None:
     assert path("fence_owner") == "django.db.models.CharField"
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("model", [Account, RichAccount])
 def test_a_late_save_does_not_bring_back_a_deleted_row(late: Lock, model: type[Account]) -> None:
     stale = model.objects.create(owner="Ann")

@@ -269,6 +269,7 @@ def test_the_hold_of_the_giver_is_reported_as_released(caplog: pytest.LogCapture
 # The taker.
 
 
+@pytest.mark.attack
 def test_a_ticket_is_good_for_one_client() -> None:
     ticket = given()
     with resume_lock(ticket) as held:
@@ -483,6 +484,7 @@ def test_what_is_no_ticket_is_refused(ticket: Any, why: str) -> None:
         resume_lock(ticket)
 
 
+@pytest.mark.attack
 def test_a_ticket_that_was_changed_is_refused() -> None:
     ticket = given()
     for changed in (ticket[:-1], ticket + "x", ticket.replace("e", "f", 1), ticket[:40]):
@@ -493,6 +495,7 @@ def test_a_ticket_that_was_changed_is_refused() -> None:
         pass
 
 
+@pytest.mark.attack
 def test_keys_can_be_rotated(settings: Settings) -> None:
     ticket, old = given(), settings.SECRET_KEY
     settings.SECRET_KEY = "new" * 20
@@ -503,6 +506,7 @@ def test_keys_can_be_rotated(settings: Settings) -> None:
         held.ensure_held()
 
 
+@pytest.mark.attack
 def test_a_ticket_of_another_deployment_is_refused(settings: Settings) -> None:
     ticket = given()
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": MASTERS[:1]}}
@@ -515,6 +519,7 @@ def test_a_ticket_of_another_deployment_is_refused(settings: Settings) -> None:
         resume_lock(ticket)
 
 
+@pytest.mark.attack
 def test_a_ticket_is_not_a_name(urls: Callable[..., None]) -> None:
     ticket = given()
     with pytest.raises(BadResource, match=r"is the ticket .* Write: with resume_lock") as error:
@@ -532,6 +537,7 @@ def test_a_ticket_is_not_a_name(urls: Callable[..., None]) -> None:
         pass
 
 
+@pytest.mark.attack
 def test_a_ticket_does_not_contain_the_token() -> None:
     ticket = given()
     (token,) = {
@@ -545,6 +551,7 @@ def test_a_ticket_does_not_contain_the_token() -> None:
         assert master not in base64.urlsafe_b64decode(body + "==").decode()
 
 
+@pytest.mark.attack
 def test_no_traceback_shows_a_ticket(settings: Settings) -> None:
     ticket = given()
     wrong = ticket[:-3] + "abc"

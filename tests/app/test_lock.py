@@ -1271,6 +1271,7 @@ BAD_SECONDS: list[Any] = [
 ]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "ttl", [*BAD_SECONDS, 0, 0.0001, 0.099, 60.001, timedelta(0), timedelta(minutes=2)]
 )
@@ -1314,6 +1315,7 @@ def test_a_ttl_beyond_max_hold(configure: Configure, sent: list[str]) -> None:
     assert sent == []
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "name",
     [

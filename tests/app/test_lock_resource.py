@@ -727,6 +727,7 @@ def test_the_decorator_can_be_imported_before_there_are_settings() -> None:
 # Decorators above it.
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_check_in_a_decorator_above_comes_before_the_lock(is_async: bool) -> None:
     if is_async:

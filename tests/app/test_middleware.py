@@ -103,6 +103,7 @@ def test_a_lock_error_of_any_view_is_answered_after_rollback(
     assert happened == ["BEGIN", "ROLLBACK"]
 
 
+@pytest.mark.attack
 @pytest.mark.django_db
 def test_a_bad_name_of_the_site_is_no_answer_to_the_client(
     urls: Urls, client: Client, sees_commits: None
@@ -278,6 +279,7 @@ class AddsContext:
         return response
 
 
+@pytest.mark.attack
 @WRITES
 def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_lock(
     settings: Settings, urls: Urls, client: Client, happened: list[str], is_free: Any
@@ -422,6 +424,7 @@ def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
     assert Order.objects.count() == 0
 
 
+@pytest.mark.attack
 @WRITES
 @pytest.mark.parametrize("atomic_requests", [True, False])
 @pytest.mark.parametrize("lock_it", [locked, method_decorator(locked, name="dispatch")])

@@ -33,11 +33,13 @@ def test_a_good_name_is_unchanged(name: str) -> None:
     assert check_resource(name) == name
 
 
+@pytest.mark.attack
 def test_two_unicode_forms_of_a_string_are_one_name() -> None:
     assert check_resource("cafe\u0301") == check_resource("caf\u00e9") == "caf\u00e9"
     assert check_resource("\ufb01") == "\ufb01", "NFKC would merge different names"
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -103,6 +105,7 @@ def test_encode_writes_a_value_as_a_name(value: str, written: str) -> None:
     assert encode(value) == written
 
 
+@pytest.mark.attack
 def test_encode_refuses_invalid_unicode() -> None:
     with pytest.raises(BadResource, match="lone surrogate"):
         encode("a\udc80")
@@ -117,6 +120,7 @@ def test_encoding_is_reversible(value: str) -> None:
     assert re.sub("(?:%[0-9A-F]{2})+", decoded, written) == unicodedata.normalize("NFC", value)
 
 
+@pytest.mark.attack
 @given(anything.filter(bool))
 def test_an_encoded_value_is_a_name_without_separators(value: str) -> None:
     written = encode(value)

@@ -85,6 +85,7 @@ def test_an_idempotent_function_that_returns_no_response_is_refused(
     assert Order.objects.count() == 0
 
 
+@pytest.mark.attack
 def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) -> None:
     urls(path("", api.urls))
     with pytest.raises(InvalidRedlock, match="directly on the function"):

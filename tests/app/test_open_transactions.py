@@ -276,6 +276,7 @@ async def context(request: pytest.FixtureRequest) -> AsyncIterator[None]:
         await sync_to_async(lambda: connection.close())()
 
 
+@pytest.mark.attack
 async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(
     context: None, is_free: IsFree
 ) -> None:
@@ -380,6 +381,7 @@ class LocksInHandler(View):
         return HttpResponse("done")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("method", ["post", "put"])
 def test_a_request_whose_lock_is_lost_before_its_commit_is_answered_503(
     settings: Settings,
@@ -411,6 +413,7 @@ class Transaction:
             return response
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("order", [1, -1], ids=["around LockMiddleware", "inside"])
 def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
     settings: Settings,

@@ -568,6 +568,7 @@ def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(
     assert world.lost == []
 
 
+@pytest.mark.attack
 def test_max_hold_ends_the_renewal(make: Callable[..., World]) -> None:
     world = make(MAX_HOLD=20)
     with ends_lost(), lock(R) as held:

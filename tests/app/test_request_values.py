@@ -146,6 +146,7 @@ VIEWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("row", VIEWS)
 def test_a_function_locks_what_the_view_reads_in_the_body(
     urls: Urls, locked: list[str], row: str
@@ -173,6 +174,7 @@ async def test_an_async_client_is_answered_alike(urls: Urls, locked: list[str]) 
 # Values of the query and of headers.
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("query", "name"),
     [
@@ -202,6 +204,7 @@ def test_a_parameter_of_the_query_has_one_value(
     assert (response.status_code == 400) == (name is None)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("header", "name"), [("7", "order:7"), ("7,8", None), ("7, 8", None), (",7", None)]
 )

@@ -106,6 +106,7 @@ def test_each_source_of_a_value_makes_its_name(template: str, made: HttpRequest,
 SPELLINGS = ("7", "07", "+7", " 7", "7 ", "٧", "0_7", "7.0", "7e0", "-7", "0x7")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("template", "spelled"),
     [
@@ -334,6 +335,7 @@ def test_different_values_never_make_one_name(one: tuple[str, str], other: tuple
     assert (name(one) == name(other)) == (one == other)
 
 
+@pytest.mark.attack
 @given(values, values, st.sampled_from(":~%/-"))
 def test_moving_the_border_between_two_values_changes_the_name(
     left: str, right: str, border: str

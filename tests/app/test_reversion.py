@@ -49,6 +49,7 @@ def make(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse("done")
 
 
+@pytest.mark.attack
 def test_where_locks_are_refused_the_error_says_what_to_write(
     versions: Callable[[], int], settings: Settings, urls: Callable[..., None]
 ) -> None:
@@ -60,6 +61,7 @@ def test_where_locks_are_refused_the_error_says_what_to_write(
     assert (Order.objects.count(), versions()) == (0, 0)
 
 
+@pytest.mark.attack
 def test_the_advice_of_the_error_keeps_lock_transaction_and_revision_in_order(
     versions: Callable[[], int],
     settings: Settings,

@@ -226,6 +226,7 @@ class OtherUrls:
 urlpatterns = [path("b2b/<int:pk>/", named, name="named"), path("free/<int:pk>/", pay)]
 
 
+@pytest.mark.attack
 def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
     site: Site, settings: Settings, urls: Urls, client: Client, held_elsewhere: Held
 ) -> None:
@@ -237,6 +238,7 @@ def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
         assert client.get("/free/7/").status_code == 200
 
 
+@pytest.mark.attack
 def test_a_urlconf_that_is_set_too_late_is_an_error(
     site: Site, settings: Settings, urls: Urls, client: Client
 ) -> None:
@@ -249,6 +251,7 @@ def test_a_urlconf_that_is_set_too_late_is_an_error(
     assert client.get("/b2b/7/").status_code == 200
 
 
+@pytest.mark.attack
 def test_a_pattern_that_is_included_again_without_the_kwarg_is_an_error_at_start(
     site: Site, urls: Urls, client: Client
 ) -> None:

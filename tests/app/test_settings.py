@@ -245,6 +245,7 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(("key", "value", "message"), BAD, ids=lambda part: repr(part)[:40])
 def test_a_bad_value_is_refused_by_name(
     settings: Settings, key: str, value: Any, message: str

@@ -233,6 +233,7 @@ class ReplacedBy304:
         return HttpResponse(status=304)
 
 
+@pytest.mark.attack
 def test_a_stream_that_a_middleware_replaces_frees_its_lock(
     settings: Settings, urls: Urls, middleware: None, is_free: IsFree
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_stream_that_a_middleware_replaces_frees_its_lock(
         assert is_free("nightly")
 
 
+@pytest.mark.attack
 def test_a_second_request_in_the_thread_of_an_open_stream_is_refused(
     urls: Urls, middleware: None, is_free: IsFree
 ) -> None:

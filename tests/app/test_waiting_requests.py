@@ -209,6 +209,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(("kind", "atomic"), KINDS)
 def test_waiting_requests_leave_the_connections_of_the_pool_to_others(
     serve: Callable[..., None], kind: str, atomic: bool
@@ -261,6 +262,7 @@ def records(pool: None, settings: Settings) -> Iterator[None]:
         editor.delete_model(IdempotencyRecord)
 
 
+@pytest.mark.attack
 @pytest.mark.live
 @pytest.mark.postgres
 @pytest.mark.parametrize(
@@ -345,6 +347,7 @@ def noting(tries: list[Lock]) -> Callable[..., Lock]:
     return noted
 
 
+@pytest.mark.attack
 def test_no_more_than_max_waiters_threads_wait(
     site: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

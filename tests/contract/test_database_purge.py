@@ -29,6 +29,7 @@ def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
     return kind(request, settings)
 
 
+@pytest.mark.attack
 @pytest.mark.django_db
 def test_old_rows_are_deleted_and_no_fence_goes_back(
     store: Store, monkeypatch: pytest.MonkeyPatch

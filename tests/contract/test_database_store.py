@@ -787,6 +787,7 @@ def test_fences_grow_from_store_to_store(
     assert fences == sorted(set(fences))
 
 
+@pytest.mark.attack
 def test_the_table_has_no_token(sqlite: Store, tmp_path: Path) -> None:
     lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
     with closing(sqlite3.connect(tmp_path / "site.sqlite3.locks")) as connection:

@@ -50,6 +50,7 @@ def test_resources_are_independent(caller: SyncCaller) -> None:
     assert [lease.resources for lease in leases] == [("order:0",), ("order:1",), ("order:2",)]
 
 
+@pytest.mark.attack
 def test_names_that_hardly_differ_are_different_resources(caller: SyncCaller) -> None:
     names = ("order:a", "order:A", "order:ä", "order:a ")
     leases = [caller.acquire(name) for name in names]

@@ -91,6 +91,7 @@ def _sasl(password: str = SECRET) -> dict[str, str]:
     return {"mechanism": "DIGEST-MD5", "username": "locks", "password": password}
 
 
+@pytest.mark.attack
 def test_a_lock_over_tls_belongs_to_the_user_of_sasl(
     server: ZooKeeperServer, folder: Path, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:

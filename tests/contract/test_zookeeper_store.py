@@ -583,6 +583,7 @@ def test_a_queue_that_is_not_used_is_removed(store: Store, client: KazooClient) 
     assert backend.release(lease) is True
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "ü ☃", "%2F", "a" * 200])
 def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
     lease = backend_of().acquire((name,), 30, 0, HOLDER)
@@ -1033,6 +1034,7 @@ def guarded(store: Store, settings: Settings) -> ZooKeeperBackend:
     return backend_of()
 
 
+@pytest.mark.attack
 def test_with_credentials_no_other_client_can_delete_locks(
     guarded: ZooKeeperBackend, client: KazooClient
 ) -> None:
@@ -1046,6 +1048,7 @@ def test_with_credentials_no_other_client_can_delete_locks(
     assert guarded.extend(lease, 30)[0] is LeaseState.LOST
 
 
+@pytest.mark.attack
 def test_wrong_credentials_are_refused_and_never_shown(
     guarded: ZooKeeperBackend, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -1117,6 +1120,7 @@ def test_options_of_tls_that_are_none_are_no_options(settings: Settings) -> None
     assert locks["default"].settings.alias == "default"
 
 
+@pytest.mark.attack
 def test_deploy_warns_of_open_nodes(settings: Settings) -> None:
     section: dict[str, Any] = {"BACKEND": ZOOKEEPER, "HOSTS": ["zk1", "zk2"]}
     settings.REDLOCK = {"default": section}

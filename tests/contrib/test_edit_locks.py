@@ -210,6 +210,7 @@ def test_an_invalid_form_keeps_what_its_page_has_seen(
     assert hers.send(title="Anna's").status_code == 302
 
 
+@pytest.mark.attack
 def test_a_page_that_does_not_say_what_it_has_seen_has_seen_nothing(
     register: Register, anna: Client, bob: Client, article: Article
 ) -> None:
@@ -356,6 +357,7 @@ def test_a_row_is_the_same_in_its_parent_and_its_proxy(
     assert hers.errors[0] == REFUSED
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", ["a/b", "a:b", "x" * 300, " <b>é"])
 def test_any_primary_key(register: Register, anna: Client, bob: Client, name: str) -> None:
     row = Named.objects.create(name=name)
@@ -751,6 +753,7 @@ def test_a_page_whose_answer_was_lost_goes_on(
     assert hers.report() == {}
 
 
+@pytest.mark.attack
 def test_a_user_neither_renews_nor_releases_the_page_of_another(
     register: Register, anna: Client, bob: Client, article: Article
 ) -> None:
@@ -774,6 +777,7 @@ def test_a_user_neither_renews_nor_releases_the_page_of_another(
     assert len(held()) == 2
 
 
+@pytest.mark.attack
 def test_reports_need_post_a_csrf_token_a_login_and_the_right_to_change(
     register: Register, anna: Client, article: Article
 ) -> None:
@@ -795,6 +799,7 @@ def test_reports_need_post_a_csrf_token_a_login_and_the_right_to_change(
     assert held() == []
 
 
+@pytest.mark.attack
 def test_a_user_who_may_only_read_has_nothing_open(
     register: Register, bob: Client, article: Article
 ) -> None:
@@ -824,6 +829,7 @@ def test_a_lock_that_another_program_holds_is_shown_as_far_as_it_says_who(
             assert elsewhere(page.report) == {"message": text}
 
 
+@pytest.mark.attack
 def test_names_are_escaped(register: Register, anna: Client, article: Article) -> None:
     register()
     hers = OpenPage(anna, change(article))

@@ -65,6 +65,7 @@ async def test_no_quorum_is_unavailable(caplog: pytest.LogCaptureFixture, warn: 
     assert "c:6379 has restarted, was emptied or is new: trusted in 64 s" in caplog.text
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("warn", [True, False])
 async def test_a_public_page_names_no_master(caplog: pytest.LogCaptureFixture, warn: bool) -> None:
     with memory_masters() as backend:

@@ -217,6 +217,12 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
     client.world.after(client.rng.uniform(0.1, 0.3), client.hear, go_on, ticket)
 
 
+@pytest.mark.fault(
+    without=(
+        "a late reply costs its link",
+        "a waiter asks again without an answer",
+    )
+)
 @by_day
 def test_masters_that_a_crowd_overloads_serve_all_its_waiters(seeds: range) -> None:
     """Each command takes 12 ms, so the first round of all clients exceeds any patience."""

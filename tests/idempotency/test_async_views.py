@@ -213,6 +213,7 @@ async def is_cancelled(task: asyncio.Task[Any]) -> bool:
     return task.cancelled()
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("given", [{}, {"key": "header:Idempotency-Key", "scope": "acme"}])
 async def test_a_view_whose_client_has_gone_runs_to_its_end(
     site: Site, client: AsyncClient, is_free: Callable[[str], bool], given: Any
@@ -456,6 +457,7 @@ async def test_a_record_completed_by_hand_and_rolled_back_runs_again(
     assert await IdempotencyRecord.objects.acount() == 1
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(("status", "ran", "made"), [(500, 2, 0), (429, 1, 1)])
 async def test_completing_by_hand_counts_as_the_answer_of_a_view(
     site: Site, client: AsyncClient, status: int, ran: int, made: int

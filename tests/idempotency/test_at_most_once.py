@@ -74,6 +74,7 @@ def post_twice(site: Site) -> list[Any]:
         other.release()
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("end", ENDS)
 def test_without_a_transaction_the_effects_are_never_repeated(
     site: Site, monkeypatch: pytest.MonkeyPatch, end: str

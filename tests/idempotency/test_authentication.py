@@ -103,6 +103,7 @@ AROUND = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("where", WHERE)
 def test_an_operation_is_not_recorded_around_its_authentication(
@@ -312,6 +313,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("where", BEFORE)
 def test_rest_framework_is_not_recorded_around_its_authentication(
     urls: Callable[..., None], where: str
@@ -372,6 +374,7 @@ INSIDE: dict[str, Any] = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("where", INSIDE)
 def test_a_request_that_the_view_authenticates_is_not_replayed(
     urls: Callable[..., None], caplog: pytest.LogCaptureFixture, where: str

@@ -161,6 +161,7 @@ def test_a_lost_resource_lock_rolls_the_record_back_too(
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "view",
     [
@@ -178,6 +179,7 @@ def test_a_lock_around_a_record_is_refused_at_import(view: Callable[[], Any]) ->
         view()
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("key", [KEY, None])
 def test_a_lock_around_a_record_is_refused_at_the_first_request(
     site: Site, key: str | None
@@ -283,6 +285,7 @@ class PermittedHandler(PermissionRequiredMixin, Plain):
         return super().post(request, **kwargs)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "view",
     [
@@ -376,6 +379,7 @@ class MixinAboveDispatch(IdempotentMixin, CheckedDispatch):
     pass
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("view", "what"),
     [
@@ -463,6 +467,7 @@ def without_autocommit(view: Any) -> Any:
     return wrapped
 
 
+@pytest.mark.attack
 def test_a_view_without_autocommit_is_an_error(site: Site) -> None:
     """The record and the effects would be committed later, or never."""
     site.serve(without_autocommit(idempotent(function)))

@@ -101,6 +101,7 @@ def test_requests_at_once_run_the_view_once(database: None, wait: int | None) ->
     assert orders() == 1
 
 
+@pytest.mark.attack
 def test_a_path_with_a_character_that_postgresql_does_not_store(database: None) -> None:
     answers = [ask(idempotent(make_order), url="/orders/%00/") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]
@@ -180,6 +181,7 @@ class Hung:
         return response
 
 
+@pytest.mark.attack
 def test_a_retry_does_not_wait_for_a_hung_worker(database: None) -> None:
     hung = Hung()
     view = idempotent(hung)
@@ -218,6 +220,7 @@ def test_the_limit_of_the_wait_is_not_left_behind(database: None) -> None:
     assert [*seen, limit()] == [before, before]
 
 
+@pytest.mark.attack
 def test_a_retry_does_not_wait_for_a_hung_async_view(database: None) -> None:
     """An async view has completed its record in a transaction of its own, and hangs in it."""
     completed, continued = threading.Event(), threading.Event()

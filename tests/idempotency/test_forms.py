@@ -128,6 +128,7 @@ PAGES = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("cached", ["site", "view"])
 @pytest.mark.parametrize(
     ("name", "middleware"),

@@ -78,6 +78,7 @@ class Router:
         return "shop" if model._meta.app_label == "shop" else None
 
 
+@pytest.mark.attack
 def test_a_database_that_the_models_are_not_written_to_is_warned_of(
     configure: Configure, settings: Any
 ) -> None:

@@ -335,6 +335,7 @@ def test_an_action(api: Site, happened: list[str]) -> None:
     assert post(api, url="/actions/7/pay/").json() == {"order": 1}
 
 
+@pytest.mark.attack
 def test_a_replay_that_would_skip_object_permissions_is_an_error(api: Site) -> None:
     order = Order.objects.create(number="7", total=1)
     headers = {"Authorization": "ann-1"}

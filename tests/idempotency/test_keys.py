@@ -127,6 +127,7 @@ def test_a_message_never_quotes_the_key() -> None:
 # Scope.
 
 
+@pytest.mark.attack
 @writes
 def test_two_users_never_meet(site: Site) -> None:
     site.serve(idempotent(make_order))
@@ -146,6 +147,7 @@ def test_a_new_session_is_the_same_user(site: Site) -> None:
     assert site.post()["Idempotent-Replayed"] == "true"
 
 
+@pytest.mark.attack
 @writes
 def test_a_key_without_an_owner_is_refused(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.serve(idempotent(make_order))
@@ -245,6 +247,7 @@ def test_scopes_cannot_be_mistaken_for_each_other() -> None:
     assert scope_of(seven, None, "7", "a") == scope_of(seven, None, "7", "b")
 
 
+@pytest.mark.attack
 @writes
 def test_two_kinds_of_users_that_are_no_models_never_meet(site: Site) -> None:
     class Principal:
@@ -269,6 +272,7 @@ def test_two_kinds_of_users_that_are_no_models_never_meet(site: Site) -> None:
     assert orders() == 2
 
 
+@pytest.mark.attack
 @writes
 @pytest.mark.parametrize("shared", [False, True])
 def test_each_host_has_keys_of_its_own_unless_a_tenant_is_named(site: Site, shared: bool) -> None:
@@ -335,6 +339,7 @@ def derived(request: Any, **_: Any) -> HttpResponse:
     return HttpResponse(request.idempotency.derived_key("charge"))
 
 
+@pytest.mark.attack
 @writes
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_a_secret_changes_in_steps_that_overlap(site: Site, settings: Settings, first: int) -> None:
@@ -354,6 +359,7 @@ def test_a_secret_changes_in_steps_that_overlap(site: Site, settings: Settings, 
     assert answers[0].content == answers[1].content
 
 
+@pytest.mark.attack
 @writes
 def test_a_derived_key_does_not_depend_on_the_secret(site: Site, settings: Settings) -> None:
     site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(derived))

@@ -179,6 +179,7 @@ def test_an_anonymous_client_whose_first_answer_is_lost_is_shown_the_message(sit
     assert shown(client) == PAID
 
 
+@pytest.mark.attack
 def test_messages_of_other_requests_are_not_replayed(site: Site, sessions: None) -> None:
     """A stored cookie would have them, and they would be shown again after each replay."""
     serve(site, idempotent(pay))

@@ -105,6 +105,7 @@ def record_of(path: str) -> IdempotencyRecord:
     return IdempotencyRecord.objects.get(path=path)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "query",
     [

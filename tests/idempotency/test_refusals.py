@@ -45,6 +45,7 @@ def test_a_key_that_is_missing(site: Site) -> None:
     assert orders() == 0
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "key", ["", " ", "a,b", '"a","b"', '"open', "k" * 256, '"' + "k" * 256 + '"', "a b", "ü", '""']
 )
@@ -54,6 +55,7 @@ def test_a_key_that_is_malformed(site: Site, key: str) -> None:
     assert orders() == 0
 
 
+@pytest.mark.attack
 def test_a_key_used_for_another_request(site: Site) -> None:
     site.serve(idempotent(make_order))
     site.post(data={"total": 1})
@@ -108,6 +110,7 @@ def on_waiting(function: Callable[[], None]) -> None:
     backend.sleep = patient
 
 
+@pytest.mark.attack
 @pytest.mark.usefixtures("records_in_a_file")
 def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
     waiting = threading.Event()
@@ -318,6 +321,7 @@ PARTS = 'multipart/form-data; boundary="x"'
 PART = b'--x\r\nContent-Disposition: form-data; name="amount"\r\n\r\n100\r\n--x--\r\n'
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("content_type", "whole", "arrived", "key"),
     [

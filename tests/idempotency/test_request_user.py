@@ -119,6 +119,7 @@ def _add_middleware(settings: Settings, middleware: Any) -> None:
 KINDS = pytest.mark.parametrize("kind", VIEWS, indirect=True)
 
 
+@pytest.mark.attack
 @KINDS
 def test_two_replaced_users_with_one_session_never_meet(site: Site, kind: None) -> None:
     answers = [site.post(headers={"X-As": name}).json() for name in ("ann", "robert", "ann")]

@@ -54,6 +54,7 @@ def test_a_path_with_a_nul_character_is_recorded(site: Site) -> None:
     assert record().path == "/orders/%00/"
 
 
+@pytest.mark.attack
 def test_a_retry_is_answered_the_same_and_changes_nothing(site: Site) -> None:
     site.serve(idempotent(make_order))
     first, second = site.post(), site.post()
@@ -252,6 +253,7 @@ NOT_KEPT = {
 }
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("status", [202, 401, 429])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_all_headers_are_replayed_but_those_of_the_connection_and_cookies(
@@ -278,6 +280,7 @@ def test_all_headers_are_replayed_but_those_of_the_connection_and_cookies(
     assert "session" not in again.cookies
 
 
+@pytest.mark.attack
 def test_the_policies_of_a_view_are_replayed(site: Site) -> None:
     policies = {
         "Content-Security-Policy": "default-src 'none'",
@@ -305,6 +308,7 @@ def test_what_is_noted_on_a_response_is_replayed_by_a_decorator_above(site: Site
     assert site.post()["X-Frame-Options"] == "DENY"
 
 
+@pytest.mark.attack
 def test_a_compressed_response_is_replayed_as_the_client_accepts_it(site: Site) -> None:
     body = b"x" * 1000
 
@@ -319,6 +323,7 @@ def test_a_compressed_response_is_replayed_as_the_client_accepts_it(site: Site) 
     assert ("Content-Encoding" in again, again.content) == (False, body)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("change", [login, logout])
 def test_a_login_is_not_replayed_without_its_cookie(site: Site, change: Any) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -532,6 +537,7 @@ def card(request: HttpRequest, **_: Any) -> HttpResponse:
     return JsonResponse({"card": "4111"}, status=201, headers={"Location": "/1/", "ETag": '"1"'})
 
 
+@pytest.mark.attack
 def test_a_body_that_is_not_stored_is_not_replayed(site: Site) -> None:
     site.serve(idempotent(cache_control(no_store=True)(card)))
     first, again = site.post(), site.post()
@@ -544,6 +550,7 @@ def test_a_body_that_is_not_stored_is_not_replayed(site: Site) -> None:
     assert all(b"4111" not in bytes(row.body) for row in IdempotencyRecord.objects.all())
 
 
+@pytest.mark.attack
 def test_a_body_may_be_redacted(site: Site) -> None:
     def redact(request: HttpRequest, body: bytes) -> bytes:
         return body.replace(b"4111", b"****")

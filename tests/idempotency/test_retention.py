@@ -113,6 +113,7 @@ def test_an_uncertain_record_is_resolved(site: Site, applied: bool, then: int) -
         assert code(answer) == "idempotency-result-unavailable"
 
 
+@pytest.mark.attack
 def test_expired_responses_are_deleted_without_a_purge(
     site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def post(client: Client) -> Any:
     return client.post("/cart/", body, "application/json", headers={"Idempotency-Key": KEY})
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "view", [add_to_cart, aadd_to_cart, change_user, achange_user], ids=lambda view: view.__name__
 )

@@ -72,6 +72,7 @@ DECORATED: dict[str, Callable[[Callable[..., Any]], Any]] = {
 }
 
 
+@pytest.mark.attack
 @keys
 @pytest.mark.parametrize("decorated", DECORATED)
 @pytest.mark.parametrize(
@@ -91,6 +92,7 @@ def test_a_wrong_pin_counts_with_every_key(
     assert orders() == 3
 
 
+@pytest.mark.attack
 @keys
 @pytest.mark.parametrize("decorated", DECORATED)
 @pytest.mark.parametrize(

@@ -266,6 +266,7 @@ def test_the_views_of_the_page_have_no_warnings(hooks: Site) -> None:
     assert found() == {}
 
 
+@pytest.mark.attack
 @transactional
 def test_an_event_that_is_sent_again_is_signed_anew_and_replayed(
     hooks: Site, now: Callable[[float], None]
@@ -327,6 +328,7 @@ def test_events_about_something_without_an_id_are_answered(
     assert replays(stripe(sent), stripe(sent)) == ONCE
 
 
+@pytest.mark.attack
 @transactional
 def test_a_forged_body_with_the_id_of_a_real_event_uses_up_nothing(hooks: Site) -> None:
     Subscription.objects.create(number="sub_7", status="new")
@@ -360,6 +362,7 @@ DELIVERIES: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.attack
 @transactional
 @pytest.mark.parametrize("content_type", [JSON, FORM])
 @pytest.mark.parametrize("url", ["/github/", "/rest/", "/ninja/github/"])

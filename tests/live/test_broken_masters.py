@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 
 
+@pytest.mark.fault(without=("a lost link is not reported",))
 def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
     masters: list[LocalMaster],
 ) -> None:
@@ -72,6 +73,7 @@ def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
         all_freed(variants, masters)
 
 
+@pytest.mark.fault(without=("all must agree",))
 @both
 def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMaster]) -> None:
     backend = make_backend([master.url for master in masters], connect_timeout=20.0)
@@ -87,6 +89,7 @@ def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMa
         masters[1].resume()
 
 
+@pytest.mark.fault(without=("quorum of those that are up",))
 @both
 def test_a_majority_that_is_down_from_the_start(name: str, masters: list[LocalMaster]) -> None:
     masters[0].kill()
@@ -131,6 +134,7 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
         assert not left(masters[:3])
 
 
+@pytest.mark.fault(without=("a release that a busy master refused is forgotten",))
 @both
 def test_a_busy_master_is_not_counted_and_its_locks_are_released_when_it_is_ready(
     name: str, masters: list[LocalMaster]

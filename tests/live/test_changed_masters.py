@@ -77,6 +77,7 @@ def refused(variant: Variant) -> str:
 # Without --reconfigure, another list never finds a majority beside the first.
 
 
+@pytest.mark.fault(without=("a marker without evidence",))
 @threads_by_day
 def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
     name: str, masters: list[LocalMaster]
@@ -96,6 +97,7 @@ def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
         assert deployment(d) == ""
 
 
+@pytest.mark.fault(without=("a marker without evidence",))
 @threads_by_day
 def test_growing_without_a_reconfiguration_is_refused_for_good(
     name: str, masters: list[LocalMaster]
@@ -111,6 +113,7 @@ def test_growing_without_a_reconfiguration_is_refused_for_good(
         old.release(old.acquire("order:1"))
 
 
+@pytest.mark.fault(without=("another deployment stops nothing",))
 @threads_by_day
 def test_a_master_of_another_deployment_stops_all_new_locks(
     name: str, masters: list[LocalMaster]
@@ -182,6 +185,7 @@ def test_other_names_are_refused_while_a_server_is_down(
 # Replacing a master, as docs/how-to/replace-a-master.md says.
 
 
+@pytest.mark.fault(without=("another deployment stops nothing",))
 def test_a_master_is_replaced_at_its_address_while_locks_go_on(
     masters: list[LocalMaster],
 ) -> None:

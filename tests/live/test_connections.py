@@ -115,6 +115,7 @@ def test_resp3_is_not_tried_with_protocol_2(name: str, masters: list[LocalMaster
             assert master.link.pushes is pushes
 
 
+@pytest.mark.fault(without=("cluster nodes vote",))
 @either
 def test_a_wrong_password_and_missing_rights_are_reported_without_secrets(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture

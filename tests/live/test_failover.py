@@ -92,6 +92,7 @@ def refuses(variant: Variant, why: str) -> bool:
     return why in str(refused.value)
 
 
+@pytest.mark.fault
 @both
 def test_a_promoted_replica_grants_nothing_and_a_holder_whose_lock_is_there_goes_on(
     name: str, pair: Pair
@@ -130,6 +131,7 @@ def test_a_promoted_replica_grants_again_once_all_forgotten_locks_have_expired(
         assert taken.fences > forgotten.fences
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("name", "guarded"), [("threads", True), ("loop", True), ("loop", False)])
 def test_a_proxy_that_leads_live_links_to_the_promoted_replica(
     name: str, guarded: bool, pair: Pair

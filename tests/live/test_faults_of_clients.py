@@ -64,6 +64,7 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) a
 """
 
 
+@pytest.mark.fault
 @guards_both
 def test_a_client_that_is_stopped_before_it_reads_the_replies(
     name: str, guarded: bool, masters: list[LocalMaster]
@@ -88,6 +89,7 @@ def test_a_client_that_is_stopped_before_it_reads_the_replies(
         assert out == ending
 
 
+@pytest.mark.fault
 @guards_both
 def test_an_extension_that_is_answered_after_the_old_deadline(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -126,6 +128,7 @@ def hold_gil(seconds: float) -> None:
     ctypes.PyDLL(None).usleep(round(seconds * 1e6))
 
 
+@pytest.mark.fault(without=("only masters decide that a lock is over",))
 @both
 def test_a_renewal_that_never_gets_to_run(
     name: str, masters: list[LocalMaster], settings: Settings
@@ -155,6 +158,7 @@ def test_a_renewal_that_never_gets_to_run(
     locks.close()
 
 
+@pytest.mark.fault
 @both
 @pytest.mark.parametrize("wrong", [-3600, 3600])
 def test_a_client_whose_wall_clock_is_wrong_does_no_harm(
@@ -174,6 +178,7 @@ def test_a_client_whose_wall_clock_is_wrong_does_no_harm(
         assert variant.release(after) is True
 
 
+@pytest.mark.fault
 @both
 def test_without_the_fence_limit_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -201,6 +206,7 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
 """
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("name", "by", "ending"),
     [

@@ -67,6 +67,7 @@ def urls(clocked: Clocked) -> list[str]:
     return [each.master.url for each in clocked]
 
 
+@pytest.mark.fault
 @guards_both
 @pytest.mark.parametrize("known", [True, False], ids=["seen", "unseen"])
 def test_a_clock_a_minute_ahead_makes_no_second_holder(
@@ -108,6 +109,7 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         assert clock() < held.until
 
 
+@pytest.mark.fault
 @both
 def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clocked) -> None:
     with joined(name, masters_of(clocked), restart_delay=0.0) as variant:
@@ -125,6 +127,7 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
         assert variant.release(lease) is True
 
 
+@pytest.mark.fault
 @guards_both
 def test_a_lock_from_before_the_clocks_went_back_is_shortened(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
@@ -163,6 +166,7 @@ def usable_again(variant: Variant) -> bool:
     return variant.usable() == 3
 
 
+@pytest.mark.fault
 @guards_both
 def test_masters_are_trusted_in_time_although_their_clocks_went_back(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
@@ -193,6 +197,7 @@ def is_trusted_much_later(master: Master) -> bool:
     return master.trust is not None and master.trust.ready > clock() + 30
 
 
+@pytest.mark.fault(without=("the step is not marked",))
 @both
 @pytest.mark.parametrize("asked", [True, False], ids=["asked meanwhile", "not asked"])
 def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Clocked) -> None:
@@ -226,6 +231,7 @@ def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Cloc
         assert variant.release(lease) is True
 
 
+@pytest.mark.fault(without=("fences from the clock alone",))
 @both
 def test_small_steps_are_tolerated_and_the_fence_only_grows(name: str, clocked: Clocked) -> None:
     rng = random.Random(36)
@@ -250,6 +256,7 @@ def test_small_steps_are_tolerated_and_the_fence_only_grows(name: str, clocked: 
         assert re.fullmatch(r"its clock is \+[78].\d s off the other .*", lease.tally.reasons()[1])
 
 
+@pytest.mark.fault(without=("fences from the clock alone",))
 @both
 def test_fences_order_two_holders_after_a_step_too_small_to_notice(
     name: str, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +284,7 @@ def test_fences_order_two_holders_after_a_step_too_small_to_notice(
         assert taken.fences > held.fences
 
 
+@pytest.mark.fault
 @both
 @pytest.mark.parametrize(("rate", "bounded"), [(1.005, True), (200.0, False)])
 def test_a_master_whose_clock_runs_faster(

@@ -60,6 +60,7 @@ def test_a_proxy_that_refuses_connections_keeps_its_port(masters: list[LocalMast
         proxy.accept()
 
 
+@pytest.mark.fault(without=("connecting masters are always waited for",))
 @both
 def test_masters_that_never_take_a_connection_are_not_waited_for(
     name: str, masters: list[LocalMaster]
@@ -78,6 +79,7 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
         holes.close()  # refuses the attempts that are still connecting
 
 
+@pytest.mark.fault
 @guards_both
 def test_masters_that_are_all_slower_than_the_ttl(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -120,6 +122,7 @@ def recorded_commands() -> Iterator[dict[int, bytes]]:
         yield sent
 
 
+@pytest.mark.fault(without=("a resend is a new grant",))
 @both
 def test_a_repeated_acquire_command_is_the_same_grant(
     name: str, masters: list[LocalMaster]
@@ -139,6 +142,12 @@ def test_a_repeated_acquire_command_is_the_same_grant(
         assert not left(masters[:3])
 
 
+@pytest.mark.fault(
+    without=(
+        "acquire ignores tombstones",
+        "a token on a lost link is forgotten",
+    )
+)
 @pytest.mark.parametrize("name", VARIANTS[:1])
 def test_an_acquire_that_arrives_after_its_release_finds_the_tombstone(
     name: str, masters: list[LocalMaster]
@@ -169,6 +178,7 @@ def repeat(master: LocalMaster, command: bytes) -> list[int]:
     return answer
 
 
+@pytest.mark.fault
 @guards_both
 def test_two_clients_that_see_different_masters(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -204,6 +214,7 @@ def attempt(variant: Variant, resource: str) -> RedlockLease | None:
         return None
 
 
+@pytest.mark.fault(without=("quorum of half",))
 def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> None:
     """Masters are disconnected and come back in random order, up to all five at once."""
     rng = random.Random(15)
@@ -234,6 +245,7 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
         all_freed(variants, masters)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("name", "delay", "ttl"),
     [("threads", 0.9, 0.7), ("loop", 0.9, 0.7), ("loop", 0.0, 60.0)],
@@ -275,6 +287,7 @@ def test_a_failover_behind_one_address(
         b.release(taken)
 
 
+@pytest.mark.fault(without=("a lost link stays lost",))
 @both
 def test_a_link_that_is_killed_by_its_server_loses_no_lock(
     name: str, masters: list[LocalMaster]

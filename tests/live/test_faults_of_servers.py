@@ -87,6 +87,7 @@ ERRORS = [
 ]
 
 
+@pytest.mark.fault(without=("cluster nodes vote",))
 @both
 @pytest.mark.parametrize(
     ("break_master", "reason"), ERRORS, ids=[fault.__name__ for fault, _ in ERRORS]
@@ -114,6 +115,7 @@ def test_masters_that_answer_with_an_error(
         until(lambda: not left(masters[:3]), "all locks are deleted")
 
 
+@pytest.mark.fault(without=("an extension writes the lock again",))
 @both
 def test_full_masters_still_extend_and_release(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant, ExitStack() as after:
@@ -150,6 +152,7 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
         yield
 
 
+@pytest.mark.fault(without=("too few answers are a success",))
 @pytest.mark.parametrize("name", VARIANTS[1:])
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
     """They refuse releases too: the result is unknown, and the release is repeated."""
@@ -171,6 +174,7 @@ def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) 
         assert not any(master.refused_releases for master in variant.links.masters)
 
 
+@pytest.mark.fault(without=("a loading master is counted",))
 @both
 def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -> None:
     slow = ["--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"]
@@ -203,6 +207,7 @@ def durable() -> Iterator[list[LocalMaster]]:
         yield started
 
 
+@pytest.mark.fault
 @both
 @pytest.mark.parametrize("kept", [True, False], ids=["on disk", "in memory"])
 def test_masters_that_write_every_command_to_disk_keep_their_locks(
@@ -257,6 +262,7 @@ def lacks_masters(variant: Variant) -> bool:
     return variant.usable() < 3
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("name", "delay", "ttl"),
     [("threads", 0.9, 0.7), ("loop", 0.9, 0.7), ("loop", 0.0, 60.0)],

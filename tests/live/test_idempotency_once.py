@@ -151,6 +151,7 @@ def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> Non
             assert answer.json == {"payment": payment(shop, order)}
 
 
+@pytest.mark.attack
 @plain
 def test_processes_that_are_killed_in_an_async_view(shop: Shop, subtests: pytest.Subtests) -> None:
     client = shop.client()
@@ -181,6 +182,7 @@ def test_a_client_that_goes_away_finds_the_result(shop: Shop) -> None:
     leave_and_retry(shop, "function")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("shop", ["asgi-plain-postgres"], indirect=True)
 def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop) -> None:
     leave_and_retry(shop, "async")

@@ -180,6 +180,7 @@ async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
                 client.delete(f"redlock:lock:{R}")
 
 
+@pytest.mark.fault(without=("cancelled without an undo",))
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize(
     "scene",
@@ -453,6 +454,7 @@ def whole_block(run: Callable[[Callable[[], object]], None]) -> None:
     run(body)
 
 
+@pytest.mark.fault(without=("no undo",))
 @pytest.mark.nightly  # by day: at every line
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
@@ -575,6 +577,7 @@ def _calls_in(code: CodeType, line: int) -> list[int]:
     ]
 
 
+@pytest.mark.fault(without=("no undo",))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
@@ -717,6 +720,7 @@ def test_ctrl_c_ends_a_process_that_waits_for_a_lock(masters: list[LocalMaster])
     nothing_left(masters)
 
 
+@pytest.mark.fault(without=("no undo",))
 def test_ctrl_c_while_holding_a_lock(masters: list[LocalMaster]) -> None:
     with started(PROCESS, ",".join(m.url for m in masters), "hold") as process:
         assert process.hear() == "taken"

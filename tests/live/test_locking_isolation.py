@@ -49,6 +49,8 @@ def run(connection: BaseDatabaseWrapper, statement: str) -> None:
         cursor.execute(statement)
 
 
+@pytest.mark.fault
+@pytest.mark.attack
 @pytest.mark.parametrize("end", ["commit", "rollback", "close", "killed"])
 def test_a_lock_is_kept_until_the_end(
     pg: BaseDatabaseWrapper,
@@ -70,6 +72,7 @@ def test_a_lock_is_kept_until_the_end(
     assert is_free("order:1")
 
 
+@pytest.mark.attack
 def test_a_commit_under_a_lost_lock_is_a_rollback(
     pg: BaseDatabaseWrapper,
     lose_locks: Callable[[], None],  # noqa: F811 - the fixture
@@ -111,6 +114,7 @@ def test_without_autocommit_a_lock_is_kept_until_the_site_commits(
     assert is_free("order:1")
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("where", ["role", "transaction"])
 def test_the_isolation_level_is_that_of_the_server(

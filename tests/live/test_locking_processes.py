@@ -144,6 +144,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.fault
 def test_the_lock_of_a_killed_holder_is_free_after_its_ttl_and_not_before(
     masters: list[LocalMaster],
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
         nothing_left(masters)
 
 
+@pytest.mark.fault(without=("a child holds its parent's lock",))
 def test_in_the_child_the_parents_lock_is_not_held(masters: list[LocalMaster]) -> None:
     def child() -> None:
         assert not held.locked
@@ -302,6 +304,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
     nothing_left(masters)
 
 
+@pytest.mark.fault(without=("a child holds its parent's lock",))
 def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=1.5, renew=True).acquire()
     child = Child(lambda: time.sleep(30))
@@ -313,6 +316,7 @@ def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> 
         child.result()
 
 
+@pytest.mark.fault(without=("a child holds its parent's lock",))
 def test_a_fork_inside_a_loop(masters: list[LocalMaster]) -> None:
     def child() -> None:
         assert not held[0].locked
@@ -407,6 +411,7 @@ def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
 # A server that loads the site and then forks its workers.
 
 
+@pytest.mark.fault(without=("a child holds its parent's lock",))
 def test_workers_of_a_preloading_server(
     masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:

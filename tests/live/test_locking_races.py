@@ -328,6 +328,7 @@ def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalM
     nothing_left(masters)
 
 
+@pytest.mark.fault(without=("plain DEL",))
 @pytest.mark.usefixtures("brief_locks")
 def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMaster]) -> None:
     """The lock of task A expires, task B acquires it, A releases; the same with threads."""
@@ -379,6 +380,7 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
             future.result(60)
 
 
+@pytest.mark.fault
 @pytest.mark.usefixtures("brief_locks")
 def test_an_expired_lock_cannot_be_extended(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.3, wait=60).acquire()
@@ -417,6 +419,7 @@ def test_every_key_has_its_ttl(masters: list[LocalMaster]) -> None:
 # Released from another thread, task or loop.
 
 
+@pytest.mark.fault(without=("a loop releases on its own links",))
 def test_a_lock_is_released_from_another_thread(masters: list[LocalMaster]) -> None:
     held = lock(R, renew=True).acquire()
     with ThreadPoolExecutor(1) as pool:
@@ -425,6 +428,7 @@ def test_a_lock_is_released_from_another_thread(masters: list[LocalMaster]) -> N
     assert not held.locked
 
 
+@pytest.mark.fault(without=("a loop releases on its own links",))
 def test_a_threads_lock_released_inside_a_loop(masters: list[LocalMaster]) -> None:
     held = lock(R).acquire()
 
@@ -461,6 +465,7 @@ def test_a_tasks_lock_released_after_its_loop(masters: list[LocalMaster]) -> Non
     nothing_left(masters)
 
 
+@pytest.mark.fault(without=("a loop releases on its own links",))
 def test_a_tasks_lock_released_from_another_loop(masters: list[LocalMaster]) -> None:
     taken, go = threading.Event(), threading.Event()
     held: list[Lock] = []

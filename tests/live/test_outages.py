@@ -111,6 +111,7 @@ def test_an_outage_and_its_end_are_reported_once_each(
     assert (back.levelno, back.__dict__["master"]) == (logging.INFO, failed)
 
 
+@pytest.mark.fault(without=("a release overtakes",))
 @threads_by_day
 def test_a_hung_master_is_down_until_it_resumes(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
@@ -127,6 +128,7 @@ def test_a_hung_master_is_down_until_it_resumes(
     assert [what for what, _, _ in heard] == ["down", "up"]
 
 
+@pytest.mark.fault(without=("a lost link stays lost",))
 @threads_by_day
 def test_a_quiet_reconnect_is_no_outage(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]

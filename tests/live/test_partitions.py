@@ -94,6 +94,7 @@ def nothing_left(variant: Variant, machines: list[Host]) -> None:
     all_freed([variant], machines)
 
 
+@pytest.mark.fault(without=("undo only what was granted",))
 @threads_by_day
 @ways
 def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
@@ -118,6 +119,7 @@ def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
         nothing_left(variant, machines)
 
 
+@pytest.mark.fault(without=("undo only what was granted",))
 @threads_by_day
 @ways
 def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
@@ -166,6 +168,7 @@ def network_fault(
                 cause(machine, 0)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("percent", "of"), [(5, 5), (20, 5), (50, 2)])
 def test_packets_that_are_lost(percent: int, of: int, machines: list[Host]) -> None:
     """TCP retransmits lost packets, so locks take longer, but never have two holders."""
@@ -182,6 +185,7 @@ def test_packets_that_are_lost(percent: int, of: int, machines: list[Host]) -> N
             nothing_left(variant, machines)
 
 
+@pytest.mark.fault
 @threads_by_day
 def test_a_very_slow_network(name: str, machines: list[Host]) -> None:
     with linked(name, machines) as variant:

@@ -152,6 +152,7 @@ def test_a_master_that_may_have_forgotten_is_not_counted(
         masters[0].resume()
 
 
+@pytest.mark.fault(without=("a restart goes unnoticed",))
 @forgetting
 def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
@@ -205,6 +206,7 @@ def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
         variant.wait_usable(3)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("name", "delay", "ttl"), [("loop", 0.9, 0.7), ("threads", 0.0, 60.0)])
 def test_an_old_holder_and_a_master_that_forgot_never_make_two(
     name: str, masters: list[LocalMaster], delay: float, ttl: float
@@ -279,6 +281,8 @@ def test_a_missing_or_invalid_marker_is_written_again(
 # Other deployments on the same masters.
 
 
+@pytest.mark.fault(without=("a mismatch is ignored",))
+@pytest.mark.attack
 @either
 @pytest.mark.parametrize(
     ("other", "count", "named"),
@@ -309,6 +313,7 @@ def test_other_numbers_on_the_same_masters_are_a_mismatch(
         assert variant.release(variant.acquire("order:1")) is True
 
 
+@pytest.mark.fault(without=("a mismatch is ignored",))
 @both
 def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
     name: str, masters: list[LocalMaster]
@@ -328,6 +333,7 @@ def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
 # Unsuitable servers.
 
 
+@pytest.mark.attack
 @either
 def test_one_server_under_two_names_counts_under_neither(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
@@ -373,6 +379,14 @@ ODD = [
 ]
 
 
+@pytest.mark.fault(
+    without=(
+        "evicting servers vote",
+        "a live link is never inspected",
+        "evicted keys are forgotten",
+    )
+)
+@pytest.mark.attack
 @either
 @pytest.mark.parametrize(("odd", "said"), ODD)
 def test_an_odd_server_is_not_counted_and_named(
@@ -393,6 +407,7 @@ def test_an_odd_server_is_not_counted_and_named(
         assert f" ({one.name}, {other.name}: {said}" in str(caught.value)
 
 
+@pytest.mark.fault(without=("cluster nodes vote",))
 @either
 def test_a_cluster_node_is_not_counted_and_named(name: str) -> None:
     with (
@@ -403,6 +418,7 @@ def test_a_cluster_node_is_not_counted_and_named(name: str) -> None:
         variant.acquire("order:1")
 
 
+@pytest.mark.fault
 @both
 def test_a_master_that_becomes_a_replica_is_dropped_and_taken_back(
     name: str, masters: list[LocalMaster]
@@ -434,6 +450,7 @@ def is_doubted(variant: Variant, index: int) -> bool:
     return variant.fault(variant.links.masters[index]).startswith("restarted: trusted in")
 
 
+@pytest.mark.fault(without=("an old copy is trusted",))
 @either
 @pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_takes_an_old_copy_of_its_data_is_not_counted(
@@ -475,6 +492,13 @@ def test_a_server_without_a_run_id_is_named(
     assert {f.code for one in inspecting.health(backend) for f in one.faults} == {"run_id"}
 
 
+@pytest.mark.fault(
+    without=(
+        "evicting servers vote",
+        "a live link is never inspected",
+        "evicted keys are forgotten",
+    )
+)
 @either
 @pytest.mark.usefixtures("often_inspected")
 def test_a_policy_that_changes_while_locks_go_on_is_noticed(
@@ -491,6 +515,13 @@ def test_a_policy_that_changes_while_locks_go_on_is_noticed(
         until(noticed, "the policy is noticed")
 
 
+@pytest.mark.fault(
+    without=(
+        "evicting servers vote",
+        "a live link is never inspected",
+        "evicted keys are forgotten",
+    )
+)
 @pytest.mark.parametrize("name", VARIANTS[1:])
 @pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
@@ -512,6 +543,13 @@ def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
         variant.release(lease)
 
 
+@pytest.mark.fault(
+    without=(
+        "evicting servers vote",
+        "a live link is never inspected",
+        "evicted keys are forgotten",
+    )
+)
 @either
 @pytest.mark.parametrize(
     ("odd", "word", "said"),

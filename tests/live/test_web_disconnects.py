@@ -51,6 +51,7 @@ def test_async_work_that_may_be_cancelled_stops_and_the_lock_is_free_at_once(
     until(lambda: not holders(site_masters, pk), "not freed at once", seconds=20)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("site", "kind"),
     [
@@ -90,6 +91,7 @@ def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
     assert len(seen) - committed < 200, "seconds between COMMIT and release"
 
 
+@pytest.mark.attack
 @on("asgi-plain")
 @pytest.mark.parametrize("kind", ["slow-to-thread", "slow-pool"])
 def test_the_next_request_begins_after_the_commit_of_one_whose_client_has_left(
@@ -107,6 +109,7 @@ def test_the_next_request_begins_after_the_commit_of_one_whose_client_has_left(
     assert counters.value(pk) == 3
 
 
+@pytest.mark.fault
 @on("wsgi-atomic", "asgi-plain")
 def test_a_stream_keeps_its_lock_until_it_is_closed(
     site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int
@@ -122,6 +125,7 @@ def test_a_stream_keeps_its_lock_until_it_is_closed(
     assert counters.value(pk) == (1 if kind == "async-stream" else 0)
 
 
+@pytest.mark.fault
 @on("wsgi-atomic", "asgi-plain")
 def test_a_stream_that_is_read_to_its_end_frees_its_lock(
     site: Site, site_masters: list[LocalMaster], pk: int

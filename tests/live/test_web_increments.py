@@ -60,6 +60,7 @@ def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, k
     assert counters.value(pk) == times
 
 
+@pytest.mark.attack
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("site", "kind"),

@@ -41,6 +41,7 @@ async def stream(request: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(content())
 
 
+@pytest.mark.fault
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
 def test_a_stream_is_renewed_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     response = async_to_sync(stream)(RequestFactory().get("/"))

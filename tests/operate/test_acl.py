@@ -100,6 +100,7 @@ def test_the_documentation_lists_the_same_permissions() -> None:
     assert least_acl("redlock", looking=True) + "\n" in text
 
 
+@pytest.mark.attack
 def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster]) -> None:
     with lock("order:1", "user:7", ttl=30) as held:
         with pytest.raises(ResourceLocked):  # held by another client, as the masters know

@@ -75,6 +75,7 @@ def test_a_row_shows_holder_time_and_masters(site: Site, viewer: Client) -> None
     assert 'action="' not in body.split('id="changelist-form"')[1].split(">")[0]
 
 
+@pytest.mark.attack
 @on_stores
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "America/Los_Angeles"])
 @pytest.mark.parametrize("at", [253402300799.0, 253402257600.0, -62135596800.0])

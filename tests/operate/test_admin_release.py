@@ -78,6 +78,7 @@ def test_many_locks_are_released_after_confirmation(site: Site, operator: Client
     assert LogEntry.objects.count() == 12
 
 
+@pytest.mark.attack
 @on_stores
 def test_a_lock_acquired_again_is_not_released(site: Site, operator: Client) -> None:
     shown = site.put("order:1")
@@ -134,6 +135,7 @@ def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) ->
     assert on(five, "order:1") == 3
 
 
+@pytest.mark.attack
 @on_stores
 def test_release_requires_the_permission(
     site: Site, viewer: Client, staff: Callable[..., Client]

@@ -39,6 +39,7 @@ def everywhere(masters: list[LocalMaster]) -> None:
     until(lambda: len(who_holds(R).locks[0].leading) == len(masters), what="on all masters")
 
 
+@pytest.mark.attack
 def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
     masters: list[LocalMaster], caplog: Any
 ) -> None:

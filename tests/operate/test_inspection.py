@@ -180,6 +180,7 @@ def test_waiters_are_counted(masters: list[LocalMaster]) -> None:
     assert only().waiters == 2
 
 
+@pytest.mark.attack
 def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     put(masters, "order:21")

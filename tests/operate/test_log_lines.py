@@ -55,6 +55,7 @@ def test_the_path_of_a_request(caplog: pytest.LogCaptureFixture) -> None:
         assert line.isprintable(), line
 
 
+@pytest.mark.attack
 def test_the_value_of_another_client(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     put("order:1", EVIL.encode())

@@ -280,6 +280,7 @@ def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
     settings.DEBUG = True
 
 
+@pytest.mark.attack
 def test_the_debug_page_shows_no_secret(
     settings: Settings, held: Lock, site: list[LocalMaster]
 ) -> None:
@@ -312,6 +313,7 @@ def test_the_debug_page_shows_no_secret(
     is_clean(pages, "RuntimeError", "InvalidRedlock", "QuorumUnreachable", token=Kept.token)
 
 
+@pytest.mark.attack
 def test_reprs_show_no_secret(held: Lock) -> None:
     service = locks["default"]
     assert isinstance(service.backend, RedisBackend)

@@ -51,6 +51,7 @@ def test_a_url_is_understood(
     address.connection_class(**address.kwargs)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -211,6 +212,7 @@ def test_no_error_shows_a_password(shape: str) -> None:
     assert error.__cause__ is None
 
 
+@pytest.mark.attack
 @given(st.text(st.characters(codec="utf-8"), max_size=8), st.sampled_from(BREAKING))
 def test_no_error_shows_a_random_password(noise: str, shape: str) -> None:
     secret = f"{CANARY}{noise}{CANARY}"

@@ -225,6 +225,12 @@ def test_a_master_that_still_answers_receives_the_last_release(name: str) -> Non
 # The breaker.
 
 
+@pytest.mark.fault(
+    without=(
+        "a late reply costs its link",
+        "a waiter asks again without an answer",
+    )
+)
 @both
 def test_a_late_majority_keeps_its_links_and_votes_again(
     name: str, masters: list[LocalMaster]
@@ -275,6 +281,7 @@ def test_links_closed_while_idle_reconnect_before_they_are_needed(
         assert not any(master.link in links for master in variant.links.masters)
 
 
+@pytest.mark.fault(without=("a lost link stays lost",))
 @both
 def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -391,6 +398,7 @@ def markers(masters: list[LocalMaster]) -> list[object]:
     return found
 
 
+@pytest.mark.fault(without=("only masters decide that a lock is over",))
 @both
 def test_a_held_gil_loses_no_link_and_marks_no_master(
     name: str, masters: list[LocalMaster]

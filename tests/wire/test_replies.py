@@ -34,6 +34,7 @@ WRONG: dict[str, Any] = {
 }
 
 
+@pytest.mark.fault(without=("a reply of any round counts",))
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_reply_that_cannot_be_right_drops_the_link(
     wrong: str, caplog: pytest.LogCaptureFixture
@@ -74,6 +75,7 @@ def test_an_unexpected_answer_to_subscribe_drops_the_link(unexpected: bytes) -> 
         assert links.ends[0].is_closed_by_the_other()
 
 
+@pytest.mark.fault(without=("a lost link is not reported",))
 def test_every_round_in_flight_fails_with_its_link() -> None:
     with manual_links(1) as links:
         rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
@@ -98,6 +100,7 @@ def _grant(links: ManualLinks, number: int, *, short: bool) -> bytes:
     return resp(pack("<4q", *grant) if short else [*grant])
 
 
+@pytest.mark.fault(without=("of several replies one is read",))
 @pytest.mark.parametrize("pushes", [b"", PUSHES], ids=["replies", "replies among pushes"])
 @pytest.mark.parametrize("size", [1, 100_000], ids=["in pieces of a byte", "in one piece"])
 def test_replies_in_any_pieces_are_told_apart_from_pushes(size: int, pushes: bytes) -> None:
@@ -113,6 +116,7 @@ def test_replies_in_any_pieces_are_told_apart_from_pushes(size: int, pushes: byt
         assert links.masters[0].link is not None
 
 
+@pytest.mark.fault(without=("of several replies one is read",))
 def test_several_replies_in_one_segment_go_each_to_its_own_round() -> None:
     with manual_links(1) as links:
         rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
@@ -120,6 +124,7 @@ def test_several_replies_in_one_segment_go_each_to_its_own_round() -> None:
         assert [fences(asked) for asked in rounds] == [[(asked.number,)] for asked in rounds]
 
 
+@pytest.mark.fault(without=("votes after the verdict are dropped",))
 def test_late_replies_count_in_their_own_round() -> None:
     with manual_links() as links:
         link = links.masters[2].link
@@ -136,6 +141,12 @@ def test_late_replies_count_in_their_own_round() -> None:
         assert links.masters[2].link is link
 
 
+@pytest.mark.fault(
+    without=(
+        "acquire ignores tombstones",
+        "a token on a lost link is forgotten",
+    )
+)
 @pytest.mark.parametrize("back_first", [True, False])
 def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(back_first: bool) -> None:
     """It buries: a command of the first link that still arrives must find the tombstone."""

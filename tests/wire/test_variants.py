@@ -108,6 +108,7 @@ def scenario_over(name: str, masters: Sequence[LocalMaster], **settings: Any) ->
         yield Scenario(variant, masters)
 
 
+@pytest.mark.fault(without=("plain DEL",))
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> None:
     everywhere = " ".join(str(index) for index in range(1, n + 1))
@@ -178,6 +179,7 @@ def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMast
     ]
 
 
+@pytest.mark.fault
 def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[LocalMaster]) -> None:
     """The deadline may pass after the caller reads the clock and before the engine does."""
     with joined(name, masters[:1]) as variant:
@@ -192,6 +194,7 @@ MINORITIES = [(1, 3), (2, 5)]
 LONG_MINORITIES = [pytest.param(1, 3, marks=pytest.mark.nightly), (2, 5)]
 
 
+@pytest.mark.fault(without=("all must agree",))
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
 def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
@@ -205,6 +208,7 @@ def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n:
     assert scenario.lines == life_lines(up)
 
 
+@pytest.mark.fault(without=("a release overtakes",))
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
@@ -218,6 +222,12 @@ def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: i
     assert scenario.lines == life_lines(up)
 
 
+@pytest.mark.fault(
+    without=(
+        "a late reply costs its link",
+        "a waiter asks again without an answer",
+    )
+)
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     with behind(masters[:down]) as proxies:
@@ -244,6 +254,7 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
     ]
 
 
+@pytest.mark.fault(without=("a release with no link is lost",))
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
 def test_a_minority_is_cut_off_after_it_executed(
     name: str, masters: list[LocalMaster], down: int, n: int
@@ -279,6 +290,7 @@ def test_a_minority_is_cut_off_after_it_executed(
     ]
 
 
+@pytest.mark.fault(without=("quorum of those that are up",))
 @pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5), (2, 4)])
 def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     with scenario_over(name, masters[:n]) as scenario:
@@ -338,6 +350,7 @@ def test_a_majority_hangs_unnoticed(
     ]
 
 
+@pytest.mark.fault(without=("NOSCRIPT is a failure",))
 def test_the_scripts_are_gone_each_time(name: str, masters: list[LocalMaster]) -> None:
     def flush_scripts() -> None:
         for master in masters[:3]:
@@ -407,6 +420,7 @@ def test_a_lock_that_a_majority_lost_is_lost_while_a_minority_is_down(
         assert state is LeaseState.LOST, "three of five deny it, whichever answers first"
 
 
+@pytest.mark.fault(without=("any marker will do",))
 def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) -> None:
     with scenario_over(name, masters[:3]) as scenario:
         scenario.acquire("A", "order:1")

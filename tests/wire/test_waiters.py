@@ -174,6 +174,7 @@ def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[Loca
         assert queue.ended() == ["A", "B"]
 
 
+@pytest.mark.attack
 @both
 def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -243,6 +244,7 @@ def stopped_process(
         yield lambda: [sum(1 for _ in iter(ear.get_message, None)) for ear in ears]
 
 
+@pytest.mark.fault(without=("a stopped process has a turn for each of its waiters",))
 @both
 def test_a_stopped_process_with_many_waiters_costs_one_turn(
     name: str, masters: list[LocalMaster]
@@ -270,6 +272,7 @@ def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert asks(player) == ["order:1"] * 2, "at first, and when it gives up"
 
 
+@pytest.mark.fault(without=("a lost link goes unnoticed",))
 @both
 def test_a_waiter_whose_link_was_lost_asks_soon(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,7 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
         process.communicate()
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     "database",
     ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)],  # see test_waiting.py

@@ -67,6 +67,7 @@ def reports(
     return one, other
 
 
+@pytest.mark.fault
 @pytest.mark.nightly  # by day, tests/live/fencing/test_pause.py has such a pause
 def test_a_worker_that_is_stopped_between_reading_and_writing(
     reports: tuple[Report, Report],

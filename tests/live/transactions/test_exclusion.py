@@ -150,6 +150,7 @@ def test_a_waiter_sees_the_commit_of_its_predecessor(holder: psycopg.Connection)
     assert seen == [1]
 
 
+@pytest.mark.attack
 def test_waiting_is_limited_and_the_limit_ends_with_the_wait(holder: psycopg.Connection) -> None:
     hold(holder)
     with (
@@ -239,6 +240,7 @@ def test_a_killed_client_frees_the_lock_at_once_and_commits_nothing(
     assert orders() == 0
 
 
+@pytest.mark.attack
 def test_two_names_with_one_hash_only_exclude_each_other(
     holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +313,7 @@ def test_a_row_that_is_deleted_is_no_lock(alias: str) -> None:
 # What it refuses.
 
 
+@pytest.mark.attack
 def test_a_snapshot_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with transaction.atomic("pg"):
         with connections["pg"].cursor() as cursor:
@@ -341,6 +344,7 @@ def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_block
             transaction_lock("order:1", database="maria")
 
 
+@pytest.mark.attack
 def test_a_transaction_of_another_database_around_a_lock_is_refused(
     pg: str, postgres: dict[str, Any]
 ) -> None:
@@ -371,6 +375,7 @@ def test_locks_behind_pgbouncer_exclude_each_other(
         pytest.fail("each statement would be a transaction")
 
 
+@pytest.mark.attack
 def test_a_replica_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def as_replica(execute: Any, sql: str, *rest: Any) -> Any:
         return execute(sql.replace("pg_is_in_recovery()", "true"), *rest)
