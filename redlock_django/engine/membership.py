@@ -9,7 +9,7 @@ not both find a majority. So
   deployment;
 - a client that has met a master of another deployment acquires nothing.
 
-docs/explanation/proof.md states which cases this does not cover.
+docs/explanation/how-it-is-tested.md states which cases this does not cover.
 """
 
 from __future__ import annotations

@@ -1,26 +1,29 @@
-"""Run the tests of every row of docs/reference/faults.md without the rule that guards against it.
+"""Run the tests of faults without the rules that guard against them.
 
-`uv run python -m tests.live.unguarded [ROW ...]` removes each rule that a row names and runs the
-row's tests until one fails. If all pass, the tests do not show that the rule is needed: the program
-reports the row and exits with status 1. Rows that say "own" are skipped: their tests run with and
-without the rule themselves.
+`uv run python -m tests.live.unguarded [RULE ...]` removes each rule that a mark names, as in
+`@pytest.mark.fault(without=("a resend is a new grant",))`, and runs its tests until one fails. If
+all pass, the tests do not show that the rule is needed: the program reports the rule and exits with
+status 1.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.live.removed_rules import without_rule
-from tests.test_faults_list import NAMES, ROWS, TEST
 
 RULE = "REDLOCK_WITHOUT"  # environment variable that names the rule for a run of pytest
-SECONDS = 100  # for the tests of one row; a test that hangs without its rule counts as a failure
+TESTS = Path(__file__).resolve().parents[1]
+_Test = ast.FunctionDef | ast.AsyncFunctionDef
+SECONDS = 100  # for the tests of one rule; a test that hangs without its rule counts as a failure
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,18 +58,33 @@ def first_failure(tests: list[str], rule: str) -> str:
     return "".join(re.findall(r"^(?:FAILED|ERROR) (tests/\S+)", done.stdout, re.MULTILINE)[:1])
 
 
-def main(rows: list[str]) -> int:
-    """Run the command line: all rows, or those whose numbers are given. Return the exit status."""
-    undetected = 0
-    for row in ROWS:
-        if rows and row[0] not in rows:
+def marked() -> dict[str, list[str]]:
+    """Return the tests that are marked with each rule."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if "mark.fault(" not in (text := path.read_text()):
             continue
-        tests = ["::".join(found) for found in TEST.findall(row[3])]
-        for rule in NAMES.findall(row[4]):
-            failure = first_failure(tests, rule)
-            undetected += not failure
-            sys.stdout.write(f"{row[0]:>2} {rule:50} {failure or 'NO TEST FAILS'}\n")
-            sys.stdout.flush()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, _Test):
+                continue
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                    for rule in ast.literal_eval(mark.keywords[0].value):
+                        test = f"{path.relative_to(TESTS.parent)}::{node.name}"
+                        found.setdefault(rule, []).append(test)
+    return found
+
+
+def main(rules: list[str]) -> int:
+    """Run the command line: all rules, or those that are given. Return the exit status."""
+    undetected = 0
+    for rule, tests in marked().items():
+        if rules and rule not in rules:
+            continue
+        failure = first_failure(tests, rule)
+        undetected += not failure
+        sys.stdout.write(f"{rule:50} {failure or 'NO TEST FAILS'}\n")
+        sys.stdout.flush()
     return 1 if undetected else 0
 
 

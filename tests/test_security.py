@@ -1,4 +1,4 @@
-"""Every test that the pages on proof and security name exists, and some of their rows hold."""
+"""Defaults, imports and commands that an attacker would look for."""
 
 from __future__ import annotations
 
@@ -16,15 +16,9 @@ from redlock_django.conf.settings import DEFAULTS
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
-from tests.engine import mutants
-from tests.engine.lua_mutation import Lua
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "redlock_django"
-LIST = (ROOT / "docs/reference/security.md").read_text()
-PROOF = (ROOT / "docs/explanation/proof.md").read_text()
-FOUND = (ROOT / "docs/explanation/track-record.md").read_text()
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF + FOUND)))
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
 
@@ -45,28 +39,6 @@ def _imported() -> dict[str, set[str]]:
 def _importing(module: str) -> set[str]:
     """Return the files of the package that import a module."""
     return {name for name, modules in _imported().items() if module in modules}
-
-
-@cache
-def _functions(file: str) -> set[str]:
-    return set(re.findall(r"^\s*(?:async )?def (\w+)\(", (ROOT / file).read_text(), re.MULTILINE))
-
-
-def test_every_named_test_exists() -> None:
-    # A file that does not exist raises an error that names it.
-    assert not [f"{file}::{name}" for file, name in NAMED if name not in {"", *_functions(file)}]
-
-
-def test_the_number_of_mutants_is_right() -> None:
-    assert f"{len(mutants.MUTANTS)} of them" in PROOF
-    assert f"Of the {len(mutants.MUTANTS)}, none survives" in PROOF
-    scripts = sum(isinstance(mutant.mutation, Lua) for mutant in mutants.MUTANTS)
-    assert f"{scripts} of them change a Lua script" in PROOF.replace("\n", " ")
-
-
-def test_every_attack_is_listed() -> None:
-    numbers = [int(n) for n in re.findall(r"^\| (\d+) \|", LIST, re.MULTILINE)]
-    assert numbers == list(range(1, max(52, len(numbers)) + 1))
 
 
 @pytest.mark.attack
