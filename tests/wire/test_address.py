@@ -52,6 +52,7 @@ def test_a_url_is_understood(
 
 
 @pytest.mark.attack
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("url", "says"),
     [
