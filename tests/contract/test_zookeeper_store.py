@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import select
 import signal
 import socket
@@ -33,7 +32,6 @@ from redlock_django.backends.zookeeper import slots
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
-from redlock_django.backends.zookeeper.requests import ZooKeeperStep
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import LeaseState
@@ -754,28 +752,6 @@ def test_a_slot_that_was_taken_without_an_answer_is_left(
     until(lambda: len(nodes_in(client, *slot_queues(2))) == 1, what="one slot is held")
     assert backend_of().release(lease) is True
     assert not nodes_in(client, *slot_queues(2))
-
-
-@pytest.mark.parametrize(("is_handed_on", "batches"), [(False, 1), (True, 2)])
-def test_the_slot_that_was_released_last_is_taken_by_one_batch_of_requests(
-    store: Store, monkeypatch: pytest.MonkeyPatch, is_handed_on: bool, batches: int
-) -> None:
-    """A client that took a ticket does not know the version of the queue, so it looks first."""
-    (lease,) = hold_slots(1, 3)
-    if is_handed_on:
-        handed = backend_of().hand_on(lease, secrets.token_hex(16), 60, HOLDER)
-        lease = backend_of().resume(handed, 60, HOLDER)
-    backend_of().release(lease)
-    session = backend_of().session
-    begin, begun = session.begin, []
-
-    def count(step: ZooKeeperStep) -> None:
-        begun.append(step)
-        begin(step)
-
-    monkeypatch.setattr(session, "begin", count)
-    hold_slots(1, 3)
-    assert len(begun) == batches
 
 
 def test_a_process_does_not_overtake_waiters_with_the_slot_that_it_released(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -40,8 +40,6 @@ class ZooKeeperLease(Lease):
 
     nodes: tuple[str, ...]
     generation: int
-    version: int = 0
-    """The version of the queue of a slot, since the lease has it; 0 if it took a ticket."""
 
     @property
     def value(self) -> str:
@@ -92,9 +90,7 @@ class ZooKeeperAttempt:
         taken = yield from search.take()
         if isinstance(taken, ZooKeeperRefusal):
             return taken
-        fences = (taken.fence,)
-        lease = self._lease((taken.resource,), fences, taken.started, taken.waited)
-        return replace(lease, version=taken.version)
+        return self._lease((taken.resource,), (taken.fence,), taken.started, taken.waited)
 
     def _take_all(self, started: float) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take the locks one after the other, in the order of all clients: so none deadlocks."""

@@ -250,11 +250,6 @@ class ZooKeeperBackend(BaseBackend):
         self.session.held.remove(lease.token)
         left, seconds = lease.held_for(self.clock), self.settings.zookeeper_timeout
         if not left:
-            if lease.limit > 1:
-                turns = self.tree.turns(*lease.names)
-                if lease.version:
-                    self.session.released[turns] = lease.slot, lease.version
-                self.session.use(turns)
             return RequestBatch(partial(_delete_all, lease.nodes), seconds=seconds)
         # The process may end before the minimum hold does, and its session with it.
         left = with_drift(left)

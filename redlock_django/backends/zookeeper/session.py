@@ -46,8 +46,7 @@ class Session:
     """The session of one process. After a fork, make a new one: its threads are the parent's.
 
     The thread deletes the nodes of `held` leases whose TTL has ended. `contended` has the queues in
-    which this process was refused the last time. `released` has the slot that it released last and
-    the version of that queue, for each name with a limit, by the path of its queue of turns.
+    which this process was refused the last time.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Session:
         self.reason = "not connected yet"
         self.held = HeldNodes()
         self.contended: set[str] = set()
-        self.released: dict[str, tuple[int, int]] = {}
         self.watches = Watches()
         self._servers_ahead = 0.0  # their time in seconds, minus ours
         self._settings = settings
@@ -271,7 +269,6 @@ class Session:
         for name, used in list(self._used.items()):
             if now >= used + _IDLE and self._used.pop(name, None) is not None:
                 self.contended.discard(name)
-                self.released.pop(name, None)
                 self.post_delete([name])  # fails if the queue is not empty
 
     def _send(self, batch: RequestBatch, client: KazooClient) -> None:

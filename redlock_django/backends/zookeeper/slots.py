@@ -47,10 +47,9 @@ class SlotQueue(NamedTuple):
 
 
 class TakenSlot(NamedTuple):
-    """A slot that was taken; `started` is the clock before that. `version` is that of its queue."""
+    """A slot that was taken; `started` is the clock before that."""
 
     resource: str
-    version: int
     fence: int
     started: float
     waited: float
@@ -85,9 +84,6 @@ class SlotSearch:
 
     def take(self) -> ZooKeeperProtocol[TakenSlot | ZooKeeperRefusal]:
         """Take a free slot, or wait for one in the queue of turns."""
-        taken = yield from self._take_released()
-        if taken is not None:
-            return taken
         join = False
         while True:
             before, slots = yield from self._look(join=join)
@@ -151,44 +147,24 @@ class SlotSearch:
             *(lists(queue) for _, queue in self._queues),
         ]
 
-    def _take_released(self) -> ZooKeeperProtocol[TakenSlot | None]:
-        """Take the slot that this process released last, without a look; None if that fails."""
-        released = self._session.released.pop(self._turns, None)
-        if released is None:
-            return None
-        slot, version = released
-        if slot >= self._wanted.limit:
-            return None
-        queue = SlotQueue(*self._queues[slot], None, version)
-        return (yield from self._take(queue, unseen=True))
-
-    def _take(
-        self, slot: SlotQueue, *, unseen: bool = False
-    ) -> ZooKeeperProtocol[TakenSlot | None]:
-        """Take a slot that was free; return None if it is not any more.
-
-        An `unseen` one was released by this process, which does not know yet if other clients wait.
-        """
+    def _take(self, slot: SlotQueue) -> ZooKeeperProtocol[TakenSlot | None]:
+        """Take a slot that was free; return None if it is not any more."""
         queue = slot.queue
         self._session.use(queue)
         started = self._clock()
         created = yield from self._nodes.join_unchanged(
-            queue, slot.version, partial(self._requests_of_take, queue)
+            queue, slot.version, partial(look_at, queue, self._base)
         )
         if created is None:
             return None
-        stat, (turns, names, base) = created
+        stat, (names, base) = created
         nodes = nodes_of(names)
-        is_first = bool(nodes) and nodes[0].token == self._nodes.token
-        if not is_first or (unseen and nodes_of(turns)):
-            self._nodes.leave(queue)  # a client without a limit was faster, or others wait
+        if not nodes or nodes[0].token != self._nodes.token:
+            self._nodes.leave(queue)  # a client without a limit was faster
             return None
         fence = yield from self._fences.of_node(stat.mzxid, base)
         waited = started - self._wanted.asked if self._has_waited else 0.0
-        return TakenSlot(slot.resource, stat.version, fence, started, waited)
-
-    def _requests_of_take(self, queue: str, client: KazooClient) -> list[Any]:
-        return [client.get_children_async(self._turns), *look_at(queue, self._base, client)]
+        return TakenSlot(slot.resource, fence, started, waited)
 
     def _await_place(self, node: Node, seconds: float) -> ZooKeeperProtocol[None]:
         """Wait until a node before the own one is deleted, for at most `seconds`."""
