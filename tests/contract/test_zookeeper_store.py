@@ -31,7 +31,7 @@ from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper import slots
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
-from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
+from redlock_django.backends.zookeeper.paths import in_order
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import LeaseState
@@ -965,17 +965,8 @@ def test_no_fence_goes_back_when_the_store_is_switched(
             editor.delete_model(Order)
 
 
-def test_a_fence_is_the_base_plus_the_transactions_since() -> None:
-    assert fence_of(1000, 50, 51) == 1001
-    assert fence_of(1000, 50, 50 + SPAN) == 1000 + SPAN
-    assert fence_of(1000, 50, 51 + SPAN) is None, "such as after an election"
-    assert fence_of(1000, 50, 49) is None, "the node is older than the base"
-    assert raised(1000, 0) > 1000 + SPAN
-    assert raised(1000, 10**9) == 10**9
-
-
 def test_a_waiter_from_before_the_base_gets_a_higher_fence(
-    store: Store, settings: Settings
+    store: Store, settings: Settings, client: KazooClient
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
     backend, fences = backend_of(), []
@@ -992,8 +983,10 @@ def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
     other = backend_of("other")  # a new session, which raises the base
     fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
+    base = client.exists(backend.tree.fences).version
     backend.release(holder)
     waiter.lease()
+    assert client.exists(backend.tree.fences).version == base, "a waiter raises it no further"
     fences.append(other.acquire(("order:1",), 30, 0, HOLDER).fences[0])
     assert fences == sorted(set(fences))
     assert fences[-1] < 2**53

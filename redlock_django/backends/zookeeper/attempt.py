@@ -95,22 +95,20 @@ class ZooKeeperAttempt:
     def _take_all(self, started: float) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take the locks one after the other, in the order of all clients: so none deadlocks."""
         resources = self._wanted.resources
-        fences: dict[str, int] = {}
+        fences: dict[str, int | None] = {}
         for resource in sorted(resources):
             taken = yield from self._take(resource)
             if isinstance(taken, ZooKeeperRefusal):
                 return taken
-            fences[resource] = taken
-        waited = 0.0
-        if self._waited:
-            # The TTL begins now. The answer proves that the session survived the wait.
+            fences[self._tree.queue(resource)] = taken
+        known = {queue: fence for queue, fence in fences.items() if fence is not None}
+        if len(known) < len(fences):
+            # The TTL begins now. The answer proves that the session survived a wait.
             started = self._clock()
-            waited = started - self._wanted.asked
-            send = partial(set_all, tuple(self._nodes.paths.values()), self._data)
-            answers = yield from self._requests.ask(send, is_write=True)
-            if any(isinstance(answer, NoNodeError) for answer in answers):
-                raise Interrupted
-        return self._lease(resources, tuple(map(fences.__getitem__, resources)), started, waited)
+            known = yield from self._nodes.rewrite()
+        waited = started - self._wanted.asked if self._waited else 0.0
+        in_order_asked = tuple(known[self._tree.queue(resource)] for resource in resources)
+        return self._lease(resources, in_order_asked, started, waited)
 
     def _lease(
         self, resources: tuple[str, ...], fences: tuple[int, ...], started: float, waited: float
@@ -138,8 +136,8 @@ class ZooKeeperAttempt:
 
     # One resource.
 
-    def _take(self, resource: str) -> ZooKeeperProtocol[int | ZooKeeperRefusal]:
-        """Wait until the own node is the first; return the fence."""
+    def _take(self, resource: str) -> ZooKeeperProtocol[int | ZooKeeperRefusal | None]:
+        """Wait until the own node is the first; return the fence, None if it must be rewritten."""
         queue, session = self._tree.queue(resource), self._session
         session.use(queue)
         left = yield from self._look_first(queue)
@@ -148,6 +146,7 @@ class ZooKeeperAttempt:
         look = partial(look_at, queue, self._tree.fences)
         stat, (names, base) = yield from self._nodes.join(queue, look)
         session.note_servers_time(stat.ctime)
+        has_waited = False
         while True:
             nodes = in_order(names)
             before = list(takewhile(lambda node: node.token != self._token, nodes))
@@ -159,10 +158,11 @@ class ZooKeeperAttempt:
             if left is not None:
                 session.contended.add(queue)
                 return ZooKeeperRefusal(resource, left)
-            self._waited = True
+            self._waited = has_waited = True
             names, base = yield from self._requests.ask(look)
         session.contended.discard(queue)
-        return (yield from self._fences.of_node(stat.czxid, base))
+        fence = self._fences.of(stat.czxid, base)
+        return None if has_waited else fence
 
     def _look_first(self, queue: str) -> ZooKeeperProtocol[float | None]:
         """Return the TTL of the holder if the last attempt was refused, and a node is still there.

@@ -14,8 +14,6 @@ from redlock_django.backends.zookeeper.paths import (
     LARGEST,
     SPAN,
     Tree,
-    fence_of,
-    raised,
     trusted_in,
     untrusted,
 )
@@ -85,6 +83,7 @@ class Fences:
     """
 
     def __init__(self, requests: Requests, tree: Tree, forgotten: float) -> None:
+        self.path = tree.fences
         self._requests = requests
         self._tree = tree
         self._forgotten = forgotten
@@ -109,7 +108,7 @@ class Fences:
             session.note_servers_time(root.mtime)
             number, now = self._number(base), root.mtime * 1000
             if number <= now:
-                yield from self._raise_base()
+                yield from self.raise_base()
             else:
                 yield _until_past(number, now)
             session.prepared = self._requests.generation
@@ -127,33 +126,33 @@ class Fences:
             else:
                 return declared
 
-    def of_node(self, created: int, base: Any) -> ZooKeeperProtocol[int]:
-        """Return the fence of a node that is the first in its queue.
+    def of(self, transaction: int, base: Any) -> int | None:
+        """Return the fence of a transaction of the holder, made once it was first in the queue.
 
-        `created` is the transaction that made it, and `base` the node of the base since then.
+        `base` is the node of the base since then. None if the base must be raised first, and
+        another transaction be made. Raises Interrupted if the tree was removed.
         """
         if isinstance(base, NoNodeError):
             raise self._removed()
-        fence = fence_of(self._number(base), int(base[1].mzxid), created)
-        return (yield from self._raise_base()) if fence is None else fence
+        since = transaction - int(base[1].mzxid)
+        return self._number(base) + since if 0 < since <= SPAN else None
 
-    def _raise_base(self) -> ZooKeeperProtocol[int]:
-        """Raise the base of fences; return it, a fence that no other client gets.
+    def raise_base(self) -> ZooKeeperProtocol[None]:
+        """Raise the base, above all fences before it, and to the servers' time.
 
         Returns once the servers' time is not before it.
         """
         path = self._tree.fences
         while True:
             root, base = yield from self._requests.ask(self._look, is_write=True)
-            now: int = root.mtime * 1000
             if isinstance(base, NoNodeError):
                 raise self._removed()
-            new = raised(self._number(base), now + 1000)
+            new = max(root.mtime * 1000 + 1000, self._number(base) + SPAN + 1)
             send = partial(_set, path, str(new).encode(), base[1].version)
             (stored,) = yield from self._requests.ask(send, is_write=True)
             if not isinstance(stored, EXPECTED):
-                yield _until_past(new, now)
-                return new
+                yield _until_past(new, root.mtime * 1000)
+                return
 
     def _number(self, base: Any) -> int:
         data: bytes = base[0]
@@ -184,12 +183,12 @@ class Fences:
         return [client.create_async(self._tree.fences, b"0")]
 
 
-def _until_past(fence: int, now: int) -> ZooKeeperStep:
-    """Return the pause until a fence is not ahead of the servers' time, which is `now`, in µs.
+def _until_past(base: int, now: int) -> ZooKeeperStep:
+    """Return the pause until a base is not ahead of the servers' time, which is `now`, in µs.
 
-    Otherwise the store that a site uses next could issue lower fences.
+    Otherwise the store that a site uses next could give lower fences.
     """
-    return ZooKeeperStep((fence - now) / 1_000_000)
+    return ZooKeeperStep((base - now) / 1_000_000)
 
 
 def _set(path: str, data: bytes, version: int, client: KazooClient) -> list[Any]:

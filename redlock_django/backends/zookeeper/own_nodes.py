@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from redlock_django.backends.zookeeper.client import explained
-from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Requests
+from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.paths import Node, in_order
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 
@@ -93,6 +93,23 @@ class OwnNodes:
             yield from self._make_tree()
         return None
 
+    def rewrite(self) -> ZooKeeperProtocol[dict[str, int]]:
+        """Write the own nodes again, which are first in their queues; return the fences, by queue.
+
+        Raises Interrupted if one of them is not there any more.
+        """
+        paths = dict(self.paths)
+        send = partial(self._rewriting, tuple(paths.values()))
+        while True:
+            *stats, base = yield from self._requests.ask(send, is_write=True)
+            if any(isinstance(stat, NoNodeError) for stat in stats):
+                raise Interrupted
+            fences = [self._fences.of(stat.mzxid, base) for stat in stats]
+            known = [fence for fence in fences if fence is not None]
+            if len(known) == len(fences):
+                return dict(zip(paths, known, strict=True))
+            yield from self._fences.raise_base()
+
     def leave(self, queue: str) -> None:
         """Delete the own node in a queue soon; does nothing if there is none."""
         if path := self.paths.get(queue):
@@ -127,6 +144,10 @@ class OwnNodes:
             include_data=True,
         )
         return [created, *look(client)]
+
+    def _rewriting(self, paths: Sequence[str], client: KazooClient) -> list[Any]:
+        written = [client.set_async(path, self._data) for path in paths]
+        return [*written, client.get_async(self._fences.path)]
 
     def _transaction(
         self, queue: str, version: int | None, look: Look, client: KazooClient

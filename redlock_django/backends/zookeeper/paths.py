@@ -10,7 +10,7 @@ Each slot of a name with a limit is a resource (`engine.protocol.slots`). `ROOT/
 has a node for each client that waits for any of them.
 
 `ROOT/fences` has the base of all fences. A fence is the base plus the transactions of the servers
-between the last change of the base and the creation of the holder's node.
+between the last change of the base and one by which the holder wrote its node, once it was first.
 
 Servers whose data was deleted have no queues, although clients may hold locks. So a tree is trusted
 only if it has a base of fences, and a client that creates `ROOT/locks` removes the base. The base
@@ -149,17 +149,3 @@ def untrusted(left: float) -> str:
     """Return why no lock is granted for `left` seconds."""
     soon = f"trusted in {max(left, 1):.0f} s"
     return f"new: run 'manage.py redlock_init'. Or it has lost its data: {soon}"
-
-
-def fence_of(base: int, changed: int, created: int) -> int | None:
-    """Return the fence of a node that transaction `created` made; None if the base must be raised.
-
-    `changed` is the transaction that set the base. A node that is older than the base has waited
-    since then: its fence, and all later ones, must be higher than the fences of earlier bases.
-    """
-    return base + created - changed if 0 < created - changed <= SPAN else None
-
-
-def raised(base: int, now: int) -> int:
-    """Return the next base, higher than all fences of `base`, and not before `now` in µs."""
-    return max(now, base + SPAN + 1)

@@ -162,7 +162,10 @@ class SlotSearch:
         if not nodes or nodes[0].token != self._nodes.token:
             self._nodes.leave(queue)  # a client without a limit was faster
             return None
-        fence = yield from self._fences.of_node(stat.mzxid, base)
+        fence = self._fences.of(stat.mzxid, base)
+        if fence is None:
+            fences = yield from self._nodes.rewrite()
+            fence = fences[queue]
         waited = started - self._wanted.asked if self._has_waited else 0.0
         return TakenSlot(slot.resource, fence, started, waited)
 
