@@ -117,7 +117,6 @@ def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
 
 
 @pytest.mark.attack
-@pytest.mark.attack
 @pytest.mark.parametrize(
     ("route", "template", "warned"),
     [
@@ -233,7 +232,6 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
         return Response()
 
 
-@pytest.mark.attack
 @pytest.mark.attack
 @pytest.mark.parametrize(
     ("view", "inside"),

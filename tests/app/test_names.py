@@ -40,7 +40,6 @@ def test_two_unicode_forms_of_a_string_are_one_name() -> None:
 
 
 @pytest.mark.attack
-@pytest.mark.attack
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -52,7 +52,6 @@ def test_a_url_is_understood(
 
 
 @pytest.mark.attack
-@pytest.mark.attack
 @pytest.mark.parametrize(
     ("url", "says"),
     [
