@@ -122,7 +122,6 @@ def quick_start(newcomer: Newcomer) -> None:
             ("--noreload", f"--noreload {web}"),
             ("localhost:8000", f"127.0.0.1:{web}"),
             ("range(6379, 6384)", str(masters)),
-            ("--count 5", f"--count 5 --ports {','.join(map(str, masters))}"),
         ):
             lines = lines.replace(known, other)
         return lines

@@ -125,7 +125,6 @@ def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
         ]
     )
     for known, other in (
-        ("--count 5", f"--count 5 --ports {','.join(map(str, ports[:5]))}"),
         ("--noreload", f"--noreload {ports[5]}"),
         ("localhost:8000", f"127.0.0.1:{ports[5]}"),
     ):

@@ -94,7 +94,7 @@ class ChildProcess:
             raise SystemExit(128 + number)
 
     def run_under(
-        self, held: Lock, grace: float, goes_on: Callable[[str], object] | None = None
+        self, held: Lock, goes_on: Callable[[str], object] | None = None
     ) -> tuple[int | None, str]:
         """Run the program until it ends, or until its lock is lost or not renewed in time.
 
@@ -103,8 +103,8 @@ class ChildProcess:
         CommandError if the program cannot be run.
         """
         watch = _Watch(held)
-        self._until = math.inf if goes_on else watch.until
-        with self._running(grace, None if held._unlocked else held.fence):
+        self._grace, self._until = watch.ttl * GRACE, math.inf if goes_on else watch.until
+        with self._running(None if held._unlocked else held.fence):
             while (status := self.wait()) is None:
                 lost = watch.look()
                 if goes_on:
@@ -119,12 +119,12 @@ class ChildProcess:
         return status, ""
 
     @contextmanager
-    def _running(self, grace: float, fence: int | None) -> Iterator[None]:
+    def _running(self, fence: int | None) -> Iterator[None]:
         """Run the program during the block; raise CommandError if it cannot be run.
 
         `fence` is the fencing token of its lock, None without a lock (ON_UNAVAILABLE).
         """
-        self._grace, self._starting = grace, True
+        self._starting = True
         environment = {name: value for name, value in os.environ.items() if name != FENCE}
         process = self._start(environment if fence is None else {**environment, FENCE: str(fence)})
         try:
@@ -224,7 +224,7 @@ class _Watch:
 
     def __init__(self, held: Lock) -> None:
         self._held = held
-        _, self._ttl, _ = held._arguments.resolve()
+        _, self.ttl, _ = held._arguments.resolve()
         self._verify_at = time.monotonic() + _VERIFY_EVERY
         self._is_lost = False
         self.look()
@@ -236,12 +236,12 @@ class _Watch:
             return ""
         try:
             held.ensure_held()
-            if time.monotonic() >= self._verify_at and held.remaining() >= self._ttl * _RENEWED:
+            if time.monotonic() >= self._verify_at and held.remaining() >= self.ttl * _RENEWED:
                 with suppress(StoreUnavailable):  # the lock is held until its deadline
                     held.verify()
                 self._verify_at = time.monotonic() + _VERIFY_EVERY
         except LockLost as error:
             self._is_lost = True
             return str(error)
-        self.until = clock() + held.remaining() - self._ttl * MARGIN
+        self.until = clock() + held.remaining() - self.ttl * MARGIN
         return ""

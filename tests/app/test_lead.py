@@ -14,6 +14,7 @@ from django.core.management import CommandError, call_command
 
 from redlock_django import LockLost, lock
 from redlock_django.locking.leader import Leadership, Term
+from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
 from redlock_django.testing import lose_lock
 from tests.waiting import until
@@ -55,11 +56,6 @@ def test_exit_status_of_the_command(command: list[str], status: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["scheduler", "--grace", "9", "--", "true"],
-         ("may live for 10 s after SIGTERM, but when the TTL of 10 s is renewed, only 6.67 s of "
-         "it are left. Write --grace 2.5, or --ttl 17.5")),
-        (["scheduler", "--grace", "-1", "--", "true"], "--grace must be 0 or more"),
-        (["scheduler", "--grace", "nan", "--", "true"], "--grace must be 0 or more"),
         (["scheduler", "--ttl", "1000", "--", "true"], "MAX_TTL"),
         (["scheduler", "--using", "other", "--", "true"], "no alias 'other'"),
         (["a b", "--", "true"], "contains a space"),
@@ -74,11 +70,6 @@ def test_bad_arguments_are_refused(arguments: list[str], problem: str) -> None:
 def test_a_command_is_needed() -> None:
     with pytest.raises(CommandError, match="COMMAND"):
         call_command("lead", "scheduler")
-
-
-def test_the_grace_and_the_ttl_that_the_error_proposes_are_accepted() -> None:
-    assert lead("scheduler", "--grace", "2.5", "--", "true")[0] == 0
-    assert lead("scheduler", "--grace", "9", "--ttl", "17.5", "--", "true")[0] == 0
 
 
 @pytest.mark.django_db(transaction=True)
@@ -131,16 +122,17 @@ def test_a_lead_that_is_lost_before_the_command_begins_is_campaigned_for_again(
     assert "scheduler: lost; " in written
 
 
-def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(tmp_path: Path) -> None:
+def test_once_exits_after_a_loss_and_kills_what_ignores_sigterm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_process, "GRACE", 0.02)
     ready = tmp_path / "ready"
     thread = losing(ready)
     stubborn = (
         "import pathlib, signal, time; signal.signal(15, signal.SIG_IGN);"
         f"pathlib.Path('{ready}').touch(); time.sleep(60)"
     )
-    status, written = lead(
-        *("scheduler", "--once", "--grace", "0.2", "--", sys.executable, "-c", stubborn)
-    )
+    status, written = lead("scheduler", "--once", "--", sys.executable, "-c", stubborn)
     thread.join()
     assert status == 74
     assert written.endswith("the command was terminated")

@@ -226,7 +226,7 @@ def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
 def test_a_command_that_ignores_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("redlock_django.management.commands.with_lock.LONGEST_GRACE", 0.2)
+    monkeypatch.setattr(child_process, "GRACE", 0.02)
     ready = tmp_path / "ready"
     stubborn = (
         "import os, pathlib, signal, time; signal.signal(15, signal.SIG_IGN);"

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 TTL = 5.0
-SHORT = ["--ttl", "5", "--grace", "0.5"]
+SHORT = ["--ttl", "5"]
 """A TTL whose end a test waits for: a leader that the machine stops for 2 s loses the lead."""
 CONNECT_TIMEOUT = 2.0
-LONG = ["--ttl", "60", "--grace", "0.5"]
+LONG = ["--ttl", "60"]
 TAKEOVER = TTL + 1.0
 """Seconds after which another process leads if the leader is killed."""
 

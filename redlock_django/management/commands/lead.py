@@ -10,10 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import BadResource, InvalidRedlock, LockLost
 from redlock_django.locking.leader import Leadership, Term, leader
-from redlock_django.management.child_process import GRACE, MARGIN, ChildProcess
+from redlock_django.management.child_process import ChildProcess
 from redlock_django.management.single_run import LOCK_LOST, UsageError, add_using
-
-_RENEWED = 2 / 3  # of the TTL: what is left of it when it is renewed
 
 
 class Command(BaseCommand):
@@ -21,9 +19,10 @@ class Command(BaseCommand):
 
     help = (
         "Wait until this process leads under NAME, then run COMMAND, and exit with its status. If "
-        "this process loses the lead, COMMAND gets SIGTERM, and SIGKILL after the grace, before "
-        f"another process can lead; then it waits again, or with --once exits with {LOCK_LOST}. "
-        "If this process dies, Linux kills COMMAND. Only COMMAND writes to stdout."
+        "this process loses the lead, COMMAND gets SIGTERM, and SIGKILL a quarter of "
+        "the TTL later, before another process can lead; then it waits again, or with --once "
+        f"exits with {LOCK_LOST}. If this process dies, Linux kills COMMAND. Only COMMAND writes "
+        "to stdout."
     )
     requires_system_checks = ()
 
@@ -33,20 +32,12 @@ class Command(BaseCommand):
         add("command", metavar="COMMAND", nargs="+", help="the program and its arguments, after --")
         add_using(parser)
         add("--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)")
-        add(
-            "--grace",
-            type=float,
-            metavar="SECONDS",
-            help="the time between SIGTERM and SIGKILL if the lead is lost (default: a quarter of "
-            "the TTL)",
-        )
         add("--once", action="store_true", help=f"exit with {LOCK_LOST} if the lead is lost")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Campaign, run the command, and exit with its status; campaign again after a loss."""
         try:
             campaign = leader(options["name"], using=options["using"], ttl=options["ttl"])
-            grace = _checked_grace(options["grace"], campaign.ttl)
         except (BadResource, InvalidRedlock, ValueError) as error:
             raise UsageError(str(error)) from None
         while True:
@@ -54,7 +45,7 @@ class Command(BaseCommand):
             try:
                 with child.forwarding_signals(), ExitStack() as stack:
                     term = _enter(campaign, stack)
-                    status, lost = child.run_under(term._lock, grace)
+                    status, lost = child.run_under(term._lock)
             except LockLost as error:
                 # If COMMAND has ended by itself, it does not matter what became of the lead.
                 lost = str(error) if status is None else lost
@@ -70,21 +61,5 @@ class Command(BaseCommand):
 def _enter(campaign: Leadership, stack: ExitStack) -> Term:
     try:
         return campaign.enter_in(stack)
-    except InvalidRedlock as error:
+    except (InvalidRedlock, ValueError) as error:
         raise UsageError(str(error)) from None
-
-
-def _checked_grace(given: float | None, ttl: float) -> float:
-    """Return the grace; raise ValueError unless the program can be dead before the lock ends."""
-    grace = ttl * GRACE if given is None else given
-    if not grace >= 0:
-        raise ValueError(f"--grace must be 0 or more seconds, got {grace:g}")
-    margin, left = ttl * MARGIN, ttl * _RENEWED
-    if grace + margin >= left:
-        raise ValueError(
-            f"--grace is {grace:g} s: with a margin of {margin:g} s, COMMAND may live for "
-            f"{grace + margin:g} s after SIGTERM, but when the TTL of {ttl:g} s is renewed, only "
-            f"{left:.3g} s of it are left. Write --grace {GRACE * ttl:g}, or "
-            f"--ttl {(grace / (_RENEWED - MARGIN) * 1.1):.3g}"
-        )
-    return grace

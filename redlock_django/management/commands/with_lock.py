@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost
-from redlock_django.management.child_process import GRACE, ChildProcess
+from redlock_django.management.child_process import ChildProcess
 from redlock_django.management.single_run import (
     LOCK_HELD,
     LOCK_LOST,
@@ -17,9 +17,6 @@ from redlock_django.management.single_run import (
     add_using,
     enter_lock,
 )
-
-LONGEST_GRACE = 10.0
-"""The most seconds between SIGTERM and SIGKILL for a command whose lock is lost."""
 
 
 class Command(BaseCommand):
@@ -74,9 +71,7 @@ class Command(BaseCommand):
                 )
                 if held is None:
                     return
-                _, ttl, _ = held._arguments.resolve()
-                grace = min(LONGEST_GRACE, ttl * GRACE)
-                status, lost = child.run_under(held, grace, self._go_on if keeps_going else None)
+                status, lost = child.run_under(held, self._go_on if keeps_going else None)
                 if lost:
                     problem = f"{lost}; the command was terminated"
                     raise CommandError(problem, returncode=LOCK_LOST)
