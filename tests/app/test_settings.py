@@ -186,7 +186,11 @@ BAD: list[tuple[str, Any, str]] = [
     ("MASTERS", ["redis://a:1/0", "redis://b", "redis://A:1/1"], "masters 1 and 3 are one server"),
     ("MASTERS", ["redis://localhost", "redis://127.0.0.1"], "masters 1 and 2 are one server"),
     ("OPTIONS", [], "OPTIONS must be a dict"),
-    ("OPTIONS", {"passwrd": 1}, "MASTERS: master 1: unknown connection option 'passwrd'"),
+    (
+        "OPTIONS",
+        {"passwrd": 1},
+        "MASTERS: master 1: connection option 'passwrd' has no effect here, did you mean",
+    ),
     ("TTL", None, "TTL must be a number of seconds or a timedelta, got NoneType"),
     ("TTL", 0, "TTL must be at least 0.1 s, got 0"),
     ("TTL", -1, "TTL must be at least 0.1 s"),

@@ -32,33 +32,6 @@ _OPEN = frozenset(
         "username",
     }
 )
-_TIMEOUTS = "set MASTER_TIMEOUT for replies and CONNECT_TIMEOUT for connecting"
-_URL = "write it in the URL"
-_BYTES = "remove it: replies are bytes, which this package reads"
-_RETRIES = "remove it: no command is repeated, and wait= makes an attempt last longer"
-_POOL = "remove it: a process has one connection to each server"
-_INSTEAD = {
-    "socket_timeout": _TIMEOUTS,
-    "socket_connect_timeout": _TIMEOUTS,
-    "timeout": _TIMEOUTS,
-    "host": _URL,
-    "port": _URL,
-    "path": _URL,
-    "unix_socket_path": "write a unix:// URL",
-    "ssl": "write a rediss:// URL",
-    "decode_responses": _BYTES,
-    "encoding": _BYTES,
-    "encoding_errors": _BYTES,
-    "retry": _RETRIES,
-    "retry_on_timeout": _RETRIES,
-    "retry_on_error": _RETRIES,
-    "connection_pool": _POOL,
-    "connection_pool_class": _POOL,
-    "max_connections": _POOL,
-    "single_connection_client": _POOL,
-    "health_check_interval": "remove it: the kernel probes idle connections",
-}
-"""The advice for each argument of redis-py that would have no effect."""
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
 _PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
 
@@ -240,25 +213,19 @@ def _query(parts: SplitResult) -> list[str]:
 
 
 def _check_names(names: Collection[str], scheme: str) -> None:
-    """Raise ValueError for the first name that would have no effect, with what to write instead."""
+    """Raise ValueError for the first name that is unknown, or would have no effect."""
     for name in names:
         if name in _accepted(scheme):
             continue
         if name in _accepted("rediss") and str(name).startswith("ssl_"):
             raise ValueError(f"option {name!r} needs a rediss:// URL")
-        if name in _arguments_of_redis_py():
-            instead = _INSTEAD.get(name, "remove it: it concerns other parts of redis-py")
-            raise ValueError(f"connection option {name!r} has no effect here: {instead}")
-        raise ValueError(f"unknown connection option {name!r}{nearest(name, _accepted(scheme))}")
-
-
-def _arguments_of_redis_py() -> set[str]:
-    """Return the names of all arguments that a client, a pool or a connection of redis-py takes."""
-    from redis import BlockingConnectionPool, Redis
-
-    classes = (*_classes().values(), Redis, BlockingConnectionPool)
-    lineages = (cls for one in classes for cls in one.__mro__)
-    return {name for cls in lineages for name in inspect.signature(cls).parameters} | {*_INSTEAD}
+        likely = get_close_matches(str(name), _accepted(scheme), n=1, cutoff=0.85)
+        hint = f", did you mean {likely[0]!r}?" if likely else "."
+        raise ValueError(
+            f"connection option {name!r} has no effect here{hint} The server and TLS are set by "
+            "the URL, times by MASTER_TIMEOUT and CONNECT_TIMEOUT; what else may be set is in "
+            "docs/reference/settings.md"
+        )
 
 
 def _parse(url: str) -> dict[str, Any]:
