@@ -57,7 +57,6 @@ STEPS: dict[str, tuple[str, ...]] = {
     ),
     "begin the rounds": (
         "wire/links/links.py",
-        "wire/drivers/sockets.py:Sockets.begin",
         "wire/links/resp.py",
         "wire/links/link.py",
     ),

@@ -107,7 +107,7 @@ def a_release_is_sent_after_its_acquire() -> None:
     with manual_links(1) as links:
         tallies = Tally(1), Tally(1)
         for command, tally in zip((links.acquire(), links.release()), tallies, strict=True):
-            links.begin(links.exchange(Round((command,), tally), lambda: None))
+            links.begin(Exchange(Round((command,), tally), lambda: None))
         links.sockets.flush()
         assert links.ends[0].names() == ["acquire", "release"]
 
@@ -1186,7 +1186,7 @@ def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
 def a_child_sends_nothing_that_its_parent_had_queued() -> None:
     with manual_links(1) as links:
         tally = Tally(1)
-        links.begin(links.exchange(Round((links.release(),), tally), lambda: None))
+        links.begin(Exchange(Round((links.release(),), tally), lambda: None))
         links.sockets.abandon()
         assert links.ends[0].heard() == []
         assert links.masters[0].link is None

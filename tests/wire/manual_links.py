@@ -235,8 +235,9 @@ class ManualLinks(Links):
         tally = Tally(len(self.masters), skew=skew, rivals=rivals)
         until = self.time() + patient if patient else 0.0
         asked = Round(commands, tally, patient=until)
-        exchange = self.exchange(asked, lambda: None)
-        self.sockets.begin(exchange)
+        exchange = Exchange(asked, lambda: None)
+        self.sockets.read_late()
+        self.begin(exchange)
         self.sockets.flush()
         return exchange
 

@@ -28,7 +28,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, sockets, threads
 from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.links.link import Link, ProtocolDesync
+from redlock_django.wire.links.link import Exchange, Link, ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.programs import started
 from tests.waiting import stalls, until
@@ -462,7 +462,7 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
                 variant.driver.sockets.flush()
             time.sleep(1.0)
 
-        probe = variant.links.exchange(_nothing_to_say(variant), lambda: None)
+        probe = Exchange(_nothing_to_say(variant), lambda: None)
         if busy:
             with traffic(variant):
                 variant.inside(block)

@@ -28,7 +28,7 @@ from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
-from redlock_django.wire.links.link import Kind
+from redlock_django.wire.links.link import Exchange, Kind
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
 from redlock_django.wire.links.replies import Replies
@@ -85,7 +85,7 @@ class Session:
         skew = links.deployment.skew if command.trusted else None
         tally = Tally(len(commands), skew=skew, rivals=rivals)
         woken: list[int] = []
-        exchange = links.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
+        exchange = Exchange(Round(tuple(commands), tally), lambda: woken.append(1))
         links.begin(exchange)
         links.sockets.flush()
         self.rounds.append((exchange, woken))
@@ -194,12 +194,12 @@ def test_plain_replies_are_not_parsed() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links() as (links, time):
         with patch.object(LinkChanges, "retry", side_effect=AssertionError("the long way")):
-            first = links.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
+            first = Exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
             links.begin(first)
             links.sockets.flush()
         _answered(links, time, first)  # and now the clocks are known
         with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            exchange = links.exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
+            exchange = Exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
             links.begin(exchange)
             links.sockets.flush()
             _answered(links, time, exchange)

@@ -21,7 +21,7 @@ from redlock_django.wire.drivers import combiner, threads
 from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.links.link import wake_none
+from redlock_django.wire.links.link import Exchange, wake_none
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
 from tests.wire.manual_links import one_link
@@ -216,7 +216,7 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
         for number in range(1, 201):
             asked = next(masters.acquire())
             assert isinstance(asked, Round)
-            links.begin(links.exchange(asked, wake_none))
+            links.begin(Exchange(asked, wake_none))
             ends.say(resp([number, 1, 0, 7]))
         driver.sockets.flush()
         link.expired = len(link.owed)

@@ -123,7 +123,9 @@ class Combiner:
         self._lateness = links.lateness
         self._dirty = links.dirty
         self._read = sockets.read
-        self._begin = sockets.begin
+        self._begin = links.begin
+        self._changes = links.changes
+        self._read_late = sockets.read_late
         self._flush = sockets.flush
         self._waited = sockets.waited
 
@@ -146,6 +148,8 @@ class Combiner:
                 self._busy = True
                 if masters:
                     self._read(masters)
+                if queued and self._changes.late:
+                    self._read_late()
                 while True:
                     if not queued:
                         break

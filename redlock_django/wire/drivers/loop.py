@@ -19,7 +19,7 @@ from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.dialing import Terms, discard
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
-from redlock_django.wire.links.link import wake_none
+from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiter
@@ -48,10 +48,8 @@ class LoopDriver:
         self._link_waits: set[LoopWakeup] = set()
         self._end: AsyncGenerator[None, None] | None = None
         # Bound once: these are used by every round.
-        self._exchange = links.exchange
         self._link_wait = links.link_wait
         self._connecting = links.changes.connecting
-        self._begin = self.sockets.begin
         self._send = self.sockets.flush
         self._dirty = links.dirty
         links.membership.readers.add(self)  # other threads may use the loop from here on
@@ -109,7 +107,7 @@ class LoopDriver:
     def _post(self, protocol: Protocol[Any]) -> None:
         step = next(protocol)
         if isinstance(step, Round):
-            self._begin(self._exchange(step, wake_none))
+            self._begin(Exchange(step, wake_none))
             self._flush()
 
     # One step.
@@ -122,7 +120,7 @@ class LoopDriver:
                 await self._sleep(waiter, step)
             return
         if not step.awaited:
-            self._begin(self._exchange(step, wake_none))
+            self._begin(Exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
         self._look_at_idle_links()
@@ -132,7 +130,7 @@ class LoopDriver:
             waiter.ask()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
-        exchange = self._exchange(step, partial(_complete, answered))
+        exchange = Exchange(step, partial(_complete, answered))
         try:
             self._begin(exchange)
             if not self._begun:
@@ -170,6 +168,10 @@ class LoopDriver:
                 await wakeup.wait(left)
         finally:
             self._link_waits.discard(wakeup)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self.sockets.read_late()
+        self.links.begin(exchange)
 
     def _flush(self) -> None:
         self._begun = 0

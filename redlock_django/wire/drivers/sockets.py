@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.dialing import Dialing, Terms
-from redlock_django.wire.links.link import Exchange, Link, ProtocolDesync, broken
+from redlock_django.wire.links.link import Link, ProtocolDesync, broken
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.servers.handshake import Joined, Unfit
@@ -65,12 +65,6 @@ class Sockets:
         self._driver = driver
         self._terms = terms
 
-    def begin(self, exchange: Exchange) -> None:
-        """Begin a round; `flush` sends its commands."""
-        if self.links.changes.late:  # they may have answered by now
-            self.read(self.links.changes.late)
-        self.links.begin(exchange)
-
     def read(self, masters: Iterable[Master]) -> None:
         """Read what masters have sent, without blocking, and count it."""
         links, connections = self.links, self.connections
@@ -93,6 +87,11 @@ class Sockets:
                     continue
                 link.received += data
             links.replies.feed(master, link, clock())
+
+    def read_late(self) -> None:
+        """Read late masters before a round: they may have answered by now."""
+        if late := self.links.changes.late:
+            self.read(late)
 
     def flush(self) -> None:
         """Do what the links have left to do: send the queued bytes, close, and dial."""

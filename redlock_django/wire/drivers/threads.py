@@ -21,7 +21,7 @@ from redlock_django.wire.drivers.combiner import Combiner, Poller
 from redlock_django.wire.drivers.dialing import Terms, discard
 from redlock_django.wire.drivers.reentrancy import Interrupting, Running
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
-from redlock_django.wire.links.link import wake_none
+from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiter
@@ -45,7 +45,6 @@ class ThreadDriver:
         self.combiner = Combiner(self.sockets, self.poller)
         self.tender = Tender(self.sockets, self.combiner)
         self._running = Running.of_threads()
-        self._exchange = links.exchange
         self._link_wait = links.link_wait
         self._connecting = links.changes.connecting
         # At the end, because other threads may use the links from there on.
@@ -186,18 +185,18 @@ class ThreadDriver:
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
-        combiner.carry(self._exchange(step, combiner.wake_reader))
+        combiner.carry(Exchange(step, combiner.wake_reader))
         self.tender.wake()
 
     def _post(self, step: Round) -> None:
-        self.combiner.send(self._exchange(step, wake_none))
+        self.combiner.send(Exchange(step, wake_none))
         self.tender.wake()
 
     def _take_all(self, steps: Sequence[Round]) -> None:
         """Send several rounds together, and wait until all of them are decided."""
         if clock() - self.combiner.last_look > IDLE:
             self.combiner.read_idle()
-        self.combiner.carry_all([self._exchange(step, wake_none) for step in steps])
+        self.combiner.carry_all([Exchange(step, wake_none) for step in steps])
         self.tender.wake()
 
     def _sleep(self, waiter: Waiter, pause: Pause) -> None:

@@ -91,10 +91,10 @@ class Exchange:
     __slots__ = ("asked", "decided", "notified", "number", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
 
-    def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
+    def __init__(self, asked: Round, wake: Callable[[], object]) -> None:
         self.asked = asked
         self.tally = asked.tally
-        self.number = number
+        self.number = 0  # until it begins
         self.wake = wake
         self.decided = self.notified = False
 

@@ -29,7 +29,6 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
-from redlock_django.engine.steps import Round
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import Lateness, LateWatch
 from redlock_django.wire.links.link import Exchange, Kind, Owed
@@ -89,16 +88,13 @@ class Links:
 
     # Rounds.
 
-    def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
-        """Return a new exchange for a round."""
-        return Exchange(asked, next(self._numbers), wake)
-
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links.
 
         Read late masters before: they may have answered. The votes of masters that may not be asked
         are counted at once.
         """
+        exchange.number = next(self._numbers)
         now, commands = self.clock(), exchange.asked.commands
         doubtful = [m for m in self.masters if not m.usable or now >= m.inspect_at]
         if doubtful or self.membership.conflict:
@@ -113,7 +109,8 @@ class Links:
                 continue
             if owed is None or owed.command is not command:
                 owed = Owed(Kind.COMMAND, now, exchange, command, self._running.passed)
-                data, early = self.sender.templates.pack(command, exchange.number), command.early
+                data = self.sender.templates.pack(command, exchange.number)
+                early = self.deployment.failover and command.early
             if command.trusted:
                 # In one step with `owed.append`: see `Link.write`.
                 link.out += data + (early_tail(master, link) if early else link.tail)

@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late master is not read first", "link: a late master is read before a round",
-        Sockets.begin,
+        Sockets.read_late,
         without("self.read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
     ),
     Mutant(
