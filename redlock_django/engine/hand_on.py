@@ -43,8 +43,9 @@ def hand_on(
     With `bury`, the links are not those that sent the acquire of the lease, which may still arrive:
     where its token was not replaced, a tombstone keeps it from being set.
 
-    Returns the lease that the client with the ticket takes. If too few masters answer, the lease
-    gets its own token back, and still is what it was. Raises LockLost, QuorumUnreachable.
+    Returns the lease that the client with the ticket takes. If too few masters answer, or only
+    after the end of the lease, it gets its own token back, and still is what it was: the giver
+    releases it, or has extended it meanwhile. Raises LockLost, QuorumUnreachable.
     """
     if now >= lease.until:
         raise lost_before(lease)
@@ -62,10 +63,12 @@ def hand_on(
     except BaseException:
         yield from swap.undo()
         raise
-    if now >= lease.until or swap.denied:
+    if swap.denied:
         yield swap.release()
         raise lost_before(lease)
     yield from swap.undo()
+    if now >= lease.until:  # unless it was extended meanwhile: then the giver has it again
+        raise lost_before(lease)
     raise unreachable(client.deployment, lease.names, swap.tally)
 
 

@@ -101,6 +101,12 @@ def _token(number: str, key: str) -> str:
     return made.hexdigest()[:32]
 
 
+def _new_token() -> tuple[str, str]:
+    """Return a random number for a ticket, and the token that is made of it."""
+    number = secrets.token_hex(16)
+    return number, _token(number, settings.SECRET_KEY)
+
+
 def _hash(identity: str) -> str:
     # The name of a server is nobody's business who reads a queue.
     return sha256(identity.encode()).hexdigest()[:16]
@@ -156,8 +162,7 @@ class Handing:
         seconds = limits.store.max_ttl if ttl is None else limits.check_ttl(ttl)
         left = held_lease.lease.held_for(self.backend.clock)
         self.lease = held_lease.lease
-        self._number = secrets.token_hex(16)
-        self.token = _token(self._number, settings.SECRET_KEY)
+        self._number, self.token = _new_token()
         self.ttl = max(seconds, with_drift(left))
         self.holder = arguments.holder_json(handed_on=left)
         self.handed: Lease | None = None
@@ -190,6 +195,9 @@ class Handing:
     def _was_extended(self) -> bool:
         """Return whether another caller has extended the lease meanwhile: it is not over yet."""
         before, self.lease = self.lease, self.held_lease.lease
+        self._number, self.token = (
+            _new_token()
+        )  # where it was undone, a tombstone refuses the other
         return self.lease.until > before.until and self.held_lease.seconds_left() > 0
 
     def ticket(self) -> str:

@@ -161,6 +161,38 @@ def test_an_extension_under_way_does_not_end_the_lock_that_is_handed_on() -> Non
         pass
 
 
+@pytest.mark.parametrize("is_extended", [True, False], ids=["extended", "not extended"])
+def test_a_round_that_outlasts_the_lease_hands_it_on_if_it_was_extended_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, is_extended: bool
+) -> None:
+    """Another thread extends the lock after the giver has read until when it is held."""
+    held = lock(NAME, ttl=10).acquire()
+    hand_on, answer, rounds = MemoryBackend.hand_on, MemoryBackend._answer, list[Any]()
+
+    def stalled(self: MemoryBackend, *arguments: Any) -> None:
+        answer(self, *arguments)
+        rounds.append(arguments)
+        if len(rounds) == 1:
+            MemoryBackend.advance(5)
+
+    def slow(self: MemoryBackend, *arguments: Any) -> Any:
+        held_lease = held._held_lease
+        if is_extended and not rounds and held_lease is not None:
+            held_lease.extend(10)
+        monkeypatch.setattr(MemoryBackend, "_answer", stalled)
+        return hand_on(self, *arguments)
+
+    monkeypatch.setattr(MemoryBackend, "hand_on", slow)
+    MemoryBackend.advance(6)
+    if is_extended:
+        with resume_lock(held.transfer()):
+            pass
+    else:
+        with pytest.raises(LockLost, match="before it was handed on"):
+            held.transfer()
+    assert not look(backend(), [NAME]).locks, "nothing is left"
+
+
 def test_an_extension_that_ends_during_a_transfer_is_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -293,7 +293,9 @@ def test_an_answer_after_the_end_of_the_lease_hands_nothing_on() -> None:
     masters.now = lease.until
     with pytest.raises(LockLost):
         masters.carry(protocol, protocol.send(masters.now))
-    assert masters.tokens() == [""] * 3
+    assert masters.tokens() == [lease.token] * 3, (
+        "it is the giver's, to release or to hand on again"
+    )
 
 
 # The taker.

@@ -121,8 +121,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lost lock is handed on", "hand-on: a majority must have the old token",
-        hand_on.hand_on, never("now >= lease.until or swap.denied"),
+        hand_on.hand_on, never("swap.denied"),
         test_swaps.test_a_lost_lease_is_not_handed_on,
+    ),
+    Mutant(
+        "a lease that has ended is still held", "hand-on: only before the end of the giver's lease",
+        hand_on.hand_on, never("now >= lease.until", nth=2),
+        test_swaps.test_an_answer_after_the_end_of_the_lease_hands_nothing_on,
     ),
     Mutant(
         "handed on after its end", "hand-on: only before the end of the giver's lease",
