@@ -21,7 +21,7 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.web.request_state import request_attributes
+        from redlock_django.web import request_attributes
 
         register_checks()
         # All requests share it, and it is made when a template first uses it.

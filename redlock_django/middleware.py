@@ -14,13 +14,13 @@ from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.event_loops import call_after_threads, has_sync_caller
 from redlock_django.locking.services import locks
+from redlock_django.web import request_attributes
 from redlock_django.web.answers import answer, has_problem, judge_effects, was_rolled_back_by_django
-from redlock_django.web.request_state import (
+from redlock_django.web.request import (
     RequestState,
     call_on_close,
     current_page,
     forbid_caching,
-    request_attributes,
 )
 from redlock_django.web.rules import rules
 

@@ -60,11 +60,9 @@ LAYERS = [
     locking.lock
     locking.leader locking.resume_lock locking.unused_locks
     fenced operate.* models migrations.*
-    web web.answers web.view_kinds web.disconnects
-    web.request_values
-    web.name_templates web.transactions
+    web web.answers web.view_kinds web.request
+    web.name_templates web.misplaced_locks
     web.options web.hold
-    web.request_state
     web.locked_view
     web.lock_resource
     web.mixins web.rules

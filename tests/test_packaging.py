@@ -158,7 +158,7 @@ OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "kazoo
 PLAIN = {
     "apps", "backends", "backends.database", "backends.database.dialects", "checks",
     "engine", "engine.inspection", "engine.inspection.printable",
-    "models", "web", "web.request_state",
+    "models", "web",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.held_locks", "admin.held_locks.filters",

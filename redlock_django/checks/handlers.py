@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     api_view_function,
     class_handlers,
     class_of,
     ninja_operations,
+    view_name,
 )
 
 

@@ -25,12 +25,12 @@ from redlock_django.idempotency.placement import (
 from redlock_django.idempotency.settings import METHODS, settings_of
 from redlock_django.models import IdempotencyRecord
 from redlock_django.web.rules import Route
-from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     class_of,
     records_requests,
+    view_name,
 )
 
 

@@ -13,12 +13,12 @@ from django.core.checks import CheckMessage
 
 from redlock_django.checks.handlers import ViewHandler
 from redlock_django.web.options import LockOptions
-from redlock_django.web.transactions import view_name
 from redlock_django.web.view_kinds import (
     Framework,
     authenticating_framework,
     checks_user,
     opens_transaction,
+    view_name,
 )
 
 _HINT = (

@@ -18,7 +18,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.web.options import LockOptions
 from redlock_django.web.rules import Locked, Route, plan, routes
-from redlock_django.web.transactions import view_name
+from redlock_django.web.view_kinds import view_name
 
 
 def check_views(**_: Any) -> list[CheckMessage]:

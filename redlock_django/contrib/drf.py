@@ -14,9 +14,13 @@ from redlock_django.locking.caller import open_blocks
 from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
 from redlock_django.web.locked_view import locked_view
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import RequestState
-from redlock_django.web.transactions import transaction_marker, view_name
-from redlock_django.web.view_kinds import opens_transaction, records_requests
+from redlock_django.web.request import RequestState
+from redlock_django.web.view_kinds import (
+    opens_transaction,
+    records_requests,
+    transaction_marker,
+    view_name,
+)
 
 try:
     from rest_framework import views

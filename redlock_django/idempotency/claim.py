@@ -32,13 +32,13 @@ from redlock_django.idempotency.placement import (
 from redlock_django.idempotency.refusals import KEY_INVALID, KEY_MISSING, KEY_UNSCOPED
 from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.web.locked_view import Call
-from redlock_django.web.request_values import (
+from redlock_django.web.request import (
     check_body_is_complete,
     request_user,
     request_value,
     user_of_async_view,
 )
-from redlock_django.web.transactions import view_name
+from redlock_django.web.view_kinds import view_name
 
 logger = logging.getLogger("redlock_django")
 

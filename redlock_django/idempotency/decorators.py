@@ -22,12 +22,13 @@ from redlock_django.idempotency.placement import (
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import KEYS, IdempotentOptions
-from redlock_django.web.transactions import transaction_marker, view_name
 from redlock_django.web.view_kinds import (
     bound_to,
     is_async_class,
     records_requests,
     resolve_annotations,
+    transaction_marker,
+    view_name,
 )
 
 if TYPE_CHECKING:

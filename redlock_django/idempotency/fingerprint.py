@@ -18,7 +18,7 @@ from django.utils.datastructures import MultiValueDict
 
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.refusals import BODY_TOO_LARGE
-from redlock_django.web.request_values import check_body_is_complete
+from redlock_django.web.request import check_body_is_complete
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """Media types whose bodies are compared part by part, because boundaries differ in each retry."""

@@ -20,7 +20,7 @@ from django.utils.crypto import salted_hmac
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
 from redlock_django.idempotency.refusals import KEY_INVALID
-from redlock_django.web.request_values import SOURCES
+from redlock_django.web.request import SOURCES
 from redlock_django.wire.servers.address import nearest
 
 LONGEST = 255

@@ -55,8 +55,8 @@ from redlock_django.locking.reports import counters
 from redlock_django.signals import request_replayed, send
 from redlock_django.web.answers import Problem
 from redlock_django.web.locked_view import Call
-from redlock_django.web.request_state import current_page, forbid_caching
-from redlock_django.web.transactions import idempotent_below_error
+from redlock_django.web.misplaced_locks import idempotent_below_error
+from redlock_django.web.request import current_page, forbid_caching
 from redlock_django.web.view_kinds import opens_transaction
 
 logger = logging.getLogger("redlock_django")

@@ -39,15 +39,14 @@ from redlock_django.idempotency.records import AlreadyRecorded
 from redlock_django.idempotency.refusals import TOO_MANY_WAITERS
 from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.web.answers import aanswer, answer
-from redlock_django.web.disconnects import finish_without_client
-from redlock_django.web.locked_view import Call
+from redlock_django.web.locked_view import Call, finish_without_client
 from redlock_django.web.options import (
     has_pools,
     no_lock,
     return_pooled_connections,
     waiting_thread,
 )
-from redlock_django.web.transactions import transaction_marker
+from redlock_django.web.view_kinds import transaction_marker
 
 
 def once(view: Callable[..., Any], options: IdempotentOptions) -> Any:

@@ -12,14 +12,15 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.caller import open_blocks
-from redlock_django.web.transactions import TransactionMarker, view_name
 from redlock_django.web.view_kinds import (
     Framework,
+    TransactionMarker,
     authenticating_framework,
     checks_user,
     opens_transaction,
     operation_of,
     records_requests,
+    view_name,
 )
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from redlock_django.idempotency.response import (
     is_in_cookie,
 )
 from redlock_django.idempotency.settings import IdempotentOptions, store_of
-from redlock_django.web.request_values import request_user
-from redlock_django.web.transactions import view_name
+from redlock_django.web.request import request_user
+from redlock_django.web.view_kinds import view_name
 
 if TYPE_CHECKING:
     from redlock_django.web.locked_view import Call

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.web.request_state import mark_single_use
+from redlock_django.web.request import mark_single_use
 
 
 class Idempotency:

@@ -27,7 +27,7 @@ from redlock_django.idempotency.fingerprint import has_posted_form, posted_form,
 from redlock_django.idempotency.key import KeySource
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.locking.services import locks
-from redlock_django.web.request_values import header_of
+from redlock_django.web.request import header_of
 from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600

@@ -22,9 +22,9 @@ from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.locked_view import locked_view
+from redlock_django.web.misplaced_locks import idempotent_below_error, two_locks_error
 from redlock_django.web.name_templates import Computed, Template, template_of
 from redlock_django.web.options import LockOptions, OnLocked
-from redlock_django.web.transactions import idempotent_below_error, two_locks_error
 from redlock_django.web.view_kinds import (
     has_lock,
     records_requests,

@@ -7,9 +7,11 @@ after its end.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from redlock_django.exceptions import (
     RedlockError,
 )
 from redlock_django.locking.caller import open_blocks
+from redlock_django.locking.event_loops import finish_despite_cancellation
 from redlock_django.locking.transactions import guard_commits
 from redlock_django.web.answers import (
     aanswer,
@@ -35,27 +38,28 @@ from redlock_django.web.answers import (
     judge_effects,
     was_rolled_back_by_django,
 )
-from redlock_django.web.disconnects import finish_without_client
-from redlock_django.web.request_state import RequestState
-from redlock_django.web.request_values import read_body
-from redlock_django.web.transactions import (
-    TransactionMarker,
+from redlock_django.web.misplaced_locks import (
     async_error,
     check_recordable,
     check_template_middleware,
     locked_twice_error,
-    transaction_marker,
     unanswerable_error,
-    view_name,
 )
+from redlock_django.web.request import RequestState, read_body
 from redlock_django.web.view_kinds import (
+    TransactionMarker,
     bound_to,
     is_async_class,
+    transaction_marker,
+    view_name,
 )
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
     from redlock_django.web.options import LockOptions
+
+
+logger = logging.getLogger("redlock_django")
 
 
 def locked_view(view: Callable[..., Any], options: LockOptions) -> Any:
@@ -85,24 +89,9 @@ class Call:
     `state` is what the package keeps with the request. `owner` is the instance whose method the
     view is, or None. `marker` is `_non_atomic_requests` of the outermost callable of the request,
     None if no transactions are opened. `wrapped` is whether `request` is a framework's request that
-    wraps Django's. The request is found by its type: it is the first
-    argument of a function, and the second of a method. Raises InvalidRedlock where there is none.
+    wraps Django's. The request is found by its type: it is the first argument of a function, and
+    the second of a method. Raises InvalidRedlock where there is none.
     """
-
-    __slots__ = (
-        "_begun",
-        "_blocks",
-        "_recorder",
-        "args",
-        "kwargs",
-        "marker",
-        "options",
-        "owner",
-        "request",
-        "state",
-        "view",
-        "wrapped",
-    )
 
     def __init__(
         self,
@@ -370,3 +359,29 @@ class Call:
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)
+
+
+# Django cancels an async view when its client leaves, which stops no thread of `asyncio.to_thread`
+# and no query: the lock would be free before their work is committed, and the effects of a request
+# with an idempotency key would be unknown. So the view is finished first.
+
+
+async def finish_without_client(
+    view: Coroutine[Any, Any, Any], has_begun: Callable[[], bool]
+) -> Any:
+    """Return the response of a view. If the client leaves, finish the view first if it has begun.
+
+    Its response is then closed, and its error is logged.
+    """
+    return await finish_despite_cancellation(view, has_begun, _discard)
+
+
+async def _discard(task: asyncio.Task[Any]) -> None:
+    """Log the error of a view without a client, or close its response."""
+    error = task.exception()
+    if error is not None:
+        logger.error("redlock: a view failed after its client had left", exc_info=error)
+        return
+    response = task.result()
+    if getattr(response, "streaming", False):
+        await sync_to_async(response.close)()  # releases the lock that is kept for the stream

@@ -15,13 +15,10 @@ from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.misplaced_locks import two_locks_error
 from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.options import VALUES
-from redlock_django.web.transactions import (
-    transaction_marker,
-    two_locks_error,
-    view_name,
-)
+from redlock_django.web.view_kinds import transaction_marker, view_name
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 

@@ -16,7 +16,7 @@ from django.urls.converters import IntConverter, StringConverter, get_converters
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
-from redlock_django.web.request_values import (
+from redlock_django.web.request import (
     SOURCES,
     acall_hook,
     arequest_user,

@@ -19,9 +19,9 @@ from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
 from redlock_django.locking.transactions import MayReadOldData
+from redlock_django.web.misplaced_locks import old_data_error
 from redlock_django.web.name_templates import Template
-from redlock_django.web.transactions import old_data_error, view_name
-from redlock_django.web.view_kinds import Framework, authenticating_framework
+from redlock_django.web.view_kinds import Framework, authenticating_framework, view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 

@@ -19,6 +19,26 @@ class Framework(Enum):
     NINJA = "django-ninja"
 
 
+class TransactionMarker(set[str]):
+    """The `_non_atomic_requests` of a view that opens its own transactions.
+
+    As a set it claims to contain every database alias, so Django opens no transaction for the
+    view. Its real content is the aliases that the user excluded with
+    `@transaction.non_atomic_requests`, under the lock decorator or above it.
+    """
+
+    __slots__ = ()
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+
+def transaction_marker(view: Callable[..., Any]) -> TransactionMarker:
+    """Return the marker for the wrapper of a view; a view that has one shares it."""
+    excluded = getattr(view, "_non_atomic_requests", ())
+    return excluded if isinstance(excluded, TransactionMarker) else TransactionMarker(excluded)
+
+
 def class_of(view: object) -> type | None:
     """Return the class whose `as_view()` made a view, or None."""
     # View sets of REST framework have no `view_class`.
@@ -61,6 +81,18 @@ def operation_of(view: Any) -> Any:
             return operation
         view = getattr(view, "__wrapped__", None)
     return None
+
+
+def view_name(view: Callable[..., Any]) -> str:
+    """Return the dotted name of a view, for messages."""
+    bound = getattr(getattr(view, "func", None), "__self__", None)
+    if bound is not None:  # a method that method_decorator() has bound
+        return f"{view_name(type(bound))}.{getattr(view, '__name__', '?')}"
+    named = getattr(operation_of(view), "view_func", None) or getattr(view, "view_class", view)
+    name = getattr(named, "__qualname__", type(named).__qualname__)
+    if inspect.isclass(named) and not name.endswith(named.__name__):
+        name = named.__name__  # @api_view names its class after the function, by __name__ only
+    return f"{getattr(named, '__module__', '?')}.{name}"
 
 
 def resolve_annotations(wrapper: Callable[..., Any], view: Callable[..., Any]) -> None:

@@ -38,7 +38,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
 from redlock_django.web.lock_resource import lock_resource
-from redlock_django.web.request_state import RequestState
+from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from redlock_django import lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
-from redlock_django.web.transactions import TransactionMarker
+from redlock_django.web.view_kinds import TransactionMarker
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]

@@ -1,14 +1,7 @@
-"""The transactions of a locked view: ATOMIC_REQUESTS, opened after the lock is acquired.
-
-Django opens the transaction of a request around the outermost view callable, so a decorator would
-release its lock before COMMIT. A locked view therefore makes Django skip that transaction, and
-opens the same one itself. Where a transaction is already open, the lock is kept until it has ended
-(`locking.transactions`).
-"""
+"""The errors about locks, and records, that are in a place where they cannot keep a promise."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -18,27 +11,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.conf.settings import template_middleware
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from redlock_django.locking.transactions import MayReadOldData
-from redlock_django.web.view_kinds import operation_of
-
-
-class TransactionMarker(set[str]):
-    """The `_non_atomic_requests` of a view that opens its own transactions.
-
-    As a set it claims to contain every database alias, so Django opens no transaction for the
-    view. Its real content is the aliases that the user excluded with
-    `@transaction.non_atomic_requests`, under the lock decorator or above it.
-    """
-
-    __slots__ = ()
-
-    def __contains__(self, alias: object) -> bool:
-        return True
-
-
-def transaction_marker(view: Callable[..., Any]) -> TransactionMarker:
-    """Return the marker for the wrapper of a view; a view that has one shares it."""
-    excluded = getattr(view, "_non_atomic_requests", ())
-    return excluded if isinstance(excluded, TransactionMarker) else TransactionMarker(excluded)
+from redlock_django.web.view_kinds import view_name
 
 
 def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:
@@ -83,18 +56,6 @@ def locked_twice_error(view: Callable[..., Any], request: Any, error: AlreadyHel
         "lock(..., reentrant=True) nests in the lock of its caller",
         resource=error.resource,
     )
-
-
-def view_name(view: Callable[..., Any]) -> str:
-    """Return the dotted name of a view, for messages."""
-    bound = getattr(getattr(view, "func", None), "__self__", None)
-    if bound is not None:  # a method that method_decorator() has bound
-        return f"{view_name(type(bound))}.{getattr(view, '__name__', '?')}"
-    named = getattr(operation_of(view), "view_func", None) or getattr(view, "view_class", view)
-    name = getattr(named, "__qualname__", type(named).__qualname__)
-    if inspect.isclass(named) and not name.endswith(named.__name__):
-        name = named.__name__  # @api_view names its class after the function, by __name__ only
-    return f"{getattr(named, '__module__', '?')}.{name}"
 
 
 def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRedlock:
