@@ -21,12 +21,13 @@ NO_LUPA = (
 
 
 # Between Python and Lua, a value goes after its kind, and an array as its items: Python takes
-# longer to make or read a table.
-VALUE, ARRAY, ERROR = b"value", b"array", b"error"
+# longer to make or read a table. Lua takes 8,000 items at most, so a long array is a table.
+VALUE, ARRAY, TABLE, ERROR = b"value", b"array", b"table", b"error"
+MOST_ITEMS = 5000
 # Is given the commands and defines `redis` for the scripts. Returns the function that calls a
 # script with its KEYS, of which there are `count`, and its ARGV.
 CALLS = b"""
-local call, pcall = ...
+local call, pcall, most = ...
 
 local function from_python(kind, ...)
   if kind == 'value' then
@@ -40,6 +41,8 @@ local function to_python(reply)
     return 'value', reply
   elseif reply.err then
     return 'error', reply.err
+  elseif #reply > most then
+    return 'table', reply
   end
   return 'array', unpack(reply)
 end
@@ -72,7 +75,7 @@ class Interpreter:
         self._keyspace: Keyspace | None = None  # of the running script
         packing = self._table({b"pack": _pack, b"unpack": _unpack})
         self._lua.globals()[b"struct"] = packing
-        self._run = self._lua.execute(CALLS, self._call, self._pcall)
+        self._run = self._lua.execute(CALLS, self._call, self._pcall, MOST_ITEMS)
 
     def run(
         self, name: str, keyspace: Keyspace, keys: Sequence[bytes], argv: Sequence[bytes]
@@ -93,13 +96,15 @@ class Interpreter:
                 keyspace.began = 0
         if kind == ERROR:
             raise ServerError(items[0].decode())
+        if kind == TABLE:
+            items = list(items[0].values())
         reply = [_reply(item) for item in items]
-        return reply if kind == ARRAY else reply[0]
+        return reply[0] if kind == VALUE else reply
 
     def _call(self, name: bytes, *args: Any) -> tuple[Any, ...]:
         answer = COMMANDS[name](self._keyspace, *args)
         if type(answer) is list:
-            return (ARRAY, *answer)
+            return (ARRAY, *answer) if len(answer) <= MOST_ITEMS else (VALUE, self._table(answer))
         if type(answer) is tuple:
             cursor, found = answer
             return ARRAY, cursor, self._table(found)
