@@ -221,7 +221,7 @@ def _of_ninja(request: HttpRequest) -> str:
         (_Mixed.as_view(), None),
         (_Rest.as_view(), None),
         (_plain, "plain"),
-        (lock_resource(NAME)(idempotent(anonymous_scope=lambda request: "all")(_plain)), None),
+        (idempotent(anonymous_scope=lambda request: "all")(lock_resource(NAME)(_plain)), None),
         (None, None),
     ],
     ids=["mixin", "rest", "rule", "idempotent", "ninja"],
