@@ -126,11 +126,6 @@ class Leadership:
             f"function @hold({self._name!r})"
         )
 
-    @property
-    def ttl(self) -> float:
-        """The TTL of the lock in seconds: how long a leader that died is still the leader."""
-        return self._lock._arguments.resolve()[1]
-
     def enter_in(self, stack: ExitStack) -> Term:
         """Wait and lead as a `with` block does; `stack` ends the term."""
         stack.push(self)  # first, unlike enter_context(): see docs/explanation/interrupts.md

@@ -91,7 +91,7 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="MASTER",
-            help="trust this master (host:port, or its number from 1) now, after a confirmation",
+            help="trust this master (host:port) now, after a confirmation",
         )
         how.add_argument(
             "--reconfigure",
@@ -279,22 +279,16 @@ class Masters:
         return states
 
     def chosen(self, wanted: list[str]) -> list[MasterState]:
-        """Return the states of masters that are named, or numbered from 1; others may be down."""
+        """Return the states of the masters with these names; others may be down."""
         states, faults = self._read(self.addresses)
         by_name = {state.address.name: state for state in states}
-        names = [address.name for address in self.addresses]
-        chosen = []
-        for name in wanted:
-            by_number = names[int(name) - 1 : int(name)] if name.isdigit() else ()
-            known = (*by_number, name)
-            found = [by_name[each] for each in known if each in by_name]
-            if not found:
-                _refuse(
-                    [fault for fault in faults if fault.split(" ", 1)[0] in known]
-                    or [f"There is no master {name!r}. The masters are: {', '.join(names)}."]
-                )
-            chosen += found
-        return chosen
+        if missing := [name for name in wanted if name not in by_name]:
+            names = ", ".join(address.name for address in self.addresses)
+            unknown = [
+                f"There is no master {name!r}. The masters are: {names}." for name in missing
+            ]
+            _refuse([one for one in faults if one.split(" ", 1)[0] in missing] or unknown)
+        return [by_name[name] for name in wanted]
 
     def _read(self, addresses: Sequence[Address]) -> tuple[list[MasterState], list[str]]:
         return read_states(addresses, self.deployment, self._tolerate, self.timeout, self._until)
