@@ -139,7 +139,7 @@ def quick_start(newcomer: Newcomer) -> None:
     # Django reports the settings of `startproject`, since 6.1 as an error too (mail.E001); of ours
     # only SQLite is worth a word.
     shown = newcomer.paste("python manage.py check --deploy --fail-level CRITICAL", "site1")
-    expect(set(re.findall(r"\(redlock_django\.(\w+)\)", shown)) <= {"W045"}, "one warning", shown)
+    expect(set(re.findall(r"\(redlock_django\.(\w+)\)", shown)) <= {"W019"}, "one warning", shown)
 
     five = on_free_ports(code(README, "For five Redis masters"))
     with (site / "settings.py").open("a") as settings:

@@ -26,8 +26,8 @@ from redlock_django.wire.servers.address import Address
 def check_deployment(**_: Any) -> list[CheckMessage]:
     """Return what is acceptable only in development.
 
-    W001: a password in a URL. E020: locks in the memory of one process. W021, W022, W024: insecure
-    links. W045: locks in a file of SQLite.
+    W020: a password in a URL. E018: locks in the memory of one process. W021, W022, W023: insecure
+    links. W019: locks in a file of SQLite.
     """
     messages: list[CheckMessage] = []
     for alias in locks:
@@ -59,7 +59,7 @@ def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
                     "Django's debug page and error emails show it.",
                     hint=f"Move the password to {options} = {{'password': ...}}, where Django "
                     "masks it.",
-                    id="redlock_django.W001",
+                    id="redlock_django.W020",
                 )
 
 
@@ -76,7 +76,7 @@ def _in_memory(alias: str, what: str) -> CheckMessage:
         "processes.",
         hint="Remove BACKEND and list the servers in MASTERS, or set DATABASE to a database that "
         "all processes share.",
-        id="redlock_django.E020",
+        id="redlock_django.E018",
     )
 
 
@@ -91,7 +91,7 @@ def _sqlite(alias: str, store: DatabaseSettings) -> Iterator[CheckMessage]:
             "however its holder ends; a crash of the machine may forget it.",
             hint="Use PostgreSQL or Redis servers if the site runs on several machines. "
             "Never put the file on a network file system. Otherwise silence this check.",
-            id="redlock_django.W045",
+            id="redlock_django.W019",
         )
 
 
@@ -142,7 +142,7 @@ _LINK_CHECKS = (
         _is_anonymous,
     ),
     (
-        "W024",
+        "W023",
         "do not verify certificates (ssl_cert_reqs is 'none')",
         "Remove ssl_cert_reqs and set ssl_ca_certs.",
         _has_unverified_certificate,

@@ -27,9 +27,9 @@ PASSING = ("unreachable", "loading", "untrusted")
 
 
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return the faults that `redlock_status` shows for each master, and E043 without a quorum.
+    """Return the faults that `redlock_status` shows for each master, and E028 without a quorum.
 
-    E030: it is not counted. W038: it is not counted now. W042: it is counted, with a risk.
+    E025: it is not counted. W026: it is not counted now. W027: it is counted, with a risk.
     Like Django's own database checks, it opens connections only if `--database` is given.
     """
     if not databases:
@@ -49,7 +49,7 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
                     f"REDLOCK[{alias!r}]: {counted(quorum, server_word(alias))}, so no lock can be "
                     "acquired.",
                     hint="Run 'manage.py redlock_status' to see the reasons.",
-                    id="redlock_django.E043",
+                    id="redlock_django.E028",
                 )
             )
     return messages
@@ -61,11 +61,11 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     for fault in one.faults:
         message, hint = f"{named} {fault.text}", f"{capfirst(fault.remedy)}."
         if fault.code in PASSING:
-            yield checks.Warning(message, hint=hint, id="redlock_django.W038")
+            yield checks.Warning(message, hint=hint, id="redlock_django.W026")
         elif FAULTS[fault.code].counts or fault.code in store.tolerate:
-            yield checks.Warning(message, hint=hint, id="redlock_django.W042")
+            yield checks.Warning(message, hint=hint, id="redlock_django.W027")
         else:
-            yield Error(message, hint=hint, id="redlock_django.E030")
+            yield Error(message, hint=hint, id="redlock_django.E025")
     if not isinstance(store, RedlockSettings) or one.health is None or one.health.persistent:
         return
     if store.addresses and not store.restart_delay:
@@ -73,5 +73,5 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
             f"{named} a restart loses its locks (appendonly no), and with RESTART_DELAY = 0 "
             "clients do not wait until these locks have expired.",
             hint="Enable appendonly with appendfsync always, or set RESTART_DELAY.",
-            id="redlock_django.W042",
+            id="redlock_django.W027",
         )

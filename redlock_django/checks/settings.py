@@ -35,9 +35,9 @@ _SHARED = {
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Return the messages about REDLOCK and the place of LockMiddleware.
 
-    E001: an invalid alias. E002: an invalid rule. E003: rules without LockMiddleware. E058: two
+    E001: an invalid alias. E002: an invalid rule. E003: rules without LockMiddleware. E009: two
     aliases of which only one can use a master that both have. W005: a master in the database of a
-    cache. W006: LockMiddleware before AuthenticationMiddleware. W010: no alias "default".
+    cache. W006: LockMiddleware before AuthenticationMiddleware. W016: no alias "default".
     """
     messages: list[CheckMessage] = []
     valid: list[AliasSettings] = []
@@ -60,7 +60,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
                 "REDLOCK has no alias 'default', which is used wherever no alias is named.",
                 hint="Rename an alias to 'default', or pass using= everywhere and silence this "
                 "check.",
-                id="redlock_django.W010",
+                id="redlock_django.W016",
             )
         )
     # Compared by name: AuthenticationMiddleware cannot be imported without its app.
@@ -93,7 +93,7 @@ def _rules(*, has_middleware: bool) -> Iterator[CheckMessage]:
 
 
 def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]:
-    """Yield E058 for each alias that shares a master with an earlier one of other settings."""
+    """Yield E009 for each alias that shares a master with an earlier one of other settings."""
     known: dict[Hashable, tuple[str, RedlockSettings, str]] = {}
     for options in every:
         store = options.store
@@ -115,7 +115,7 @@ def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]
                 "belongs to one of them, and the other one acquires no lock.",
                 hint="Use the same values for both, or another KEY_PREFIX for one of them, whose "
                 "locks then exclude none of the other.",
-                id="redlock_django.E058",
+                id="redlock_django.E009",
             )
 
 

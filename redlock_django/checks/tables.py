@@ -20,14 +20,14 @@ _OF_LOCKS: tuple[Model, ...] = (LockRow, WaiterRow, ServerRow)
 
 
 def check_routers(**_: Any) -> list[CheckMessage]:
-    """Return E044 where a router keeps the tables of locks out of their database."""
+    """Return E017 where a router keeps the tables of locks out of their database."""
     return [
         Error(
             f"REDLOCK[{alias!r}]: a router of DATABASE_ROUTERS does not allow the tables of locks "
             f"in the database {database!r}, so 'manage.py migrate' does not create them.",
             hint="Allow the app 'redlock_django' there in allow_migrate(), or set DATABASE to the "
             "database that the router chooses.",
-            id="redlock_django.E044",
+            id="redlock_django.E017",
         )
         for alias, database in _with_tables_of_locks()
         if not router.allow_migrate_model(database, LockRow)
@@ -43,7 +43,7 @@ def _with_tables_of_locks() -> Iterator[tuple[str, str]]:
 
 
 def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return E048 for each table that is missing, or lacks a column, where it is used.
+    """Return E024 for each table that is missing, or lacks a column, where it is used.
 
     Like Django's own database checks, it opens connections only if `--database` is given. It needs
     `--deploy`, too: 'manage.py migrate' runs all other checks of the database that it migrates.
@@ -54,7 +54,7 @@ def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[Ch
         Error(
             f"The database {database!r} lacks {what}, which redlock_django uses.",
             hint=f"Run 'manage.py migrate --database {database}'.",
-            id="redlock_django.E048",
+            id="redlock_django.E024",
         )
         for database, model in ordered
         if (what := _lacks(database, model))
@@ -76,7 +76,7 @@ def _needed() -> Iterator[tuple[str, Model]]:
 def _lacks(database: str, model: Model) -> str:
     """Return the table, or the columns, that a database lacks; "" if it cannot be asked."""
     if database not in connections or not router.allow_migrate_model(database, model):
-        return ""  # E001, E044
+        return ""  # E001, E017
     connection, table = connections[database], model._meta.db_table
     try:
         with connection.cursor() as cursor:

@@ -95,12 +95,12 @@ def test_two_aliases_of_which_only_one_can_use_a_master(
 ) -> None:
     other = {"MASTERS": masters, **keys}
     settings.REDLOCK = {"default": {"MASTERS": THREE}, "other": other}
-    said = found()["E058"]
+    said = found()["E009"]
     assert f"['default'] have the master {common} and KEY_PREFIX 'redlock' in common" in said
     assert f"but not {differ}" in said
     assert said.count("in common") == 1
     settings.REDLOCK = {"default": {"MASTERS": THREE}, "other": {**other, "KEY_PREFIX": "other"}}
-    assert "E058" not in found()
+    assert "E009" not in found()
 
 
 def test_aliases_that_may_share_their_masters(settings: Settings) -> None:
@@ -113,12 +113,12 @@ def test_aliases_that_may_share_their_masters(settings: Settings) -> None:
         "service": service,
         "another service": {**service, "SENTINELS": ["redis://t:26379"], "MAX_TTL": 30},
     }
-    assert "E058" not in found()
+    assert "E009" not in found()
 
 
 def test_a_missing_default_alias_is_reported(settings: Settings) -> None:
     settings.REDLOCK = {"payments": {"MASTERS": THREE}}
-    assert "no alias 'default'" in found()["W010"]
+    assert "no alias 'default'" in found()["W016"]
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_wrong_settings_are_errors_and_nothing_else(settings: Settings) -> None:
 
 def test_everything_can_be_silenced(settings: Settings) -> None:
     settings.REDLOCK = {"payments": {"MASTERS": THREE}}
-    with pytest.raises(CommandError, match="W010"):
+    with pytest.raises(CommandError, match="W016"):
         call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
-    settings.SILENCED_SYSTEM_CHECKS = ["redlock_django.W010"]
+    settings.SILENCED_SYSTEM_CHECKS = ["redlock_django.W016"]
     call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
 
 
@@ -168,16 +168,16 @@ def test_valid_deployment_has_no_messages(settings: Settings) -> None:
 
 def test_locks_in_memory_are_reported_at_deployment(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-    assert set(found(deploy=True)) == {"E020"}
+    assert set(found(deploy=True)) == {"E018"}
     assert found() == {}
 
 
 def test_a_password_in_a_url(settings: Settings) -> None:
     said = deployed(settings, ["redis://:canary@h1", "redis://h2", "unix:///run/redis.sock"])
-    assert "master 1 has a password in its URL" in said["W001"]
-    assert "master 2" not in said["W001"]
-    assert "W001" not in found()
-    assert "master 2" in deployed(settings, "redis://h1,redis://u:canary@h2")["W001"]
+    assert "master 1 has a password in its URL" in said["W020"]
+    assert "master 2" not in said["W020"]
+    assert "W020" not in found()
+    assert "master 2" in deployed(settings, "redis://h1,redis://u:canary@h2")["W020"]
     assert "canary" not in str(said)
     settings.REDLOCK = {
         "default": {
@@ -187,8 +187,8 @@ def test_a_password_in_a_url(settings: Settings) -> None:
         }
     }
     said = found(deploy=True)
-    assert "SENTINELS: Sentinel 2 has a password in its URL" in said["W001"]
-    assert "SENTINEL_OPTIONS = {'password': ...}" in said["W001"]
+    assert "SENTINELS: Sentinel 2 has a password in its URL" in said["W020"]
+    assert "SENTINEL_OPTIONS = {'password': ...}" in said["W020"]
     assert "canary" not in str(said)
 
 
@@ -204,6 +204,6 @@ def test_insecure_links_are_reported_at_deployment(settings: Settings) -> None:
     assert "MASTERS: connections to h1:6379 do not use TLS" in said["W021"]
     assert "MASTERS: connections to h2:6379 do not use a password" in said["W022"]
     assert "h3" not in str(said)
-    assert "MASTERS: connections to h4:6379 do not verify certificates" in said["W024"]
+    assert "MASTERS: connections to h4:6379 do not verify certificates" in said["W023"]
     local = ["redis://127.0.0.1:1", "redis://[::1]:2", "unix:///run/redis.sock"]
     assert deployed(settings, local) == {}

@@ -515,7 +515,7 @@ def test_a_database_that_is_down_is_reported(
     (server,) = inspecting.health(backend_of())
     assert server.counted is False
     assert server.faults[0].code == "unreachable"
-    assert "E043" in found(deploy=True, tag="redlock_masters", databases=["default"])
+    assert "E028" in found(deploy=True, tag="redlock_masters", databases=["default"])
 
 
 @pytest.mark.parametrize("is_connected", [False, True], ids=["again", "still"])
@@ -727,11 +727,11 @@ def test_missing_tables_are_named(
     problem = problem_of(refused.value)
     assert (command in problem["detail"]) is debug
     assert problem["retryable"] is False
-    text = found(deploy=True, tag="database", databases=["empty"])["E048"]
+    text = found(deploy=True, tag="database", databases=["empty"])["E024"]
     assert all(f"The database 'empty' lacks the table {table}" in text for table in TABLES)
     assert command in text
     # Nothing that needs a table is in this one.
-    assert "E048" not in found(deploy=True, tag="database", databases=["pg"])
+    assert "E024" not in found(deploy=True, tag="database", databases=["pg"])
 
 
 @pytest.mark.parametrize("kind", [Sqlite, Postgres, MariaDB], ids=["sqlite", "postgres", "mariadb"])
@@ -825,14 +825,14 @@ def test_bad_settings_are_refused(
 
 
 def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Store) -> None:
-    assert "W045" not in found()
-    assert "exclude the processes of this machine only" in found(deploy=True)["W045"]
+    assert "W019" not in found()
+    assert "exclude the processes of this machine only" in found(deploy=True)["W019"]
 
 
 def test_deploy_refuses_sqlite_in_memory(settings: Settings, databases: Databases) -> None:
     databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
-    assert "in the memory of one process" in found(deploy=True)["E020"]
+    assert "in the memory of one process" in found(deploy=True)["E018"]
 
 
 class NoLocksHere:
@@ -847,9 +847,9 @@ def test_a_router_that_forbids_the_tables_is_reported(
 ) -> None:
     databases("pg2", {"ENGINE": "django.db.backends.postgresql", "NAME": "x"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg2"}}
-    assert "E044" not in found()
+    assert "E017" not in found()
     settings.DATABASE_ROUTERS = [f"{__name__}.NoLocksHere"]
-    assert "allow_migrate()" in found()["E044"]
+    assert "allow_migrate()" in found()["E017"]
 
 
 @pytest.mark.parametrize("kind", [None, Postgres, MariaDB], ids=["default", "postgres", "mariadb"])

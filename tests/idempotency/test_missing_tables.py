@@ -64,12 +64,12 @@ def test_the_log_names_the_command_and_the_answer_does_with_debug(
     ],
 )
 def test_a_check_of_the_database_names_the_command(memory: None, what: str, lacks: str) -> None:
-    assert "E048" not in found(deploy=True, tag="database", databases=["default"])
+    assert "E024" not in found(deploy=True, tag="database", databases=["default"])
     with renamed(what, "away"):
-        text = found(deploy=True, tag="database", databases=["default"])["E048"]
+        text = found(deploy=True, tag="database", databases=["default"])["E024"]
         # Without the database, a check opens no connection; 'migrate' itself does not deploy.
-        assert "E048" not in found(deploy=True)
-        assert "E048" not in found(deploy=True, databases=["default"])  # as Django 6.1 does
-        assert "E048" not in found(tag="database", databases=["default"])
+        assert "E024" not in found(deploy=True)
+        assert "E024" not in found(deploy=True, databases=["default"])  # as Django 6.1 does
+        assert "E024" not in found(tag="database", databases=["default"])
     assert f"The database 'default' lacks {lacks}" in text
     assert COMMAND in text

@@ -130,8 +130,8 @@ def test_a_server_that_refuses_commands_of_locks_is_not_counted(
     assert "Nothing was changed" in said["init"].said
     for one in (said["init"], said["status"]):
         assert cause in one.said
-    assert cause in checked["E030"]
-    assert "E043" in checked
+    assert cause in checked["E025"]
+    assert "E028" in checked
     assert "canary" not in f"{said} {checked} {refused.value}"
 
 

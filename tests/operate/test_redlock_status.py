@@ -205,7 +205,7 @@ def test_one_server_with_a_replica_says_what_is_excluded(
         until(lambda: primary.info("replication")["connected_slaves"] == 1, "it has a replica")
     assert "set min-replicas-to-write to 1" in run("redlock_status").said
     said = found(deploy=True, tag="redlock_masters", databases=["default"])
-    assert "would go on beside a promoted replica" in said["W042"]
+    assert "would go on beside a promoted replica" in said["W027"]
 
 
 def test_a_database_that_does_not_answer(database_down: None) -> None:
@@ -227,9 +227,9 @@ def test_a_database_that_may_have_forgotten_locks(
     assert codes(ran.json) == [["untrusted"]]
     assert "trusted in 42 s" in ran.said
     said = found(deploy=True, tag="redlock_masters", databases=["default"])
-    assert set(said) == {"W038", "E043"}
-    assert "Wait" in said["W038"]
-    assert "redlock_init" not in said["W038"]
+    assert set(said) == {"W026", "E028"}
+    assert "Wait" in said["W026"]
+    assert "redlock_init" not in said["W026"]
 
 
 @pytest.mark.nightly  # by day, list_locks is run as a process

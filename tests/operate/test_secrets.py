@@ -172,7 +172,7 @@ def test_system_checks_show_no_secret(site: list[LocalMaster], settings: Setting
     settings.REDLOCK = dict(settings.REDLOCK)
     messages = checks.run_checks(include_deployment_checks=True, databases=["default"])
     numbers = {message.id for message in messages}
-    assert {f"redlock_django.{n}" for n in ("E001", "W001", "W005", "W038")} <= numbers
+    assert {f"redlock_django.{n}" for n in ("E001", "W020", "W005", "W026")} <= numbers
     output = repr(messages) + "".join(f"{m} {m.msg} {m.hint} {m.obj}" for m in messages)
     err = StringIO()
     with suppress(CommandError) as caught:
