@@ -69,12 +69,11 @@ LAYERS = [
     middleware
     idempotency idempotency.refusals
     idempotency.fingerprint idempotency.protocol
+    idempotency.settings idempotency.response
     idempotency.key
-    idempotency.response
     idempotency.records
-    idempotency.settings
     idempotency.placement
-    idempotency.request idempotency.claim idempotency.recorder
+    idempotency.request idempotency.recorder
     idempotency.keyed_request
     idempotency.once idempotency.resolve
     idempotency.decorators

@@ -13,7 +13,6 @@ from django.utils.decorators import classonlymethod
 from redlock_django.conf.arguments import ArgumentCheck, checked, taking
 from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.key import KeySource, key_source
 from redlock_django.idempotency.once import once
 from redlock_django.idempotency.placement import (
     check_lock_of_operation,
@@ -21,7 +20,7 @@ from redlock_django.idempotency.placement import (
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import KEYS, IdempotentOptions
+from redlock_django.idempotency.settings import KEYS, IdempotentOptions, KeySource, key_source
 from redlock_django.web.view_kinds import (
     bound_to,
     is_async_class,
@@ -72,13 +71,12 @@ def _scope(value: Any, name: str) -> str | Callable[..., Any]:
     raise ValueError(f"{name} must be a string such as 'stripe', or a callable (request, **kwargs)")
 
 
-_SETTINGS: Mapping[str, ArgumentCheck] = {
-    **{name: KEYS[name.upper()][1] for name in ("required", "methods", "wait", "retention")},
-    "tenant": taking("request, **kwargs"),
-}
+_OVERRIDES = ("required", "methods", "wait", "retention", "tenant")
 """The arguments that take precedence over the setting with the same name."""
 
-_OTHERS: Mapping[str, ArgumentCheck] = {
+_CHECKS: Mapping[str, ArgumentCheck] = {
+    **{name: KEYS[name.upper()][1] for name in _OVERRIDES},
+    "tenant": taking("request, **kwargs"),
     "anonymous_scope": taking("request, **kwargs"),
     "replay_check": taking("request, **kwargs"),
     "redact": taking("request, body"),
@@ -174,16 +172,13 @@ def idempotent(
         "replay_check": replay_check,
         "redact": redact,
     }
-    given = checked("idempotent", _SETTINGS, arguments)
-    others = checked("idempotent", _OTHERS, arguments)
+    others = checked("idempotent", _CHECKS, arguments)
     _check_combination(arguments)
-    if others["key"] is not None and given["required"] is None:
+    given = {name: others.pop(name) for name in _OVERRIDES}
+    if key is not None and required is None:
         given["required"] = True
-    options = IdempotentOptions(
-        using=using,
-        given={name: value for name, value in given.items() if value is not None},
-        **others,
-    )
+    given = {name: value for name, value in given.items() if value is not None}
+    options = IdempotentOptions(using=using, given=given, **others)
 
     def decorate(view: View) -> View:
         return _decorated(view, options)

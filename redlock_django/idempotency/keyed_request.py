@@ -18,15 +18,12 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
-from redlock_django.idempotency.claim import ClaimReader
-from redlock_django.idempotency.key import (
-    Claim,
-    lock_name,
-)
+from redlock_django.idempotency.key import Claim, ClaimReader, lock_name
 from redlock_django.idempotency.placement import (
     check_lock_of_handler,
     check_middleware,
     check_not_excluded,
+    check_placement,
 )
 from redlock_django.idempotency.protocol import (
     Action,
@@ -39,7 +36,7 @@ from redlock_django.idempotency.recorder import (
     TransactionRecorder,
     forget_some,
 )
-from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record
+from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, store_of
 from redlock_django.idempotency.refusals import (
     COUNTERS,
     KEY_IN_FLIGHT,
@@ -48,7 +45,7 @@ from redlock_django.idempotency.refusals import (
 )
 from redlock_django.idempotency.request import Idempotency, attach
 from redlock_django.idempotency.response import StoredResponse, add_again
-from redlock_django.idempotency.settings import IdempotentOptions, store_of
+from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.locking.caller import open_blocks
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
@@ -121,9 +118,11 @@ class KeyedRequest:
 
     def look_up(self) -> Decision | None:
         """Look for the record of the key; return what to do, or None without a key."""
-        self.claim = self._reader.read()
-        if self.claim is None:
+        key = self._reader.key()
+        if key is None:
             return None
+        check_placement(self.call, self._settings, is_async=self._is_async)
+        self.claim = self._reader.claim(key)
         self.find()
         return self.decide(KeyLock.NOT_TRIED)
 

@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
-from redlock_django.idempotency.records import RecordStore
+from redlock_django.idempotency.records import RecordStore, store_of
 from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import (
     StoredResponse,
@@ -22,7 +22,7 @@ from redlock_django.idempotency.response import (
     dumps,
     is_in_cookie,
 )
-from redlock_django.idempotency.settings import IdempotentOptions, store_of
+from redlock_django.idempotency.settings import IdempotentOptions
 from redlock_django.web.request import request_user
 from redlock_django.web.view_kinds import view_name
 

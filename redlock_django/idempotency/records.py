@@ -27,6 +27,7 @@ from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
 from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import StoredResponse
+from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.locking.transaction_lock import RowBusy, limited_wait
 
 if TYPE_CHECKING:
@@ -212,25 +213,21 @@ class RecordStore:
             if pks:
                 self.rows().filter(pk__in=pks).update(**_EMPTIED)
 
-    def purgeable(self) -> PurgeableRecords:
-        """Return the records to delete, and the completed records to empty.
+    def purgeable(self) -> list[tuple[str, IdempotencyRecordQuerySet, str]]:
+        """Return what to do with which records, by the column of their age.
 
-        A record is deleted `TOMBSTONE_RETENTION` after its retention is over; until then it is
-        only emptied. A request without an outcome counts as completed at its beginning.
+        A record is "deleted" `TOMBSTONE_RETENTION` after its retention is over; until then it is
+        only "emptied". A request without an outcome counts as completed at its beginning.
         """
         now = timezone.now()
         rows, gone = self.rows(), now - TOMBSTONE_RETENTION
-        return PurgeableRecords(
-            expired=rows.filter(expires_at__lte=gone),
-            unresolved=rows.filter(
-                state__in=UNRESOLVED,
-                expires_at__isnull=True,
-                created_at__lte=gone - self._retention,
-            ),
-            to_empty=rows.filter(
-                state=RecordState.COMPLETED, expires_at__lte=now, expires_at__gt=gone
-            ),
-        )
+        unresolved = rows.filter(state__in=UNRESOLVED, expires_at__isnull=True)
+        completed = rows.filter(state=RecordState.COMPLETED, expires_at__lte=now)
+        return [
+            ("deleted", rows.filter(expires_at__lte=gone), "expires_at"),
+            ("deleted", unresolved.filter(created_at__lte=gone - self._retention), "created_at"),
+            ("emptied", completed.filter(expires_at__gt=gone), "expires_at"),
+        ]
 
     def purge(self, batch: int = 1000) -> Iterator[tuple[str, int]]:
         """Delete and empty the records that `purgeable` returns.
@@ -238,12 +235,16 @@ class RecordStore:
         Yields "deleted" or "emptied" and the number of rows that a statement changed, at most
         `batch`. Each statement is a transaction of its own, unless there is an open one.
         """
-        found = self.purgeable()
-        for rows, column in ((found.expired, "expires_at"), (found.unresolved, "created_at")):
+        for result, rows, column in self.purgeable():
             for pks in _batches(rows, column, batch):
-                yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
-        for pks in _batches(found.to_empty, "expires_at", batch):
-            yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
+                found = self.rows().filter(pk__in=pks)
+                changed = found.delete()[0] if result == "deleted" else found.update(**_EMPTIED)
+                yield result, changed
+
+
+def store_of(settings: IdempotencySettings) -> RecordStore:
+    """Return the store that the settings name."""
+    return RecordStore(settings.database, retention=timedelta(seconds=settings.retention))
 
 
 # The statements of every request are compiled once for an alias, which takes longer than to execute

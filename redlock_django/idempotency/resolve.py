@@ -13,8 +13,8 @@ from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.keyed_request import InFlightLock
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.settings import settings_of, store_of
+from redlock_django.idempotency.records import RecordStore, store_of
+from redlock_django.idempotency.settings import settings_of
 from redlock_django.locking.names import printable
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.http import HttpRequest
@@ -24,15 +23,33 @@ from redlock_django.backends.values import (
 from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
-from redlock_django.idempotency.key import KeySource
-from redlock_django.idempotency.records import RecordStore
 from redlock_django.locking.services import locks
-from redlock_django.web.request import header_of
+from redlock_django.web.request import SOURCES, header_of
 from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The HTTP methods that may need a key; the others are idempotent without one."""
+
+
+class KeySource(NamedTuple):
+    """Where a request has the id that is its key: `header:webhook-id` or `get:event`."""
+
+    source: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.name}"
+
+
+def key_source(text: str) -> KeySource:
+    """Return the place that a string such as "header:webhook-id" names; raise ValueError."""
+    source, _, name = text.partition(":")
+    if source not in SOURCES:
+        raise ValueError(f"unknown source {source!r}{nearest(source, SOURCES)}")
+    if not name:
+        raise ValueError(f"{text!r} names nothing to read")
+    return KeySource(source, name)
 
 
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
@@ -203,8 +220,3 @@ class IdempotentOptions:
         """
         if self.may_have_key(request):
             read_for_view(request)
-
-
-def store_of(settings: IdempotencySettings) -> RecordStore:
-    """Return the store that the settings name."""
-    return RecordStore(settings.database, retention=timedelta(seconds=settings.retention))

@@ -24,8 +24,9 @@ from django.utils.translation import gettext_lazy
 from pytest_django import Settings
 
 from redlock_django import idempotent
+from redlock_django.idempotency.records import store_of
 from redlock_django.idempotency.response import dumps
-from redlock_django.idempotency.settings import settings_of, store_of
+from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 

@@ -12,7 +12,8 @@ from django.utils import timezone
 
 from redlock_django import idempotent
 from redlock_django.idempotency import recorder
-from redlock_django.idempotency.settings import settings_of, store_of
+from redlock_django.idempotency.records import store_of
+from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record
 
@@ -86,10 +87,10 @@ def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> No
 
 def test_purging_reads_by_index(site: Site) -> None:
     store = store_of(settings_of("default"))
-    found = store.purgeable()
-    assert "redlock_state_expires" in found.to_empty.order_by("expires_at").explain()
-    assert "redlock_state_expires" in found.unresolved.order_by("created_at").explain()
-    assert "expires_at" in found.expired.order_by("expires_at").explain()
+    expired, unresolved, to_empty = [rows.order_by(by) for _, rows, by in store.purgeable()]
+    assert "redlock_state_expires" in to_empty.explain()
+    assert "redlock_state_expires" in unresolved.explain()
+    assert "expires_at" in expired.explain()
 
 
 def record_of(place: int) -> int:
