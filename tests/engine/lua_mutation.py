@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from hashlib import sha1
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,7 @@ from redlock_django.wire.links import replies, resp
 from redlock_django.wire.servers import handshake
 
 Source = Callable[[str], tuple[str, str]]
+SCRIPTS = {path.stem: path.read_text() for path in Path(commands.__file__).parent.glob("lua/*.lua")}
 
 
 class Change(NamedTuple):
@@ -41,6 +43,11 @@ def lua(target: str, code: str = "", *more: tuple[str, str]) -> Lua:
     return Lua((Change(target, code), *(Change(*change) for change in more)))
 
 
+def included(file: str) -> list[str]:
+    """Return the files whose text is a part of a file."""
+    return commands.INCLUDE.findall(SCRIPTS[file])
+
+
 def mutated_source(file: str, mutation: Lua) -> Source:
     """Return what stands in for `commands.script`; raise LookupError if there is no such code."""
     honest = commands.script
@@ -48,14 +55,14 @@ def mutated_source(file: str, mutation: Lua) -> Source:
     @cache
     def script(name: str) -> tuple[str, str]:
         text, digest = honest(name)
-        if file not in (name, *commands.INCLUDED.get(name, ())):
+        if file != name and file not in included(name):
             return text, digest
         text = re.sub(r" *--.*", "", text)
         for change in mutation.changes:
             text = _changed(name, text, change)
         return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    users = [name for name, parts in commands.INCLUDED.items() if file in parts]
+    users = [name for name in SCRIPTS if file in included(name)]
     for name in users or [file]:
         script(name)
     return script

@@ -292,8 +292,8 @@ def _nobody_is_called(patch: Patch) -> None:
 
 
 def _the_first_to_ask(patch: Patch) -> None:
-    asked = "if redis.call('PTTL', KEYS[queues + index]) ~= -2 then"
-    mutate_script(patch, "acquire", lua(asked, "if false then"))
+    asked = "not lock and redis.call('PTTL', queue) ~= -2"
+    mutate_script(patch, "acquire", lua(asked, "false"))
 
 
 def _the_last_ticket_first(patch: Patch) -> None:

@@ -8,14 +8,14 @@ from importlib.resources import files
 import pytest
 
 from redlock_django.engine.protocol import statuses
-from redlock_django.engine.protocol.commands import INCLUDED, script
+from redlock_django.engine.protocol.commands import INCLUDE, script
 from redlock_django.engine.protocol.statuses import STATUSES, UNCOUNTED
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
     for path in files("redlock_django.engine.protocol").joinpath("lua").iterdir()
 }
-INCLUDES = {part for parts in INCLUDED.values() for part in parts}
+INCLUDES = {part for text in LUA.values() for part in INCLUDE.findall(text)}
 SCRIPTS = sorted(LUA.keys() - INCLUDES)
 # A reply begins with the round, a status and a comma; a status may be in a variable first.
 REPLIED = re.compile(r"\{ (?:round|tonumber\(ARGV\[1\]\)), ([^,]+),")
@@ -38,7 +38,7 @@ def test_a_script_answers_with_names_of_the_table(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_sent_with_numbers(name: str) -> None:
     sent = REPLIED.findall(_code(script(name)[0]))
-    parts = "".join(LUA[part] for part in (*INCLUDED.get(name, ()), name))
+    parts = INCLUDE.sub(lambda line: LUA[line[1]], LUA[name])
     numbers = [str(STATUSES.get(status, status)) for status in REPLIED.findall(_code(parts))]
     assert sent == numbers
     assert not re.search(rf"\b({'|'.join(STATUSES)})\b", script(name)[0])

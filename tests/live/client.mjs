@@ -16,23 +16,18 @@ const STATUSES = {
   GRANTED: 1, REFUSED: 0, NOT_READY: -1, BURIED: -2, FENCE_AHEAD: -3, CORRUPT: -4, ABSENT: -5,
   MISMATCH: -6, RESERVED: -7,
 };
-const INCLUDED = {
-  acquire: ["queue", "index", "set_locks"],
-  confirm: ["trusted"],
-  extend: ["trusted", "ownership", "index"],
-  release: ["queue"],
-};
+const COMMANDS = ["acquire", "confirm", "extend", "release"];
 const key = (kind) => `${PREFIX}:${kind}:${config.key}`;
 const HELD = `${PREFIX}:held`, MARKER = `${PREFIX}:master`;
 let round = 0;
 
 function script(name) {
-  const parts = [...INCLUDED[name], name];
-  const text = parts.map((part) => readFileSync(`${config.lua}/${part}.lua`, "utf8")).join("");
+  const file = (part) => readFileSync(`${config.lua}/${part}.lua`, "utf8");
+  const text = file(name).replace(/^ *-- include (\w+)\.lua\n/gm, (_, part) => file(part));
   const source = text.replace(/\b[A-Z]+(_[A-Z]+)*\b/g, (word) => STATUSES[word] ?? word);
   return { source, sha: createHash("sha1").update(source).digest("hex") };
 }
-const SCRIPTS = Object.fromEntries(Object.keys(INCLUDED).map((name) => [name, script(name)]));
+const SCRIPTS = Object.fromEntries(COMMANDS.map((name) => [name, script(name)]));
 
 /** A master, with the marker that it was seen to have. */
 class Master {

@@ -8,7 +8,7 @@ and the master's clock in µs, or stands for one (`as_array`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
@@ -29,18 +29,9 @@ from redlock_django.engine.protocol.statuses import (
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 
-_LUA = files(__package__).joinpath("lua")
-# The files of `lua/` that a script includes, before its own code.
-INCLUDED: Mapping[str, tuple[str, ...]] = {
-    "acquire": ("queue", "index", "set_locks"),
-    "acquire_slot": ("queue", "index", "set_locks"),
-    "confirm": ("trusted",),
-    "extend": ("trusted", "ownership", "index"),
-    "heal": ("trusted", "index", "set_locks"),
-    "release": ("queue",),
-    "restore": ("index",),
-    "swap": ("trusted", "ownership", "index"),
-}
+_FILES = files(__package__).joinpath("lua")
+INCLUDE = re.compile(r"^ *-- include (\w+)\.lua\n", re.MULTILINE)
+"""A line of a script that stands for the text of another file."""
 
 TOKEN = 32  # the hex digits of a token, with which a value begins
 
@@ -68,11 +59,14 @@ def script(name: str, failover: bool = False) -> tuple[str, str]:
 
     With `failover`, a trusted command begins with a check that its server is still the same.
     """
-    guard = ("failover",) if failover and name in _TRUSTED else ()
-    parts = (*guard, *INCLUDED.get(name, ()), name)
-    text = "".join(_LUA.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    text = _lua("failover") if failover and name in _TRUSTED else ""
+    text += INCLUDE.sub(lambda line: _lua(line[1]), _lua(name))
     text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _lua(file: str) -> str:
+    return _FILES.joinpath(f"{file}.lua").read_text(encoding="utf-8")
 
 
 @dataclass(slots=True)

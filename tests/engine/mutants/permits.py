@@ -128,8 +128,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn ends with its process alone", "slots: a waiter that leaves passes its turn on",
         "release", lua(
-            "if has_waiters and slots > 0 then",
-            "if has_waiters and slots > 0 and lock == value then",
+            "(is_free or slots > 0)",
+            "(slots <= 0 and is_free or slots > 0 and lock == value)",
         ),
         test_slot_rounds.test_the_turn_of_a_waiter_that_leaves_passes_on,
     ),
@@ -292,7 +292,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release of a slot calls no waiter", "slots: a release calls the next without a turn",
-        "release", lua("queue_functions()(queue, now, '', nil, #free, free)"),
+        "release", lua("call_first(queue, now, '', nil, #free, free)"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
 )  # fmt: skip

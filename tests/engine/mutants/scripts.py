@@ -175,8 +175,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a client that does not wait overtakes", "queue: a free lock is reserved for the first",
         "acquire", lua(
-            "if redis.call('PTTL', KEYS[queues + index]) ~= -2 then",
-            "if waiter ~= '' and redis.call('PTTL', KEYS[queues + index]) ~= -2 then",
+            "not lock and redis.call('PTTL', queue) ~= -2",
+            "not lock and waiter ~= '' and redis.call('PTTL', queue) ~= -2",
         ),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no waiter is called", "queue: a release wakes the next waiter",
-        "release", lua("queue_functions()(queue, now, '')"),
+        "release", lua("call_first(queue, now, '')\n    else", "else"),
         test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
     ),
     Mutant(
@@ -239,22 +239,22 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a grant gives the index no end", "index: it expires after its last entry",
-        "index", lua("if added > 1 then", "if false then"),
+        "list_locks", lua("if added > 1 then", "if false then"),
         test_index.test_a_killed_process_leaves_nothing_in_the_index,
     ),
     Mutant(
         "a grant prolongs a new index only", "index: a grant prolongs it once in each MAX_TTL",
-        "index", lua("-math.floor(now_ms / max_ttl)", "-1"),
+        "list_locks", lua("-math.floor(now_ms / max_ttl)", "-1"),
         test_index.test_every_period_of_max_ttl_prolongs_the_index,
     ),
     Mutant(
         "the index ends with its period", "index: it lasts until the next period ends",
-        "index", lua("2 * max_ttl", "max_ttl"),
+        "list_locks", lua("2 * max_ttl", "max_ttl"),
         test_index.test_every_period_of_max_ttl_prolongs_the_index,
     ),
     Mutant(
         "the trim ends the period", "index: a grant prolongs it once in each MAX_TTL",
-        "acquire", lua(
+        "list_locks", lua(
             "redis.call('ZRANGEBYSCORE', KEYS[2], 0,",
             "redis.call('ZRANGEBYSCORE', KEYS[2], '-inf',",
         ),
@@ -364,12 +364,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lock is set without its place in the index", "index: it has every lock that was granted",
-        "acquire", lua("fault = add_grant(now_ms, ttl, resource, max_ttl)"),
+        "list_locks", lua("now_ms + ttl, resource", "now_ms - 1, resource"),
         test_index.test_a_killed_process_leaves_nothing_in_the_index,
     ),
     Mutant(
         "every turn is ignored", "queue: a free lock is reserved for the first",
-        "acquire", lua("if redis.call('PTTL', KEYS[queues + index]) ~= -2 then", "if false then"),
+        "acquire", lua("not lock and redis.call('PTTL', queue) ~= -2", "false"),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
     Mutant(

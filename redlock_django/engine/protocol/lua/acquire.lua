@@ -37,44 +37,45 @@ for index = 1, count do
     return { round, CORRUPT, now }
   end
   local stored = tonumber(fence or 0)
-  local status, left, other = REFUSED
-  if lock and lock ~= value then
-    left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
-    -- A clock that went back makes locks last too long. Only locks of this package (a token, a
-    -- space, then JSON) are shortened.
-    local is_known = lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33
-    if left > max_ttl and is_known then
-      redis.call('PEXPIRE', KEYS[2 + 2 * index], max_ttl)
-      left = max_ttl
-    end
-    -- The index shows locks of other programs too, for MAX_TTL from the last time a client contended
-    -- for them if they have no TTL. Those of this package are in the index already.
-    local shown = left < 0 and max_ttl or left
-    add_to_index(now_ms, shown, ARGV[3 + index], is_known and 'NX' or 'CH')
-  elseif not lock then
-    status = RESERVED
-    if redis.call('PTTL', KEYS[queues + index]) ~= -2 then -- there are waiters
-      other, left = queue_functions()(KEYS[queues + index], now, waiter, ticket)
-      left = other and math.ceil(left / 1000)
-    end
-  end
-  if other and waiter == '' then
-    if count == 1 and status == REFUSED and #other == 32 then
-      return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
-    end
-    return { round, status, now, index, left, stored, other, -1 }
-  elseif other then
-    local call_first, stand = queue_functions()
-    local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
-    for another = 1, count do
-      -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
-      -- others gets its turn.
-      local key = KEYS[queues + another]
-      if another ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * another] then
-        call_first(key, now, '')
+  local queue = KEYS[queues + index]
+  local is_held = lock and lock ~= value
+  if is_held or not lock and redis.call('PTTL', queue) ~= -2 then -- or there are waiters
+    local status, left, other = RESERVED
+    if is_held then
+      -- include index.lua
+      status, left, other = REFUSED, redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
+      -- A clock that went back makes locks last too long. Only locks of this package (a token, a
+      -- space, then JSON) are shortened.
+      local is_known = lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33
+      if left > max_ttl and is_known then
+        redis.call('PEXPIRE', KEYS[2 + 2 * index], max_ttl)
+        left = max_ttl
+      end
+      -- The index shows locks of other programs too, for MAX_TTL from the last time a client contended
+      -- for them if they have no TTL. Those of this package are in the index already.
+      local shown = left < 0 and max_ttl or left
+      add_to_index(now_ms, shown, ARGV[3 + index], is_known and 'NX' or 'CH')
+      if count == 1 and waiter == '' and #other == 32 then
+        return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
       end
     end
-    return { round, status, now, index, left, stored, other, ahead }
+    -- include queue.lua
+    if not is_held then
+      other, left = call_first(queue, now, waiter, ticket)
+      left = other and math.ceil(left / 1000)
+    end
+    if other then
+      local ahead = stand(queue, waiter, ticket, left < 0 and max_ttl or left)
+      for another = 1, waiter == '' and 0 or count do
+        -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
+        -- others gets its turn.
+        local key = KEYS[queues + another]
+        if another ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * another] then
+          call_first(key, now, '')
+        end
+      end
+      return { round, status, now, index, left, stored, other, ahead }
+    end
   end
   if not (lock and fence) then
     stored = math.max(stored + 1, proposal)
@@ -85,16 +86,9 @@ for index = 1, count do
   reply[3 + index] = stored
 end
 
-reply = set_locks(max_ttl, seen, reply, 3, now_ms, ttl, fence_ttl)
-if reply[2] ~= GRANTED then
-  return reply
-end
-if now % 16 == 0 then -- seldom, because it costs as much as the grant: entries of expired locks
-  local stale = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('(%.0f', now_ms), 'LIMIT', 0, 100)
-  if #stale > 0 then
-    redis.call('ZREM', KEYS[2], unpack(stale))
-  end
-end
+local names = 3
+-- include list_locks.lua
+-- include set_locks.lua
 if waiter ~= '' then
   for index = 1, count do
     redis.pcall('ZREM', KEYS[queues + index], waiter)

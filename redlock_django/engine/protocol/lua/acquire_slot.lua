@@ -28,6 +28,7 @@ if #ARGV > 6 then
   -- An error of the client's clock must not change its position in the queue either.
   ticket = proposal - (proposed - tonumber(ticket))
 end
+-- include queue.lua
 local lock, fence = seen[4], seen[5]
 if fence and not (fence:find('^%d+$') and #fence <= 16) then
   return { round, CORRUPT, now }
@@ -52,7 +53,7 @@ if lock ~= value then
   end
   local status, left, other = REFUSED, soonest, lock and lock:sub(1, 32)
   if #free > 0 and redis.call('PTTL', queue) ~= -2 then -- there are waiters
-    local first, turn = queue_functions()(queue, now, waiter, ticket, #free, free)
+    local first, turn = call_first(queue, now, waiter, ticket, #free, free)
     if first then
       status, left, other = RESERVED, math.ceil(turn / 1000), first
       taken = { string.rep('1', slots) }
@@ -62,7 +63,6 @@ if lock ~= value then
     return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
   end
   if other then
-    local _, stand = queue_functions()
     local ahead = stand(queue, waiter, ticket, left < 0 and max_ttl or left)
     return { round, status, now, 1, left, stored, other, ahead, table.concat(taken) }
   end
@@ -74,16 +74,9 @@ if stored > now + 2 * skew then
   return { round, FENCE_AHEAD, now }
 end
 
-local reply = set_locks(max_ttl, seen, { round, GRANTED, now, stored }, 3, now_ms, ttl, fence_ttl)
-if reply[2] ~= GRANTED then
-  return reply
-end
-if now % 16 == 0 then -- seldom, because it costs as much as the grant: entries of expired locks
-  local stale = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('(%.0f', now_ms), 'LIMIT', 0, 100)
-  if #stale > 0 then
-    redis.call('ZREM', KEYS[2], unpack(stale))
-  end
-end
+local count, names, reply = 1, 3, { round, GRANTED, now, stored }
+-- include list_locks.lua
+-- include set_locks.lua
 if waiter ~= '' then
   redis.pcall('ZREM', queue, waiter)
   -- Slots that expired, or whose minimum hold has ended, have called no waiter.
@@ -94,7 +87,7 @@ if waiter ~= '' then
     end
   end
   if #others > 0 then
-    queue_functions()(queue, now, '', nil, #others, others)
+    call_first(queue, now, '', nil, #others, others)
   end
 end
-return struct.pack('<i8i8i8i8', unpack(reply))
+return struct.pack('<i8i8i8i8', round, GRANTED, now, stored)

@@ -2,6 +2,7 @@
 -- KEYS: marker, then lock and fence of each resource
 -- ARGV: round, value, skew us, fence ttl ms, each fence, expected marker, ready-at us
 -- -> round, status, TIME us, then the fences that are now stored
+-- include trusted.lua
 local reply = { round, GRANTED, now }
 for index = 1, (#KEYS - 1) / 2 do
   local lock, fence = seen[2 * index], seen[1 + 2 * index]

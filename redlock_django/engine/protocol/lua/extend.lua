@@ -3,6 +3,9 @@
 -- KEYS: marker, held, then the lock of each resource
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the index at fault (absent, refused)
+-- include trusted.lua
+-- include ownership.lua
+-- include index.lua
 local ttl = tonumber(ARGV[3])
 local refused = not_held(2, ARGV[2], -1)
 if refused then

@@ -3,6 +3,8 @@
 -- ARGV: round, value, ttl ms, skew us, fence ttl ms, each resource, each fence,
 --       expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted) or the index at fault (refused)
+-- include trusted.lua
+-- include index.lua
 local value, ttl = ARGV[2], tonumber(ARGV[3])
 if seen[3] then
   return { round, BURIED, now }
@@ -22,4 +24,9 @@ for index = 1, count do
     return { round, FENCE_AHEAD, now }
   end
 end
-return set_locks(nil, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5])
+for index = 1, count do -- a broken index must not cost a lock
+  add_to_index(math.floor(now / 1000), ttl, ARGV[5 + index], 'CH')
+end
+local names, fence_ttl = 5, ARGV[5]
+-- include set_locks.lua
+return reply

@@ -6,17 +6,6 @@
 -- period, the index is new or its TTL was last set in another period. So a grant need not ask for that
 -- TTL, and the last release does not delete the index, which the next grant would have to make again.
 
--- Add the granted lock of a resource. Returns nothing, or the error if the index cannot be changed.
-local function add_grant(now_ms, ttl, resource, max_ttl)
-  local added = redis.pcall('ZADD', KEYS[2], 'CH', now_ms + ttl, resource, -math.floor(now_ms / max_ttl), '')
-  if type(added) ~= 'number' then
-    return added
-  end
-  if added > 1 then
-    redis.call('PEXPIRE', KEYS[2], 2 * max_ttl) -- lasts until the period after this one ends
-  end
-end
-
 -- Add a lock that lasts `left` ms, whichever program has set it.
 local function add_to_index(now_ms, left, resource, flag)
   local added = redis.pcall('ZADD', KEYS[2], flag, now_ms + left, resource)

@@ -26,7 +26,7 @@ for index = 1, count do
   if type(lock) == 'table' then
     lock = false -- a key of another type is not a lock
   end
-  local has_waiters = queue and redis.call('PTTL', queue) ~= -2
+  local has_waiters, is_free = queue and redis.call('PTTL', queue) ~= -2, false
   if now == 0 and (has_waiters or left > 0) then
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
@@ -50,22 +50,25 @@ for index = 1, count do
       redis.call('DEL', key)
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
-    if has_waiters and slots <= 0 then
-      queue_functions()(queue, now, '')
-    end
+    is_free = true
   end
-  if has_waiters and slots > 0 then
-    -- As many waiters have a turn as slots are free. The slot of this release is named last: earlier
-    -- calls have named the others.
-    local free = {}
-    for slot, other in ipairs(redis.call('MGET', unpack(KEYS, #KEYS - slots + 1))) do
-      local is_ours = KEYS[#KEYS - slots + slot] == key
-      if not other then
-        table.insert(free, is_ours and #free + 1 or 1, slot - 1)
+  if has_waiters and (is_free or slots > 0) then
+    -- include queue.lua
+    if slots <= 0 then
+      call_first(queue, now, '')
+    else
+      -- As many waiters have a turn as slots are free. The slot of this release is named last: earlier
+      -- calls have named the others.
+      local free = {}
+      for slot, other in ipairs(redis.call('MGET', unpack(KEYS, #KEYS - slots + 1))) do
+        local is_ours = KEYS[#KEYS - slots + slot] == key
+        if not other then
+          table.insert(free, is_ours and #free + 1 or 1, slot - 1)
+        end
       end
-    end
-    if #free > 0 then
-      queue_functions()(queue, now, '', nil, #free, free)
+      if #free > 0 then
+        call_first(queue, now, '', nil, #free, free)
+      end
     end
   end
   if lock ~= value and fault == 0 then

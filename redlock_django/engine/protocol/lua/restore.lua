@@ -3,6 +3,7 @@
 -- KEYS: the tomb of the old token, held, the tomb of the new token, then the lock of each resource
 -- ARGV: round, value, tombstone ms, each resource
 -- -> round, status, TIME us, then the index at fault (absent, refused)
+-- include index.lua
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

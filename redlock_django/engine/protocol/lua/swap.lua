@@ -7,6 +7,9 @@
 --       resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the ms that the locks had left (granted), the token that replaced the
 --    old one ('': the new token was released; buried), or the index at fault (absent, refused)
+-- include trusted.lua
+-- include ownership.lua
+-- include index.lua
 local old, ttl = ARGV[3], tonumber(ARGV[4])
 if seen[3] or seen[4] then
   return { round, BURIED, now, seen[3] and seen[3]:sub(1, 32) or '' }
