@@ -10,7 +10,7 @@ VIEWS = ("function", "dispatch", "handler", "rest", "bare_rest", "ninja_function
 INNER = ("handler", "bare_rest", "ninja_function")
 """The views that Django calls inside the transaction of ATOMIC_REQUESTS."""
 
-DECORATORS = ("lock-above", "lock-below", "lock-only", "idempotent-only")
+DECORATORS = ("both", "lock-only", "idempotent-only")
 DATABASES = ("sqlite", "postgres")
 
 

@@ -26,8 +26,7 @@ locked = lock_resource("counter:<int:pk>")
 deduplicated = idempotent(anonymous_scope=lambda request, **_: "all", wait=20)
 
 DECORATES: dict[str, Decorate] = {
-    "lock-above": lambda view: locked(deduplicated(view)),
-    "lock-below": lambda view: deduplicated(locked(view)),
+    "both": lambda view: deduplicated(locked(view)),
     "lock-only": locked,
     "idempotent-only": deduplicated,
 }
