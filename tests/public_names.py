@@ -155,11 +155,10 @@ def _models() -> Iterator[str]:
 
 
 def _problems() -> Iterator[str]:
+    from redlock_django.idempotency.refusals import REFUSALS
     from redlock_django.web import answers
 
-    for module in ("web.lock_resource", "idempotency.decorators"):
-        import_module(f"redlock_django.{module}")
-    for problem in answers._problems.values():
+    for problem in [*answers.PROBLEMS.values(), *REFUSALS]:
         yield f"problem {answers.PROBLEM_BASE}{problem.code} {problem.status}"
     source = "".join(path.read_text() for path in (ROOT / "redlock_django").rglob("*.py"))
     for check in re.findall(r"(?<!BL)\b([EW]0\d\d)\b", source):

@@ -1,7 +1,7 @@
 """HTTP answers to errors: problem types (RFC 9457), written as problem+json or a page.
 
-An extension adds the problem types of its own errors with `register_problem`. An answer to a lock
-error says "Nothing was changed" and `retryable` only if that is certain (`judge_effects`).
+A request that is refused because of its idempotency key brings its own. An answer to a lock error
+says "Nothing was changed" and `retryable` only if that is certain (`judge_effects`).
 """
 
 from __future__ import annotations
@@ -61,26 +61,18 @@ class Problem:
     members: Mapping[str, object] = field(default_factory=dict)
 
 
-_problems: dict[type[Exception], Problem] = {}
-
-
-def register_problem(error_class: type[RedlockError], problem: Problem) -> None:
-    """Make a problem the HTTP answer to an error class and to its subclasses."""
-    _problems[error_class] = problem
-
-
 def problem_type(error: BaseException) -> Problem | None:
     """Return the problem type of an error, or None for an error without an HTTP answer."""
     if isinstance(error, BadName):
         return None  # a bug of the site; a bad value of the client is another BadResource
     if isinstance(error, IdempotencyRefused):
-        return cast("Problem", error.problem)
+        return cast("Problem", error.problem)  # one of `idempotency.refusals`
     return problem_type_of_class(type(error))
 
 
 def problem_type_of_class(error_class: type[BaseException]) -> Problem | None:
     """Return the problem type of the errors of a class, or None if they have no HTTP answer."""
-    known = (_problems[cls] for cls in error_class.__mro__ if cls in _problems)
+    known = (PROBLEMS[cls] for cls in error_class.__mro__ if cls in PROBLEMS)
     return next(known, None)
 
 
@@ -153,7 +145,7 @@ _NOT_SET_UP = gettext_noop(
 )
 
 # The strings say nothing about the holder of the lock, nor about the masters that are down.
-for _error, _status, _code, _retryable, _title, _text in [
+_TABLE = [
     (
         ResourceLocked, 423, "resource-locked", True,
         gettext_noop("Resource is locked"),
@@ -186,11 +178,12 @@ for _error, _status, _code, _retryable, _title, _text in [
             "The body of the request is shorter than its Content-Length. Nothing was changed."
         ),
     ),
-]:  # fmt: skip
-    _problem_of_class = Problem(
-        status=_status, code=_code, title=_title, detail=_text, retryable=_retryable
-    )
-    register_problem(_error, _problem_of_class)
+]  # fmt: skip
+PROBLEMS: Mapping[type[RedlockError], Problem] = {
+    error: Problem(status=status, code=code, title=title, detail=detail, retryable=retryable)
+    for error, status, code, retryable, title, detail in _TABLE
+}
+"""The answers to error classes, and to their subclasses."""
 
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
