@@ -135,7 +135,6 @@ class ZooKeeperSwap:
         found = []
         for path, node in zip(paths, nodes, strict=True):
             if not isinstance(node, NoNodeError):
-                self._session.use(path.rpartition("/")[0])
                 left = seconds_left(node, self._session.servers_time())
                 self._is_over = self._is_over or left <= 0
                 if left > 0:

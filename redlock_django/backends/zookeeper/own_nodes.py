@@ -13,7 +13,11 @@ from kazoo.exceptions import NoNodeError
 from redlock_django.backends.zookeeper.client import explained
 from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.paths import Node, in_order
-from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
+from redlock_django.backends.zookeeper.requests import (
+    RequestBatch,
+    ZooKeeperProtocol,
+    create_container,
+)
 
 Look = Callable[[KazooClient], list[Any]]
 """Makes the requests that read queues."""
@@ -64,11 +68,7 @@ class OwnNodes:
             if not isinstance(created, NoNodeError):
                 self.paths[queue], stat = created
                 return stat, answers
-            made = yield from self._requests.ask(
-                lambda client: [client.create_async(queue)], is_write=True
-            )
-            if isinstance(made[0], NoNodeError):
-                yield from self._make_tree()
+            yield from self._make(queue)
 
     def join_unchanged(
         self, queue: str, version: int | None, look: Look
@@ -76,8 +76,12 @@ class OwnNodes:
         """Create a node in a queue that no other client has joined so since it had this version.
 
         Return the stat of the queue, which the same transaction has changed, and the answers to
-        `look`; None if another client was faster. The version is None if there was no queue.
+        `look`; None if another client was faster. The version is None if there was no queue, which
+        is made then.
         """
+        if version is None:
+            yield from self._make(queue)
+            version = 0
         self.paths[queue] = ""
         send = partial(self._transaction, queue, version, look)
         (results, *answers) = yield from self._requests.ask(send, is_write=True)
@@ -89,8 +93,6 @@ class OwnNodes:
         reasons = [one for one in results if isinstance(one, EXPECTED)]
         if not reasons:
             raise self._session.unavailable(explained(results[0]))
-        if version is None and isinstance(reasons[0], NoNodeError):
-            yield from self._make_tree()
         return None
 
     def rewrite(self) -> ZooKeeperProtocol[dict[str, int]]:
@@ -130,10 +132,14 @@ class OwnNodes:
             ours = [f"{queue}/{name}" for name in names if name.startswith(self.token)]
             self._session.post_delete(ours)
 
-    def _make_tree(self) -> ZooKeeperProtocol[None]:
-        """Make the whole tree, which was removed."""
-        self._session.prepared = -1
-        yield from self._fences.prepare()
+    def _make(self, queue: str) -> ZooKeeperProtocol[None]:
+        """Make a queue, and the whole tree if it was removed."""
+        made = yield from self._requests.ask(
+            lambda client: [create_container(client, queue)], is_write=True
+        )
+        if isinstance(made[0], NoNodeError):
+            self._session.prepared = -1
+            yield from self._fences.prepare()
 
     def _creation(self, queue: str, look: Look, client: KazooClient) -> list[Any]:
         created = client.create_async(
@@ -149,13 +155,9 @@ class OwnNodes:
         written = [client.set_async(path, self._data) for path in paths]
         return [*written, client.get_async(self._fences.path)]
 
-    def _transaction(
-        self, queue: str, version: int | None, look: Look, client: KazooClient
-    ) -> list[Any]:
+    def _transaction(self, queue: str, version: int, look: Look, client: KazooClient) -> list[Any]:
         transaction = client.transaction()
-        if version is None:
-            transaction.create(queue)
-        transaction.set_data(queue, b"", version or 0)
+        transaction.set_data(queue, b"", version)
         transaction.create(f"{queue}/{self.token}-", self._data, ephemeral=True, sequence=True)
         return [transaction.commit_async(), *look(client)]
 

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
+from kazoo.protocol.serialization import Create2
+from kazoo.security import OPEN_ACL_UNSAFE
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""
 
+_CONTAINER = 4  # the flag of the protocol
 Result = TypeVar("Result")
 ZooKeeperProtocol = Generator["ZooKeeperStep", None, Result]
 
@@ -100,6 +103,20 @@ class RequestBatch(ZooKeeperStep):
         if self.then is not None:
             self.then(self)
         self.end()
+
+
+class CreateContainer(Create2):  # type: ignore[misc]
+    """The creation of a node that the servers delete some time after its last child."""
+
+    type = 19
+
+
+def create_container(client: KazooClient, path: str) -> Any:
+    """Create such a node, which kazoo has no function for; return kazoo's result."""
+    result = client.handler.async_result()
+    acl = client.default_acl or OPEN_ACL_UNSAFE
+    client._call(CreateContainer(path, b"", acl, _CONTAINER), result)
+    return result
 
 
 class Watches:

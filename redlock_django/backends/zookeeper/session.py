@@ -39,7 +39,6 @@ CLOSING = 2.0  # seconds for which a process that ends waits for its last releas
 # before a request that it answers, and the leader hears of that a tick later.
 _CERTAIN, _BEAT, _HUNG = 1 / 2, 1 / 6, 1 / 4
 _AGAIN = 1.0  # seconds until a client that was refused is replaced
-_IDLE = 60.0  # seconds until the empty queue of a resource is removed
 
 
 class Session:
@@ -72,7 +71,6 @@ class Session:
         self._unsent: list[RequestBatch] = []
         self._unanswered: dict[RequestBatch, float] = {}  # when they were sent, the oldest first
         self._changed_at = self._beats_at = 0.0
-        self._used: dict[str, float] = {}
         self._wakes_at = math.inf
         self._client: KazooClient | None = None
         self._thread: threading.Thread | None = None
@@ -171,10 +169,6 @@ class Session:
         """Make the thread look now at what is due, and not at the next moment that it knows."""
         self._steps.put(None)
 
-    def use(self, name: str) -> None:
-        """Note that the queue of a resource is used; it is removed some time later."""
-        self._used[name] = self._clock()
-
     def note_servers_time(self, milliseconds: int) -> None:
         """Note the servers' time, as an answer has just shown it."""
         self._servers_ahead = milliseconds / 1000 - self._clock()
@@ -238,8 +232,6 @@ class Session:
         moments = [self._replaced_at, gone_at]
         if self.held:
             moments += [self._beats_at, self.held.next_end()]
-        if self._used:
-            moments.append(min(list(self._used.values())) + _IDLE)
         return min(moments)
 
     def _look(self, client: KazooClient) -> None:
@@ -266,10 +258,6 @@ class Session:
                 root = self._settings.root
                 beat = RequestBatch(lambda client: [client.set_async(root, b"")], is_proof=True)
                 self._send(beat, client)
-        for name, used in list(self._used.items()):
-            if now >= used + _IDLE and self._used.pop(name, None) is not None:
-                self.contended.discard(name)
-                self.post_delete([name])  # fails if the queue is not empty
 
     def _send(self, batch: RequestBatch, client: KazooClient) -> None:
         now = self._clock()

@@ -125,7 +125,6 @@ class SlotSearch:
         """Return the nodes that are before the own one in the queue of turns, and the slots."""
         look = partial(self._requests_of_look, watch)
         if join:
-            self._session.use(self._turns)
             stat, answers = yield from self._nodes.join(self._turns, look)
             self._session.note_servers_time(stat.ctime)
         else:
@@ -150,7 +149,6 @@ class SlotSearch:
     def _take(self, slot: SlotQueue) -> ZooKeeperProtocol[TakenSlot | None]:
         """Take a slot that was free; return None if it is not any more."""
         queue = slot.queue
-        self._session.use(queue)
         started = self._clock()
         created = yield from self._nodes.join_unchanged(
             queue, slot.version, partial(look_at, queue, self._base)
