@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import ExitStack
 from functools import cache
 from itertools import count
@@ -121,12 +122,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BySite(config, log)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run what takes over a second")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Run slow tests also where markers, files or tests are named. Workers get the option."""
+    if not hasattr(config, "workerinput"):
+        named = config.args_source is pytest.Config.ArgsSource.ARGS
+        config.option.slow = config.option.slow or named or bool(config.option.markexpr)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect nightly tests, and order the others."""
-    if "nightly" not in config.option.markexpr:
-        later = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=later)
-        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    """Deselect nightly tests and, unless they are asked for, slow ones; order the others."""
+    left_out = {"nightly"} if "nightly" not in config.option.markexpr else set()
+    left_out |= set() if config.option.slow else {"slow"}
+    later = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    config.hook.pytest_deselected(items=later)
+    items[:] = [item for item in items if item not in later]
     place = _places({item.nodeid.partition("::")[0] for item in items})
     items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
@@ -178,6 +191,20 @@ def pytest_make_collect_report(
     with collector.path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         return (yield)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what was left out, with a line for each reason."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+    )
+    for reason, many in reasons.most_common():
+        terminalreporter.write_line(f"Left out: {many} tests: {reason}")
+    if not config.option.slow:
+        terminalreporter.write_line("Left out: what takes over a second; --slow runs it")
 
 
 def pytest_collection_finish() -> None:

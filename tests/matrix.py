@@ -126,7 +126,7 @@ def run(name: str, extra: list[str]) -> int:
         environment["REDLOCK_SERVER"] = str(shutil.which(session.server))
     arguments = [*session.arguments, *extra]
     return subprocess.run(
-        [python, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
+        [python, "-m", "pytest", "--slow", *arguments], cwd=ROOT, env=environment, check=False
     ).returncode
 
 
