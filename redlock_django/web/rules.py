@@ -6,7 +6,6 @@ wrapped by `lock_resource(...)`; a request is not matched against rules.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -19,7 +18,6 @@ from django.urls.resolvers import LocalePrefixPattern
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
-from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.options import VALUES
 from redlock_django.wire.servers.address import nearest
@@ -110,10 +108,6 @@ class _Rules:
     def __init__(self) -> None:
         self.applied: dict[Any, Locked] = {}
         """The locked views, by the URLconf to which the rules were applied; None: ROOT_URLCONF."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._changing = threading.Lock()
 
     def apply(self, urlconf: Any = None) -> None:
         """Apply the rules to ROOT_URLCONF and their own URLconfs, or to `urlconf`, once.
@@ -124,13 +118,12 @@ class _Rules:
             self.apply()  # settings may have changed, as in tests
         if urlconf in self.applied:
             return
-        with self._changing:
-            planned = plan(urlconf)
-            for pattern, view in planned.items():
-                # `pattern.callback` stays: reverse() must still find the view by its function.
-                # URLconfs may share patterns.
-                vars(pattern).setdefault("resolve", _resolve_to(pattern, view))
-            self.applied[urlconf] = planned
+        planned = plan(urlconf)
+        for pattern, view in planned.items():
+            # `pattern.callback` stays: reverse() must still find the view by its function.
+            # URLconfs may share patterns, and two threads may be here: the first one counts.
+            vars(pattern).setdefault("resolve", _resolve_to(pattern, view))
+        self.applied[urlconf] = planned
 
     def refuse_late_urlconf(self) -> None:
         """Raise InvalidRedlock if there are rules: they did not apply to `request.urlconf`."""
@@ -142,10 +135,9 @@ class _Rules:
 
     def remove(self) -> None:
         """Make every URL pattern resolve to its own view again."""
-        with self._changing:
-            for pattern in chain.from_iterable(self.applied.values()):
-                vars(pattern).pop("resolve", None)
-            self.applied = {}
+        for pattern in chain.from_iterable(self.applied.values()):
+            vars(pattern).pop("resolve", None)
+        self.applied = {}
 
 
 def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str], Any]:
@@ -159,7 +151,6 @@ def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str]
 
 
 rules = _Rules()
-reset_with_threads(rules._reset)
 
 
 def _settings_changed(*, setting: str, **_: Any) -> None:

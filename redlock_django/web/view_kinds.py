@@ -6,8 +6,7 @@ The frameworks are not imported.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -44,20 +43,6 @@ def class_of(view: object) -> type | None:
     # View sets of REST framework have no `view_class`.
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     return owner if isinstance(owner, type) else None
-
-
-def class_handlers(view: object) -> Iterator[tuple[str, Callable[..., Any], frozenset[str]]]:
-    """Yield the handlers of a view's class: name, function, and HTTP methods that call it."""
-    owner = class_of(view)
-    if owner is None:
-        return
-    called: dict[str, set[str]] = {name: {name} for name in getattr(owner, "http_method_names", ())}
-    # The view sets of REST framework map HTTP methods to actions.
-    for method, action in (getattr(view, "actions", None) or {}).items():
-        called.setdefault(action, set()).add(method)
-    for name, methods in called.items():
-        if handler := getattr(owner, name, None):
-            yield name, handler, frozenset(map(str.upper, methods))
 
 
 def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
@@ -130,21 +115,6 @@ def api_view_function(handler: Callable[..., Any]) -> Callable[..., Any]:
         return handler
     function: Callable[..., Any] = inspect.getclosurevars(handler).nonlocals.get("func", handler)
     return function
-
-
-def ninja_operations(view: Any) -> Iterator[Any]:
-    """Yield the operations of django-ninja at one path, which a view of its URL runs.
-
-    The view is a method of the path before django-ninja 1.5, and has the path in a closure since.
-    """
-    paths = [getattr(view, "__self__", None)]
-    for cell in getattr(view, "__closure__", None) or ():
-        with suppress(ValueError):  # an empty cell
-            paths.append(cell.cell_contents)
-    for path in paths:
-        operations = getattr(path, "operations", None)
-        if isinstance(operations, list):
-            yield from operations
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:
