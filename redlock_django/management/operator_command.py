@@ -73,11 +73,14 @@ class OperatorCommand(BaseCommand):
         for name, reason in silent.items():
             self.warn(f"{name} {reason}")
 
-    def confirm(self, question: str) -> bool:
-        """Ask on stderr, because stdout is for data, and return whether the answer is "yes"."""
+    def confirm(self, question: str, otherwise: str = " Add --noinput.") -> bool:
+        """Ask on stderr, because stdout is for data, and return whether the answer is "yes".
+
+        Raises UsageError without a terminal; `otherwise` is what to do then.
+        """
         if not sys.stdin.isatty():
-            problem = "Cannot ask for confirmation because stdin is not a terminal. Add --noinput."
-            raise UsageError(problem)
+            problem = "Cannot ask for confirmation because stdin is not a terminal."
+            raise UsageError(problem + otherwise)
         self.stderr.write(question, ending="")
         self.stderr.flush()
         try:

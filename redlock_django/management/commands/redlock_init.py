@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import CommandParser
 
 from redlock_django.backends.redlock.settings import RedlockSettings
 from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
-from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
+from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
-from redlock_django.management.single_run import UsageError, add_using
+from redlock_django.management.operator_command import OperatorCommand
+from redlock_django.management.single_run import UsageError
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.handshake import Unfit
@@ -39,31 +38,7 @@ RISK = (
 )
 
 
-class Standing(Enum):
-    """The standing of a master with clients that have the settings of an alias."""
-
-    TRUSTED = "trusted"
-    NEW = "new"
-    USED = "used"
-    """It is not trusted, but stores a lock or a fence."""
-    FOREIGN = "foreign"
-    """Its marker is that of other settings."""
-
-
-NOT_NEW = {
-    Standing.USED: (
-        "{name} is not new: it stores {key!r}. 'manage.py redlock_status' shows when it is "
-        "trusted; --force trusts it at once."
-    ),
-    Standing.FOREIGN: (
-        "{name} belongs to a deployment with {fingerprint!r}, but this one is {known!r}. Every "
-        "client must have the same MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY. "
-        "After a planned change, use --reconfigure."
-    ),
-}
-
-
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """Exit status 0: done, or nothing to do. 2: nothing was changed; the message has the reason."""
 
     help = (
@@ -71,13 +46,12 @@ class Command(BaseCommand):
         "RESTART_DELAY seconds; new ZooKeeper servers grant no locks for MAX_TTL seconds. Right "
         "after the installation no locks can have been lost, and this command records that."
     )
-    requires_system_checks = ()
     _is_changed = False
     """True when a marker of a master has been written."""
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         add = parser.add_argument
-        add_using(parser)
         add(
             "--wait",
             type=float,
@@ -120,10 +94,7 @@ class Command(BaseCommand):
         **_: Any,
     ) -> None:
         """Run the mode that the arguments select: one of the four methods that follow."""
-        try:
-            store = load(using).store
-        except InvalidRedlock as error:
-            raise UsageError(str(error)) from None
+        store = load(using).store
         if not isinstance(store, RedlockSettings):
             if force or reconfigure or removed:
                 raise UsageError(
@@ -164,28 +135,15 @@ class Command(BaseCommand):
             self.stdout.write(f"{name}: {'trusted now' if was_new else 'already trusted'}")
 
     def _declare_new(self, masters: Masters) -> None:
-        """Declare the new masters trusted, unless one of them is not new."""
+        """Declare new masters trusted, now or after RESTART_DELAY; refuse one that is not new."""
         states = masters.read()
         known = known_fingerprint(states, masters.deployment)
-        standings = [(_standing(state, known), state) for state in states]
-        _refuse(
-            [
-                NOT_NEW[standing].format(
-                    name=s.address.name, key=s.key, fingerprint=s.fingerprint, known=known
-                )
-                for standing, s in standings
-                if standing in NOT_NEW
-            ]
-        )
-        if all(standing is Standing.TRUSTED for standing, _ in standings):
-            self.stdout.write(f"All {len(states)} masters are already trusted.")
-            return
-        self._trust_new_of(masters, states)
-
-    def _trust_new_of(self, masters: Masters, states: list[MasterState]) -> None:
-        """Declare the new masters trusted: now, or after RESTART_DELAY."""
+        _refuse([reason for state in states if (reason := _not_new(state, known))])
         trusted = [s for s in states if s.trusted]
         new = [s for s in states if not s.trusted]
+        if not new:
+            self.stdout.write(f"All {len(states)} masters are already trusted.")
+            return
         # Each lock leaves a fence on a majority, for longer than any lock is held.
         used = next((s for s in trusted if s.key), None)
         if not trusted or (used is None and len(new) < quorum(len(states))):
@@ -204,13 +162,11 @@ class Command(BaseCommand):
     def _force(self, masters: Masters, wanted: list[str]) -> None:
         """Declare the named masters trusted now, after a confirmation of each."""
         chosen = masters.chosen(wanted)
-        if not sys.stdin.isatty():
-            _refuse(["--force needs a confirmation, but stdin is not a terminal"])
         for state in chosen:
-            self.stderr.write(f"{state.address.name} will be trusted at once. {RISK}")
-            self.stderr.write("Type 'yes' to continue: ", ending="")
-            self.stderr.flush()
-            if input() != "yes":
+            risk = f"{state.address.name} will be trusted at once. {RISK}"
+            if not self.confirm(
+                f"{risk}\nType 'yes' to continue: ", otherwise=" Nothing was changed."
+            ):
                 raise UsageError("Nothing was changed.")
             logger.warning("redlock master %s: trusted by force", state.address.name)
         self._declare(masters, chosen, "trust")
@@ -294,13 +250,21 @@ class Masters:
         return read_states(addresses, self.deployment, self._tolerate, self.timeout, self._until)
 
 
-def _standing(state: MasterState, known: str) -> Standing:
-    """Return what a master is to clients whose deployment fingerprint is `known`."""
+def _not_new(state: MasterState, known: str) -> str:
+    """Return why a master is not new to clients with the fingerprint `known`; "" if it is."""
+    name = state.address.name
     if state.fingerprint not in ("", known):
-        return Standing.FOREIGN
-    if state.trusted:
-        return Standing.TRUSTED
-    return Standing.USED if state.key else Standing.NEW
+        return (
+            f"{name} belongs to a deployment with {state.fingerprint!r}, but this one is "
+            f"{known!r}. Every client must have the same MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW "
+            "and RESTART_DELAY. After a planned change, use --reconfigure."
+        )
+    if state.key and not state.trusted:
+        return (
+            f"{name} is not new: it stores {state.key!r}. 'manage.py redlock_status' shows when it "
+            "is trusted; --force trusts it at once."
+        )
+    return ""
 
 
 def _refuse(reasons: list[str], after: float = 0.0) -> None:
