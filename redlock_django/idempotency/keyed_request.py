@@ -84,29 +84,24 @@ class KeyedRequest:
 
     claim: Claim | None = None
     key_lock: InFlightLock | None = None
+    _is_first = False
     _record: Record | None = None
     _waited = False
     _no_quorum: StoreUnavailable | None = None
 
-    def __init__(
-        self,
-        call: Call,
-        options: IdempotentOptions,
-        recorder: SeparateRecorder | TransactionRecorder,
-    ) -> None:
+    def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
         self.call = call
         self.options = options
-        self._recorder = recorder
-        self._is_async = isinstance(recorder, SeparateRecorder)
+        self._is_async = is_async
         self._settings = options.settings()
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._reader = ClaimReader(call, options, is_async=self._is_async)
+        self._reader = ClaimReader(call, options, is_async=is_async)
         if call.state.is_locked:
             raise idempotent_below_error(call.view)
         self._may_be_recorded = self._request.method in self._settings.methods
         if self._may_be_recorded:
             # Also without a key: a client must not choose by a header whether the view fails.
-            if self._is_async:
+            if is_async:
                 check_middleware(call)
             else:
                 check_not_excluded(call.view, call.marker, options)
@@ -180,9 +175,9 @@ class KeyedRequest:
     # The view.
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self, recorder: SeparateRecorder | TransactionRecorder) -> Iterator[None]:
         """Set the recorder, and what the view sees of its key and of its page."""
-        request, claim, recorder = self._request, self.claim, self._recorder
+        request, claim = self._request, self.claim
         if claim is not None:
             if self._is_async:
                 check_lock_of_handler(self.call)
@@ -204,6 +199,7 @@ class KeyedRequest:
                 raise IdempotencyRefused(UNAVAILABLE) from error  # BEGIN failed, for example
             raise
         finally:
+            self._is_first = recorder.started
             current_page.set(outer)
 
     def run_view(self) -> Any:
@@ -220,7 +216,7 @@ class KeyedRequest:
         if self.claim is not None:
             lifetime = str(int(self._settings.retention))
             _set_header(response, "Idempotency-Key-Lifetime", lifetime)
-            if self._recorder.started:
+            if self._is_first:
                 _set_header(response, "Idempotent-Replayed", "false")
                 if not self._is_async:
                     forget_some(store_of(self._settings))

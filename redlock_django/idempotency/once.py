@@ -82,7 +82,7 @@ def once(view: Callable[..., Any], options: IdempotentOptions) -> Any:
 
 def _run_once(call: Call, options: IdempotentOptions) -> Any:
     """Return the response of a sync view, the recorded one, or the answer to a refusal."""
-    keyed = KeyedRequest(call, options, TransactionRecorder(call, options))
+    keyed = KeyedRequest(call, options, is_async=False)
     call.state.recording = True
     try:
         with ExitStack() as held:
@@ -102,7 +102,7 @@ def _respond(keyed: KeyedRequest, held: ExitStack) -> Any:
         action = keyed.decide(state)
     if action is None or action is Action.RUN:
         try:
-            with keyed.running():
+            with keyed.running(TransactionRecorder(keyed.call, keyed.options)):
                 return keyed.run_view()
         except AlreadyRecorded:
             keyed.find()
@@ -142,7 +142,7 @@ async def _arun_once(call: Call, options: IdempotentOptions) -> Any:
     If the client leaves after the record was begun, the view is finished first.
     """
     recorder = SeparateRecorder(call, options)
-    keyed = KeyedRequest(call, options, recorder)
+    keyed = KeyedRequest(call, options, is_async=True)
     response = _arespond_or_refuse(keyed, recorder)
     if keyed.may_have_key:
         return await finish_without_client(response, lambda: recorder.begun)
@@ -170,7 +170,7 @@ async def _arespond(keyed: KeyedRequest, recorder: SeparateRecorder, held: Async
         action = keyed.decide(state)
     if action is None or action is Action.RUN:
         try:
-            with keyed.running():
+            with keyed.running(recorder):
                 response = await keyed.run_view()
         except AlreadyRecorded:
             await _in_thread(keyed.find)

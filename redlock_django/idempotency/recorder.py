@@ -14,7 +14,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
-from redlock_django.idempotency.records import RecordStore, store_of
+from redlock_django.idempotency.records import AlreadyRecorded, RecordStore, store_of
 from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import (
     StoredResponse,
@@ -85,7 +85,7 @@ class SeparateRecorder:
     was interrupted, and it may have taken effect.
     """
 
-    claim: Claim | None = None
+    claim: Claim
     begun = started = False
     database: str | None = None
     is_completed_by_view = False
@@ -100,13 +100,8 @@ class SeparateRecorder:
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record; of an async view, `aliases` is empty."""
         self._policy = ResponsePolicy(self._call, self._options)
-        self._store.begin(self._known_claim)
+        self._store.begin(self.claim)
         self.started = True
-
-    @property
-    def _known_claim(self) -> Claim:
-        assert self.claim is not None
-        return self.claim
 
     @property
     def is_unfinished(self) -> bool:
@@ -129,7 +124,7 @@ class SeparateRecorder:
             self._undone_by_view = response  # a 5xx is rolled back, as in a sync view
             transaction.set_rollback(True, using=alias)
         else:
-            _complete(self._store, self._known_claim, response, stored)
+            _complete(self._store, self.claim, response, stored)
 
     def finish(self, response: HttpResponseBase) -> None:
         """Record the response of the view, or the answer to its error."""
@@ -142,8 +137,7 @@ class SeparateRecorder:
         self, outcome: ViewOutcome, stored: StoredResponse | None = None, status: int = 0
     ) -> None:
         """Record the outcome. It never raises: the response of the view is correct."""
-        claim = self._known_claim
-        self._is_recorded = True
+        claim, self._is_recorded = self.claim, True
         try:
             match outcome:
                 case ViewOutcome.NO_EFFECT:
@@ -157,7 +151,7 @@ class SeparateRecorder:
                             "idempotency: record %s was deleted or replaced while its view ran",
                             claim.key_hash[:8],
                         )
-        except IdempotencyRefused:
+        except (IdempotencyRefused, AlreadyRecorded):
             # The state is still "running", and a retry that finds it marks it uncertain.
             logger.error(
                 "idempotency: record %s could not be completed and stays uncertain",
