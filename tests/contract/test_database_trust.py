@@ -65,3 +65,12 @@ def test_the_cluster_is_read_once_for_a_connection_but_with_each_lock_behind_a_p
         statement = backend.connections.run(lambda cursor: dialect_of(cursor).take(1))
         assert ("pg_control_system()" in statement) is is_read
         assert "pg_walfile_name(" in statement
+
+
+def test_connections_without_an_identity_share_their_statements() -> None:
+    """Each dialect keeps its statements for ever, and connections are made again and again."""
+    cursors: list[Any] = [Failing(OperationalError(), "42501") for _ in range(2)]
+    for cursor in cursors:
+        recognize(cursor, 60)
+    first, second = map(dialect_of, cursors)
+    assert first is second

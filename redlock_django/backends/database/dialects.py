@@ -42,17 +42,13 @@ class Dialect:
     """
 
     now: ClassVar[str] = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
-    began: ClassVar[str] = now
-    """The time at which the statement began, where that differs from `now`."""
-
+    began: ClassVar[str] = now  # the time at which the statement began, where that differs
     greatest: ClassVar[str] = "max"
     least: ClassVar[str] = "min"
     name: ClassVar[str] = f"substr({LOCKS}.resource, 1, instr({LOCKS}.resource || '[', '[') - 1)"
     """The name of which a row of LOCKS is a slot: all before the first bracket."""
 
-    kept: ClassVar[str] = ""
-    """An expression that makes the commit of its statement durable."""
-
+    kept: ClassVar[str] = ""  # an expression that makes the commit of its statement durable
     takes_all: ClassVar[bool] = False
     """True if `take_all` takes all locks or none; otherwise that needs a transaction."""
 
@@ -356,9 +352,14 @@ def dialect_of(cursor: CursorWrapper) -> Dialect:
 
 def ignore_identity(cursor: CursorWrapper) -> None:
     """Make `dialect_of` return a dialect without `identity` for the connection of a cursor."""
-    anonymous = type(dialect_of(cursor))()
-    anonymous.identity = ""
-    setattr(cursor.db, _DIALECT, anonymous)
+    setattr(cursor.db, _DIALECT, _anonymous(cursor.db.vendor))
+
+
+@cache
+def _anonymous(vendor: str) -> Dialect:
+    dialect = type(DIALECTS[vendor])()
+    dialect.identity = ""
+    return dialect
 
 
 def keep_cluster(cursor: CursorWrapper, identity: str) -> None:
