@@ -177,7 +177,6 @@ class IdempotencyRecord(models.Model):
     class Meta:
         default_permissions = ("view",)
         permissions = (
-            ("view_idempotency_body", "Can view the response in an idempotency record"),
             ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
         )
         indexes = (

@@ -117,7 +117,6 @@ class Migration(migrations.Migration):
                 "verbose_name": "idempotency record",
                 "verbose_name_plural": "idempotency records",
                 "permissions": (
-                    ("view_idempotency_body", "Can view the response in an idempotency record"),
                     ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
                 ),
                 "default_permissions": ("view",),

@@ -45,6 +45,7 @@ USERS = {
         "view_heldlock",
         "release_heldlock",
         "view_idempotencyrecord",
+        "resolve_idempotencyrecord",
     ],
     "viewer": ["view_heldlock"],
     "clerk": [],

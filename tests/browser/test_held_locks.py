@@ -411,15 +411,16 @@ def test_pages_are_accessible(
     assert violations(page) == []
     page.get_by_role("button", name="Force release…").click()
     assert violations(page) == []
-    page = visitor.open(RECORDS, color_scheme=scheme)
-    assert violations(page) == []
-    page.get_by_role("link", name="orders/1/").first.click()
-    assert violations(page) == []
 
 
-def test_idempotency_records_on_a_phone(visitor: Visitor) -> None:
-    page = visitor.open(RECORDS, **PHONE)
+def test_uncertain_requests_are_resolved(visitor: Visitor) -> None:
+    page = visitor.open(RECORDS)
     expect(page.locator("#result_list tbody tr")).to_have_count(4)
-    assert overflowing(page) == []
-    page.get_by_role("link", name="orders/1/").first.click()
-    assert overflowing(page) == []
+    page.get_by_role("link", name="uncertain", exact=True).click()
+    page.locator("#result_list input.action-select").check()
+    page.select_option("select[name=action]", "mark_done")
+    page.get_by_role("button", name="Run").or_(page.get_by_role("button", name="Go")).click()
+    expect(page.locator("#content")).to_contain_text("never processed again")
+    assert violations(page, "#content") == []
+    page.get_by_role("link", name="No, take me back").click()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.inspection.faults import fault
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
@@ -190,7 +191,7 @@ def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -
         assert variant.release(variant.acquire("order:1", wait=60.0)) is True
         # A client notices that a link is closed only when it sends a command.
         link_state = variant.links.masters[2]
-        until(lambda: variant.fault(link_state) == "is still loading its data", "it is loading")
+        until(lambda: variant.fault(link_state) == str(fault("loading")), "it is loading")
         assert variant.release(variant.acquire("order:1")) is True
         with loading.client() as client:
             client.config_set("key-load-delay", "0")
