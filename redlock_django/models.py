@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, unquote
 
-from django.conf import settings
 from django.db import models
 from django.utils import timezone
 
@@ -16,27 +13,9 @@ from redlock_django.engine.inspection.printable import printable
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from redlock_django.backends.inspection.results import SlotsHeld
-    from redlock_django.engine.inspection.holders import Holding
-
     CharField = models.CharField[str, str]
 else:
     CharField = models.CharField
-
-# A day within what datetime can represent, because a local time may be before or after UTC.
-_EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
-_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
-
-
-def moment(seconds: float | None) -> datetime | None:
-    """Return seconds since 1970 as a datetime for a DateTimeField; None if it is out of range."""
-    try:
-        moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None  # any client of a master can write any number there
-    if moment is not None and not _EARLIEST <= moment <= _LATEST:
-        return None
-    return timezone.make_naive(moment) if moment and not settings.USE_TZ else moment
 
 
 class ResourceField(CharField):
@@ -60,29 +39,21 @@ class NoTableManager(models.Manager["HeldLock"]):
     """A manager that queries no table, for commands that read every model, such as `dumpdata`."""
 
     def get_queryset(self) -> models.QuerySet[HeldLock]:
-        """Return an empty queryset; the admin has a queryset of its own."""
+        """Return an empty queryset."""
         return super().get_queryset().none()
 
 
 class HeldLock(models.Model):
-    """A lock that is held now. It has no table: `inspection.held_locks` asks the masters.
+    """A lock that is held now, for the admin: permissions, the page, and entries of its log.
 
-    `id` consists of fingerprint, alias and resource. `ttl` is in seconds, None if the lock never
-    expires. `holding` is everything that the masters report about the lock.
+    It has no table: `operate.inspection.held_locks` asks the servers. `id` consists of fingerprint
+    and resource.
     """
 
-    id = models.CharField("ID", max_length=2000, primary_key=True)
-    using = models.CharField("alias", max_length=100)
+    id = models.CharField("ID", max_length=600, primary_key=True)
     resource = models.CharField("resource", max_length=512)
-    fingerprint = models.CharField("lock", max_length=8)
-    state = models.CharField("state", max_length=20)
-    since = models.DateTimeField("held since", null=True)
-    ttl = models.FloatField("TTL left", null=True)
 
     objects = NoTableManager()
-    holding: Holding
-    slots: SlotsHeld | None = None
-    """How many slots of the name are held, if it has a limit and the page has counted them."""
 
     class Meta:
         managed = False
@@ -94,32 +65,6 @@ class HeldLock(models.Model):
 
     def __str__(self) -> str:
         return printable(self.resource)
-
-    @classmethod
-    def of(cls, using: str, holding: Holding, slots: SlotsHeld | None = None) -> HeldLock:
-        """Return the row for a lock that the masters of an alias report."""
-        lock = cls(
-            id=cls.id_of(holding.fingerprint, using, holding.resource),
-            using=using,
-            resource=holding.resource,
-            fingerprint=holding.fingerprint,
-            state=holding.state.value,
-            since=moment(holding.since),
-            ttl=holding.ttl,
-        )
-        lock.holding, lock.slots = holding, slots
-        return lock
-
-    @staticmethod
-    def id_of(fingerprint: str, using: str, resource: str) -> str:
-        """Return the id of a lock."""
-        return f"{fingerprint}:{quote(using, safe='')}:{resource}"
-
-    @staticmethod
-    def parts(lock_id: str) -> tuple[str, str, str]:
-        """Return fingerprint, alias and resource from an id; raise ValueError for an invalid id."""
-        fingerprint, using, resource = lock_id.split(":", 2)
-        return fingerprint, unquote(using), resource
 
 
 class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
@@ -176,9 +121,7 @@ class IdempotencyRecord(models.Model):
 
     class Meta:
         default_permissions = ("view",)
-        permissions = (
-            ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
-        )
+        permissions = (("resolve_idempotencyrecord", "Can resolve an uncertain request"),)
         indexes = (
             # For the records to empty, and for the requests to resolve.
             models.Index(fields=("state", "expires_at"), name="redlock_state_expires"),

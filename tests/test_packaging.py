@@ -161,8 +161,8 @@ PLAIN = {
     "models", "web",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
-    "admin", "admin.held_locks", "admin.held_locks.filters", "admin.held_locks.pages",
-    "admin.idempotency_records", "admin.labels", "admin.read_only", "engine.errors", "exceptions",
+    "admin", "admin.held_locks", "admin.idempotency_records", "admin.read_only",
+    "engine.errors", "exceptions",
 }  # fmt: skip
 
 

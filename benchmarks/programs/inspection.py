@@ -109,10 +109,8 @@ def _operations() -> dict[str, Callable[[], object]]:
     return {
         "admin: first page": page(),
         "admin: page 50": page(p="50"),
-        "admin: sorted by resource": page(o="1"),
         "admin: search with 100 matches": page(q="order:0420"),
         "admin: search with 100,000 matches": page(q="order:"),
-        "admin: filter by state": page(state="partial"),
         "list_locks": command(),
         "list_locks --search order:0420": command("--search", "order:0420"),
         "list_locks --limit 10000": command("--limit", "10000"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from redlock_django.admin.held_locks.pages import HeldLockAdmin
+from redlock_django.admin.held_locks import HeldLockAdmin
 from redlock_django.admin.idempotency_records import IdempotencyRecordAdmin
 from redlock_django.models import HeldLock, IdempotencyRecord
 

@@ -18,15 +18,10 @@ class Migration(migrations.Migration):
                 (
                     "id",
                     models.CharField(
-                        max_length=2000, primary_key=True, serialize=False, verbose_name="ID"
+                        max_length=600, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("using", models.CharField(max_length=100, verbose_name="alias")),
                 ("resource", models.CharField(max_length=512, verbose_name="resource")),
-                ("fingerprint", models.CharField(max_length=8, verbose_name="lock")),
-                ("state", models.CharField(max_length=20, verbose_name="state")),
-                ("since", models.DateTimeField(null=True, verbose_name="held since")),
-                ("ttl", models.FloatField(null=True, verbose_name="TTL left")),
             ],
             options={
                 "verbose_name": "held lock",
@@ -116,9 +111,7 @@ class Migration(migrations.Migration):
             options={
                 "verbose_name": "idempotency record",
                 "verbose_name_plural": "idempotency records",
-                "permissions": (
-                    ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
-                ),
+                "permissions": (("resolve_idempotencyrecord", "Can resolve an uncertain request"),),
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(fields=["state", "expires_at"], name="redlock_state_expires")

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
-from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.backends.inspection.filter import ORDERS
 from redlock_django.backends.inspection.results import HeldLocks
-from redlock_django.engine.protocol.slots import MOST_SLOTS, slot_resource
+from redlock_django.engine.protocol.slots import MOST_SLOTS, name_of, slot_resource
 from redlock_django.locking.names import check_resource, check_slot
 from redlock_django.locking.services import locks
 
 __all__ = [
     "MAX_LISTED",
-    "ORDERS",
     "HeldLocks",
     "held_locks",
     "inspection_of",
@@ -36,21 +33,21 @@ MAX_LISTED = Inspection.MAX_LISTED
 def held_locks(
     using: str = "default",
     *,
-    scan: bool = False,
+    search: str = "",
+    offset: int = 0,
+    limit: int | None = None,
     inspection: Inspection | None = None,
-    **wanted: Any,
 ) -> HeldLocks:
-    """Return the locks that are held on the servers of an alias: at most MAX_LISTED.
+    """Return a page of the locks that are held on the servers of an alias, of at most MAX_LISTED.
 
-    `wanted` are the fields of `LockFilter`: `search`, `prefix`, `holder`, `state` and `order`.
-    `scan` also finds locks of other programs that are in no index yet. Servers that do not answer
-    are reported in the result, never raised. Pass an open `inspection` to ask several questions
-    with one timeout for a server that hangs.
+    Each word of `search` is a part of the name, or is about the holder (`Holding.fits`). Those that
+    expire first come first. Servers that do not answer are reported in the result, never raised.
+    Pass an open `inspection` to ask several questions with one timeout for a server that hangs.
 
-    Raises InvalidRedlock, ValueError.
+    Raises InvalidRedlock.
     """
     with inspection_of(using, inspection) as inspection:
-        return inspection.held(scan=scan, **wanted)
+        return inspection.held(search=search, offset=offset, limit=limit)
 
 
 @async_unsafe
@@ -77,7 +74,8 @@ def who_holds(
 
 def nearest_held(resource: str, using: str = "default") -> list[str]:
     """Return up to three names that are held and most like this one."""
-    known = {holding.name for holding in held_locks(using).locks}
+    with locks[using].backend.inspect() as inspection:
+        known = {name_of(name) for name in inspection.listing().names}
     return get_close_matches(resource, known, n=3, cutoff=0.5)
 
 

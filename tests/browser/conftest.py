@@ -191,7 +191,7 @@ def overflowing(page: Page) -> list[str]:
     return found
 
 
-def violations(page: Page, within: str = ".redlock, #result_list") -> list[str]:
+def violations(page: Page, within: str = ".redlock") -> list[str]:
     """Return what axe-core finds on a page, by default without what Django's templates contain."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
     results = axe.Axe().run(page, within).response["violations"]

@@ -37,8 +37,8 @@ SIZE = {"width": 1000, "height": 1000}
 
 
 def scene(masters: list[LocalMaster]) -> None:
-    """Plant locks of several holders, and let a minority of the masters fail."""
-    for number in range(4):
+    """Plant twelve locks of several holders, and stop one of the masters."""
+    for number in range(6):
         plant(
             masters,
             f"order:{1000 + number}",
@@ -47,8 +47,15 @@ def scene(masters: list[LocalMaster]) -> None:
             path=f"/orders/{1000 + number}/pay/",
             user=str(7 + number),
         )
+    for slot, resource in enumerate(("export", "export[1]")):
+        token = "67"[slot]
+        plant(masters, resource, token=token, ttl=50, host="worker1", path="", user="", limit=3)
     plant(masters, "invoice:2026-11", token="c", ttl=35, host="web2", path="/invoices/")
-    plant(masters, "user:17", token="d", ttl=30, host="worker1", path="")
+    plant(masters, "user:17", token="d", ttl=30, host="web2", path="/profile/", user="17")
+    plant(masters, "stock:42", token="e", ttl=55, host="web2", path="/stock/42/", user="3")
+    plant(masters, "nightly-report", token="f", ttl=300, host="worker1", path="", user="")
+    with masters[0].client() as client:
+        client.zadd("redlock:queue:user:17", {"web1 1": 1, "web1 2": 2})
     masters[2].kill()
 
 
@@ -61,7 +68,7 @@ def admin_pictures(playwright: Playwright) -> None:
         page.locator("#toggle-nav-sidebar").click()
         page.wait_for_timeout(200)  # new masters are trusted soon after the first look at them
         page.reload()
-        page.screenshot(path=PICTURE, animations="disabled")
+        page.screenshot(path=PICTURE, animations="disabled", full_page=True)
 
 
 def edit_pictures(playwright: Playwright) -> None:

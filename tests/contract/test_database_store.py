@@ -872,7 +872,7 @@ def test_commands_and_admin_show_and_free_locks(
     call_command("redlock_status")
     product = {Postgres: "PostgreSQL", MariaDB: "MariaDB"}.get(kind, "SQLite")  # type: ignore[arg-type]
     assert product in capsys.readouterr().out
-    call_command("list_locks", search="order")
+    call_command("list_locks", search="order:")
     listed = capsys.readouterr().out
     assert lease.fingerprint in listed
     assert "user:7" not in listed
@@ -880,7 +880,7 @@ def test_commands_and_admin_show_and_free_locks(
     page = admin_client.get(url).content
     assert b"order:1" in page
     assert b"user:7" in page
-    assert b"user:7" not in admin_client.get(url, {"q": "order"}).content
+    assert b"user:7" not in admin_client.get(url, {"q": "order:"}).content
     call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
     assert backend_of().extend(lease, 30)[0] is LeaseState.LOST
     assert found(deploy=True, tag="redlock_masters", databases=["default"]) == {}

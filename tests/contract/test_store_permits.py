@@ -170,12 +170,11 @@ def test_an_operator_sees_and_releases_slots(store: Store, caller: SyncCaller) -
         caller.acquire(NAME, holder=holder, limit=3)
     waiting = caller.start(NAME, wait=60, limit=3)
     wait_for_waiters(store, 1)
-    page = inspecting.held(store.backend, search=NAME, order="resource")
-    assert [(one.name, one.slot, one.limit, one.waiters) for one in page.locks] == [
-        (NAME, 0, 3, 1),
-        (NAME, 1, 3, 0),
-        (NAME, 2, 3, 0),
+    page = inspecting.held(store.backend, search=NAME)
+    assert sorted((one.name, one.slot, one.limit) for one in page.locks) == [
+        (NAME, slot, 3) for slot in range(3)
     ]
+    assert [one.waiters for one in page.locks] == [1, 0, 0]
     assert (page.slots[NAME].held, page.slots[NAME].limits) == (3, (3,))
     (second,) = look(store.backend, [f"{NAME}[1]"]).locks
     assert (second.slot, second.waiters) == (1, 1)

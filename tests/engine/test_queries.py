@@ -14,7 +14,6 @@ from redlock_django.engine.inspection.queries import (
     MasterFacts,
     ReadFacts,
     ReadLocks,
-    ScanKeys,
     StoredLock,
 )
 from redlock_django.engine.protocol.commands import Release, script
@@ -28,7 +27,6 @@ TIME = 1_760_000_000_000_000
 TOKEN = "0123456789abcdef" * 2
 DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="P", restart_delay=2)
 LIST = ListHeld(deployment=DEPLOYMENT, most=10)
-SCAN = ScanKeys(deployment=DEPLOYMENT, part="")
 READ = ReadLocks(deployment=DEPLOYMENT, resources=("r", "s"))
 FACTS = ReadFacts(deployment=DEPLOYMENT)
 JOIN = Join(deployment=DEPLOYMENT, run_id="1f", mode="join")
@@ -38,7 +36,7 @@ def force(value: bytes) -> ForceRelease:
     return ForceRelease(deployment=DEPLOYMENT, resource="r", value=value)
 
 
-ALL: tuple[Query[Any], ...] = (LIST, SCAN, READ, FACTS, JOIN, force(b"theirs"))
+ALL: tuple[Query[Any], ...] = (LIST, READ, FACTS, JOIN, force(b"theirs"))
 
 
 def test_every_query_has_a_script() -> None:
@@ -49,7 +47,6 @@ def test_every_query_has_a_script() -> None:
 
 def test_keys() -> None:
     assert LIST.keys() == ["P:held"]
-    assert SCAN.keys() == []
     assert READ.keys() == ["P:lock:r", "P:lock:s", "P:queue:r", "P:queue:s"]
     assert FACTS.keys() == ["P:master", "P:held", "P:lock:", "P:fence:", "P:tomb:"]
     assert JOIN.keys() == ["P:master"]
@@ -57,9 +54,6 @@ def test_keys() -> None:
 
 def test_arguments() -> None:
     assert LIST.arguments() == [10]
-    assert SCAN.arguments() == ["0", "P:lock:*", 1000]
-    named = ScanKeys(deployment=DEPLOYMENT, part="[x]*", cursor="7", step=5)
-    assert named.arguments() == ["7", r"P:lock:*\[x\]\**", 5]
     assert READ.arguments() == []
     assert FACTS.arguments() == ["P:wake:"]
     assert JOIN.arguments() == ["1f", DEPLOYMENT.fingerprint, 2_000_000, "join"]
@@ -82,7 +76,6 @@ def test_a_forced_release_buries_only_tokens_of_this_package() -> None:
 
 def test_listings_are_read() -> None:
     assert LIST.read([GRANTED, TIME, 3, b"r", b"s"]) == (3, [b"r", b"s"])
-    assert SCAN.read([GRANTED, TIME, b"9", b"P:lock:r"]) == ("9", [b"r"])
 
 
 def test_locks_are_read_with_their_values() -> None:

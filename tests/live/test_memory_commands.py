@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from random import Random
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -31,8 +31,6 @@ elseif answer.err then
   return { clock[1], clock[2], 'error', answer.err:match('^%S+') }
 elseif answer.ok then
   return { clock[1], clock[2], 'string', answer.ok }
-elseif type(answer[2]) == 'table' then
-  answer = answer[2]
 end
 return { clock[1], clock[2], kind, unpack(answer) }
 """
@@ -45,7 +43,6 @@ KEYS = ("a", "b", "lock:a")
 MEMBERS = ("", "m", "n", "o:1", "\\x", "[n]")
 VALUES = ("", "v", "12", "9" * 17)
 SCORES = ("-4000", "0", "7", "7.5", "1790000000000", "5790000000000000", "+inf", "-inf")
-GLOBS = ("*", "*o*", "?", "\\\\*", "\\[n\\]", "o:\\*", "lock:?")
 NEVER, MILLISECONDS = 10_000_000, 50
 
 
@@ -68,7 +65,6 @@ def _command(rng: Random) -> list[str]:
         ["PEXPIRE", key, str(rng.choice((2, NEVER)))],
         ["PTTL", key],
         ["PUBLISH", rng.choice(("heard", "unheard")), member],
-        ["SCAN", "0", "MATCH", rng.choice(GLOBS), "COUNT", "1000"],
         ["SET", key, rng.choice(VALUES), *rng.choice(([], [], ["NX"], ["XX"])), *ends],
         ["ZADD", key, *rng.choice(([], [], ["NX"], ["XX"], ["CH"])), *pairs],
         ["ZADD", key, *rng.choice(([], [], ["NX"], ["XX"], ["CH"])), *pairs],
@@ -78,12 +74,6 @@ def _command(rng: Random) -> list[str]:
         ["ZRANK", key, member],
         ["ZREM", key, *rng.sample(MEMBERS, rng.choice((1, 2)))],
     ))  # fmt: skip
-
-
-def _plain(command: list[str], answer: list[Any]) -> list[Any]:
-    """Return an answer without the order in which SCAN shows what it finds."""
-    words = answer[2:]
-    return [words[0], *sorted(words[1:])] if command[0] == "SCAN" else words
 
 
 @pytest.mark.parametrize(
@@ -112,7 +102,7 @@ def test_the_commands_answer_as_a_server_does(masters: list[LocalMaster], seed: 
             argv = [word.encode() for word in command]
             memory = interpreter().run("probe", keyspace, [], argv)
             trace.append(f"{command}\n  server {real}\n  memory {memory}")
-            truth, said = _plain(command, real), _plain(command, memory)
+            truth, said = real[2:], memory[2:]
             lasts = command[0] == "PTTL" and min(truth[1], said[1]) > MILLISECONDS
             near = lasts and abs(truth[1] - said[1]) <= MILLISECONDS
             assert truth == said or near, "\n".join(trace)

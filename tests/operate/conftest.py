@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.contrib.messages import get_messages
 from django.test import Client
 
 from redlock_django.backends.database.settings import DatabaseSettings
@@ -21,7 +22,22 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 LIST = "/admin/redlock_django/heldlock/"
-RELEASE = LIST + "release/"
+
+
+def listed(client: Client, **query: str) -> list[str]:
+    """Return the names on the page of held locks."""
+    page: Any = client.get(LIST, query)
+    assert page.status_code == 200
+    return [row["name"] for row in page.context["rows"]]
+
+
+def release(client: Client, *ids: str, using: str = "") -> list[str]:
+    """Confirm the release of these locks, "fingerprint:resource", and return the messages."""
+    url = f"{LIST}?using={using}" if using else LIST
+    answer: Any = client.post(url, {"lock": ids, "confirmed": "yes"})
+    assert answer.status_code == 302, answer.content.decode()
+    assert answer.url == url
+    return [str(message) for message in get_messages(answer.wsgi_request)]
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from django.contrib.admin.models import DELETION, LogEntry
-from django.contrib.messages import get_messages
 from django.test import Client
 
-from tests.operate.conftest import LIST, RELEASE
+from tests.operate.conftest import LIST, listed, release
 from tests.operate.planted import on, plant
 from tests.operate.sites import Site, on_stores
 
@@ -21,32 +20,25 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
 
-def detail(fingerprint: str, resource: str) -> str:
-    return f"{LIST}{fingerprint}_3Adefault_3A{resource.replace(':', '_3A')}/change/"
-
-
-def confirm(client: Client, *ids: str) -> list[str]:
-    """Confirm a forced release and return the messages."""
-    answer: Any = client.post(RELEASE, {"_selected_action": ids, "confirmed": "yes"})
-    assert answer.status_code == 302, answer.content.decode()
-    return [str(message) for message in get_messages(answer.wsgi_request)]
+def question(client: Client, *ids: str, query: str = "") -> str:
+    """Ask for the release of these locks, and return the page that asks for confirmation."""
+    return client.post(LIST + query, {"lock": ids}).content.decode()
 
 
 @on_stores
-def test_one_lock_is_released_from_its_page(
+def test_one_lock_is_released_after_confirmation(
     site: Site, operator: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     print_ = site.put("order:1", ttl=50)
-    page = operator.get(detail(print_, "order:1")).content.decode()
+    page = operator.get(LIST).content.decode()
     assert "web1 · pid 7 · shop" in page
-    assert page.count("redlock-has-own") == len(site.servers)
-    assert f'value="{print_}:default:order:1"' in page
-    question = operator.post(RELEASE, {"_selected_action": f"{print_}:default:order:1"})
-    body = question.content.decode()
+    assert f'value="{print_}:order:1"' in page
+    body = question(operator, f"{print_}:order:1")
     for text in ("order:1", "web1", "does not stop the holder", "Yes, release it"):
         assert text in body, text
+    assert f'value="{print_}:order:1" aria-label="Release order:1 {print_}" checked' in body
     assert site.holds("order:1")
-    (message,) = confirm(operator, f"{print_}:default:order:1")
+    (message,) = release(operator, f"{print_}:order:1")
     assert message.startswith("Released: order:1.")
     assert message.count(": released") == len(site.servers)
     assert not site.holds("order:1")
@@ -59,18 +51,13 @@ def test_one_lock_is_released_from_its_page(
 
 @on_stores
 def test_many_locks_are_released_after_confirmation(site: Site, operator: Client) -> None:
-    ids = [f"{site.put(f'order:{n}', token=f'{n:x}')}:default:order:{n}" for n in range(12)]
+    ids = [f"{site.put(f'order:{n}', token=f'{n:x}')}:order:{n}" for n in range(12)]
     site.put("user:1")
-    question = operator.post(
-        f"{LIST}?q=order",
-        {"action": "release_selected", "index": "0", "select_across": "1", "_selected_action": ids},
-    )
-    assert question.status_code == 200
-    body = question.content.decode()
+    body = question(operator, *ids, query="?q=order")
     assert "these 12 locks" in body
     assert "user:1" not in body
     assert site.holds("order:3")
-    (message,) = confirm(operator, *ids)
+    (message,) = release(operator, *ids, *ids)
     assert "order:9" in message
     assert "and 2 more" in message
     assert not any(site.holds(f"order:{n}") for n in range(12))
@@ -84,26 +71,44 @@ def test_a_lock_acquired_again_is_not_released(site: Site, operator: Client) -> 
     shown = site.put("order:1")
     site.free("order:1")
     now = site.put("order:1", token="b", host="web2")
-    question = operator.post(RELEASE, {"_selected_action": f"{shown}:default:order:1"})
-    assert "acquired by web2" in question.content.decode()
-    assert "Yes, release" not in question.content.decode()
-    (message,) = confirm(operator, f"{shown}:default:order:1")
+    body = question(operator, f"{shown}:order:1")
+    assert "acquired by web2" in body
+    assert "Yes, release" not in body
+    (message,) = release(operator, f"{shown}:order:1")
     assert "acquired again" in message
     assert now in message
     assert site.holds("order:1")
     assert not LogEntry.objects.exists()
-    back = operator.get(detail(shown, "order:1"), follow=True).content.decode()
-    assert "acquired by web2" in back
 
 
 @on_stores
-def test_lock_that_is_no_longer_held(site: Site, operator: Client) -> None:
+def test_a_lock_that_is_no_longer_held(site: Site, operator: Client) -> None:
     shown = site.put("order:1")
     site.free("order:1")
-    (message,) = confirm(operator, f"{shown}:default:order:1")
+    (message,) = release(operator, f"{shown}:order:1")
     assert "no longer held" in message
-    assert "no longer held" in operator.get(detail(shown, "order:1"), follow=True).content.decode()
-    assert confirm(operator, "nonsense", "a:nope:b", "00000000:default:a b") != []
+    assert "no longer held" in question(operator, f"{shown}:order:1")
+
+
+@on_stores
+def test_a_form_that_names_no_lock_releases_nothing(site: Site, operator: Client) -> None:
+    site.put("order:1")
+    for ids in ((), ("nonsense",), ("00000000:a b",), (":order 1",)):
+        answer = operator.post(LIST, {"lock": ids}, follow=True)
+        assert answer.redirect_chain == [(LIST, 302)]
+        assert "Nothing was released" in answer.content.decode()
+    assert release(operator, "nonsense") == []
+    assert release(operator, ":order:1")[-1].startswith("Not released: order:1.")
+    assert "contains a space" in release(operator, "00000000:a b")[-1]
+    assert site.holds("order:1")
+
+
+def test_a_lock_of_another_alias_is_released(five: list[LocalMaster], operator: Client) -> None:
+    print_ = plant(five, "invoice:1", prefix="payments")
+    assert "Yes, release it" in question(operator, f"{print_}:invoice:1", query="?using=payments")
+    assert "no longer held" in release(operator, f"{print_}:invoice:1")[-1]
+    message = release(operator, f"{print_}:invoice:1", using="payments")[-1]
+    assert message.startswith("Released: invoice:1.")
 
 
 def test_a_release_without_a_quorum_is_reported(
@@ -112,7 +117,7 @@ def test_a_release_without_a_quorum_is_reported(
     shown = plant(five, "order:1")
     for master in five[:3]:
         master.pause()
-    (message,) = confirm(operator, f"{shown}:default:order:1")
+    (message,) = release(operator, f"{shown}:order:1")
     assert "Too few servers answered: order:1" in message
     for master in five[:3]:
         master.resume()
@@ -120,19 +125,23 @@ def test_a_release_without_a_quorum_is_reported(
 
 
 def test_a_database_that_does_not_answer(database_down: None, operator: Client) -> None:
-    (message,) = confirm(operator, "0123abcd:default:order:1")
+    (message,) = release(operator, "0123abcd:order:1")
     assert "Too few servers answered: order:1" in message
 
 
 def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) -> None:
-    most = plant(five[:3], "order:1")
-    rival = plant(five[3:], "order:1", token="b", host="web2")
-    page = operator.get(detail(most, "order:1")).content.decode()
-    assert page.count("redlock-has-rival") == 2
-    assert f'value="{rival}:default:order:1"' in page
-    (message,) = confirm(operator, f"{rival}:default:order:1")
+    plant(five[:2], "order:1")
+    rival = plant(five[2:4], "order:1", token="b", host="web2")
+    assert listed(operator) == ["order:1", "order:1"]
+    page = operator.get(LIST).content.decode()
+    assert "disagreeing" in page
+    assert f'value="{rival}:order:1"' in page
+    body = question(operator, f"{rival}:order:1")
+    assert "web2" in body
+    assert "web1" not in body
+    (message,) = release(operator, f"{rival}:order:1")
     assert message.startswith("Released: order:1.")
-    assert on(five, "order:1") == 3
+    assert on(five, "order:1") == 2
 
 
 @pytest.mark.attack
@@ -141,17 +150,14 @@ def test_release_requires_the_permission(
     site: Site, viewer: Client, staff: Callable[..., Client]
 ) -> None:
     print_ = site.put("order:1")
-    selected = {"_selected_action": f"{print_}:default:order:1"}
-    for page in (LIST, detail(print_, "order:1")):
-        body = viewer.get(page).content.decode()
-        assert "elease_selected" not in body
-        assert "Force release" not in body
-    action = {"action": "release_selected", "index": "0", **selected}
-    viewer.post(LIST, action)
+    body = viewer.get(LIST).content.decode()
+    assert 'name="lock"' not in body
+    assert "Release selected" not in body
+    selected = {"lock": f"{print_}:order:1"}
     for client in (viewer, staff()):
         for data in (selected, {**selected, "confirmed": "yes"}):
-            assert client.post(RELEASE, data).status_code == 403
-    assert Client().post(RELEASE, {**selected, "confirmed": "yes"}).status_code == 302
+            assert client.post(LIST, data).status_code == 403
+    assert Client().post(LIST, {**selected, "confirmed": "yes"}).status_code == 302
     assert site.holds("order:1")
 
 
@@ -160,12 +166,8 @@ def test_release_requires_post_and_csrf_token(
     site: Site, operator: Client, staff: Callable[..., Client]
 ) -> None:
     print_ = site.put("order:1")
-    data = {"_selected_action": f"{print_}:default:order:1", "confirmed": "yes"}
-    back = operator.get(RELEASE, data, follow=True)
-    assert back.redirect_chain == [(LIST, 302)]
-    assert "Nothing was released." in back.content.decode()
-    for url in (LIST, detail(print_, "order:1")):
-        operator.get(url, {**data, "action": "release_selected", "index": "0"})
+    data = {"lock": f"{print_}:order:1", "confirmed": "yes"}
+    assert operator.get(LIST, data).status_code == 200
     strict = staff("view_heldlock", "release_heldlock", enforce_csrf_checks=True)
-    assert strict.post(RELEASE, data).status_code == 403
+    assert strict.post(LIST, data).status_code == 403
     assert site.holds("order:1")

@@ -50,7 +50,7 @@ def test_list_locks_shows_and_finds_releases() -> None:
     found = json.loads(listed("--format", "json"))["locks"]
     releases = {one["resource"]: one["holder"]["release"] for one in found}
     assert releases == {"order:1": OLD, "order:2": NEW}
-    assert [one.name for one in held_locks(holder=OLD).locks] == ["order:1"]
+    assert [one.name for one in held_locks(search=OLD).locks] == ["order:1"]
 
 
 @pytest.mark.usefixtures("held")

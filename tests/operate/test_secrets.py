@@ -29,7 +29,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
-from redlock_django.models import HeldLock, IdempotencyRecord
+from redlock_django.models import IdempotencyRecord
 from redlock_django.operate.forced_release import force_release
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks
@@ -138,7 +138,7 @@ def test_commands_show_no_secret(held: Lock, logged: Callable[[], str]) -> None:
             ):
                 output += str(run(*command, "--using", using, f"--format={form}"))
     for using in ("default", "locked out"):
-        output += str(held_locks(using, search="order", scan=True))
+        output += str(held_locks(using, search="order"))
         output += str(run("release_lock", R, "--using", using))  # stdin is not a terminal
         named = ("--noinput", "--holder", fingerprint)
         output += str(run("release_lock", "order:2", "--using", using, *named))
@@ -192,14 +192,14 @@ def test_no_page_of_the_admin_shows_a_secret(held: Lock, logged: Callable[[], st
     visitor.force_login(User.objects.get())
     force_release("order:2", by="me")
     record = IdempotencyRecord.objects.create(key_hash="a" * 64, path="/pay/", method="POST")
-    shown = HeldLock.of("default", held_locks().locks[0])
+    shown = held_locks().locks[0]
+    lock_id = f"{shown.fingerprint}:{shown.resource}"
     visited, output = set(), ""
     for model, model_admin in admin.site._registry.items():
         if model._meta.app_label != "redlock_django":
             continue
         for pattern in model_admin.get_urls():
-            pk = shown.pk if model is HeldLock else record.pk
-            for kwargs in ({}, {"object_id": quote(pk)}):
+            for kwargs in ({}, {"object_id": quote(record.pk)}):
                 try:
                     url = reverse(f"admin:{pattern.name}", kwargs=kwargs)
                 except NoReverseMatch:
@@ -207,16 +207,15 @@ def test_no_page_of_the_admin_shows_a_secret(held: Lock, logged: Callable[[], st
                 for using in ("default", "locked out"):
                     for response in (
                         visitor.get(url, {"using": using, "alias": using}, follow=True),
-                        visitor.post(
-                            url, {"action": "release_selected", "_selected_action": shown.pk}
-                        ),
+                        visitor.post(url, {"lock": lock_id}),
+                        visitor.post(url, {"action": "mark_done", "_selected_action": record.pk}),
                     ):
                         assert response.status_code < 500
                         output += f"{response.headers} {response.content.decode()}"
                         visited.add(url)
     output += visitor.post(
-        reverse("admin:redlock_django_heldlock_release"),
-        {"_selected_action": shown.pk, "confirmed": "yes"},
+        reverse("admin:redlock_django_heldlock_changelist"),
+        {"lock": lock_id, "confirmed": "yes"},
         follow=True,
     ).content.decode()
     assert len(visited) >= 6

@@ -71,15 +71,11 @@ def test_a_store_that_does_not_answer(
 def test_a_store_that_answers(site: Site, viewer: Client) -> None:
     site.put("order:1")
     page = viewer.get(LIST)
-    (row,) = page.context["cl"].result_list
-    detail = viewer.get(f"{LIST}{row.pk}/change/", follow=True)
-    for absent in ("Uptime", "Eviction policy", "Persistence", "append-only"):
-        assert absent not in page.content.decode()
+    assert "order:1" in page.content.decode()
     (server,) = run("redlock_status", "--format=json").json["masters"]
     absent_facts = ("uptime", "maxmemory_policy", "maxmemory", "appendonly")
     assert [server[fact] for fact in absent_facts] == [None] * 4
-    for shown in (page, detail):
-        assert not re.search("masters?\\b", text_of(shown.content.decode()), re.I)
+    assert not re.search("masters?\\b", text_of(page.content.decode()), re.I)
 
 
 @pytest.mark.django_db

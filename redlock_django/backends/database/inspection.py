@@ -38,7 +38,7 @@ class DatabaseInspection(Inspection):
     def __exit__(self, *error: object) -> None:
         self._connections.close()
 
-    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+    def listing(self) -> Listing:
         statement = (
             f"SELECT resource {self._held} ORDER BY expires_at, resource "
             f"LIMIT {self.MAX_LISTED + 1}"

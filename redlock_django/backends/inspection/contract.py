@@ -10,9 +10,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from redlock_django.backends.inspection.filter import LockFilter
 from redlock_django.backends.inspection.results import (
     Freed,
     HeldLocks,
@@ -22,7 +21,7 @@ from redlock_django.backends.inspection.results import (
     SlotsHeld,
 )
 from redlock_django.engine.inspection.holders import Holding
-from redlock_django.engine.protocol.slots import slot_resource
+from redlock_django.engine.protocol.slots import slot_of, slot_resource
 
 
 class Inspection(ABC):
@@ -57,11 +56,10 @@ class Inspection(ABC):
         return not self.silent
 
     @abstractmethod
-    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+    def listing(self) -> Listing:
         """Return the names of at most MAX_LISTED held resources: of those that expire first.
 
-        `scan` also finds locks that other programs have set and that are in no index yet, of which
-        the names contain `search`.
+        They are in this order where the store knows it without reading every lock.
         """
 
     @abstractmethod
@@ -117,21 +115,29 @@ class Inspection(ABC):
 
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""
-        return self._held_locks(self.holdings(resources))
+        found = self.holdings(resources)
+        return self._held_locks(found, count=len(found))
 
-    def held(self, *, scan: bool = False, **wanted: Any) -> HeldLocks:
-        """Return the held locks that fit; the other arguments are the fields of `LockFilter`.
+    def held(self, *, search: str = "", offset: int = 0, limit: int | None = None) -> HeldLocks:
+        """Return a page of the held locks that fit a search (`Holding.fits`), by the time left.
 
-        At most MAX_LISTED locks are read; a lock with exactly the name searched for is among them.
+        Without `search`, only the locks of the page are read.
         """
-        query = LockFilter(**wanted)
-        listed = self.listing(search=query.text, scan=scan)
-        exact = [query.text] if query.text else []  # perhaps another client's, in no index
-        names = filter(query.has_name, dict.fromkeys([*exact, *listed.names]))
-        found = self.holdings(list(names))
-        return self._held_locks(query.apply(found), truncated=listed.truncated)
+        listed = self.listing()
+        names, page = listed.names, slice(offset, None if limit is None else offset + limit)
+        if search.strip():
+            # Another kind of client may have set a lock that is in no index: read the whole name.
+            read = self.holdings(list(dict.fromkeys([*names, search.strip()])))
+            fitting = sorted((one for one in read if one.fits(search)), key=_by_ttl)
+            found, count = fitting[page], len(fitting)
+        else:
+            found = sorted(self.holdings(names[page]), key=_by_ttl)
+            count = len(names) - len(names[page]) + len(found)  # without names that are free now
+        return self._held_locks(found, count=count, truncated=listed.truncated)
 
-    def _held_locks(self, locks: Sequence[Holding], *, truncated: bool = False) -> HeldLocks:
+    def _held_locks(
+        self, locks: Sequence[Holding], *, count: int, truncated: bool = False
+    ) -> HeldLocks:
         return HeldLocks(
             using=self.using,
             locks=tuple(_with_waiters_once(locks)),
@@ -139,6 +145,7 @@ class Inspection(ABC):
             servers=self.servers,
             silent=self.silent,
             complete=self.has_quorum(),
+            count=count,
             truncated=truncated,
         )
 
@@ -166,3 +173,8 @@ def _with_waiters_once(locks: Sequence[Holding]) -> Iterator[Holding]:
     for one in locks:
         many = waiters.pop(one.name, 0)
         yield one if one.waiters == many else replace(one, waiters=many)
+
+
+def _by_ttl(holding: Holding) -> tuple[float, str, int]:
+    left = float("inf") if holding.ttl is None else holding.ttl
+    return left, holding.name, slot_of(holding.resource)

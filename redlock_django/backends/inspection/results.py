@@ -37,13 +37,14 @@ class SlotsHeld(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLocks:
-    """Locks that are held now.
+    """Locks that are held now: a page of them, or those on some resources.
 
-    `servers` are the names of all servers, `silent` maps those that could not be asked to the
-    reason. `complete` is whether a quorum answered, so that no held lock can be missing;
-    `truncated` whether more locks are held than `Inspection.MAX_LISTED`, of which those that expire
-    first were read. `slots` has the numbers of each name with a limit, also of slots that are not
-    among `locks`. All slots of a name have the same waiters, which only the first of them here has.
+    `count` is how many there are on all pages. `servers` are the names of all servers, `silent`
+    maps those that could not be asked to the reason. `complete` is whether a quorum answered, so
+    that no held lock can be missing; `truncated` whether more locks are held than
+    `Inspection.MAX_LISTED`, of which those that expire first were read. `slots` has the numbers of
+    each name with a limit, also of slots that are not among `locks`. All slots of a name have the
+    same waiters, which only the first of them here has.
     """
 
     using: str
@@ -51,6 +52,7 @@ class HeldLocks:
     servers: tuple[str, ...]
     silent: Mapping[str, str]
     complete: bool
+    count: int
     truncated: bool = False
     slots: Mapping[str, SlotsHeld] = field(default_factory=dict)
 

@@ -8,7 +8,6 @@ value. `tests/live/test_memory_commands.py` compares the replies with those of a
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -19,7 +18,6 @@ WRONGTYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 Members = dict[bytes, float]
 Number = bytes | float
 Nil = Literal[False]
-Found = tuple[bytes, list[bytes]]  # the cursor at which a search goes on, and what it found
 Ranked = tuple[float, bytes]  # a score and its member
 
 
@@ -49,11 +47,6 @@ def pttl(keyspace: Keyspace, key: bytes) -> int:
 def pexpire(keyspace: Keyspace, key: bytes, left: Number) -> int:
     """Set the ms that a key lasts; return whether there is one."""
     return int(keyspace.expire(key_of(key), float(left)))
-
-
-def scan(keyspace: Keyspace, *args: Any) -> Found:
-    """Return every key that matches, in one step."""
-    return b"0", [key for key in keyspace.names() if _is_chosen(key, args[1:])]
 
 
 # Strings.
@@ -156,7 +149,6 @@ COMMANDS: Mapping[bytes, Callable[..., Any]] = {
     b"PEXPIRE": pexpire,
     b"PTTL": pttl,
     b"PUBLISH": publish,
-    b"SCAN": scan,
     b"SET": set_,
     b"TIME": time,
     b"ZADD": zadd,
@@ -207,14 +199,3 @@ def _shown(items: list[Ranked], options: tuple[Any, ...]) -> list[bytes]:
     if b"WITHSCORES" not in options:
         return [member for _, member in items]
     return [part for score, member in items for part in (member, b"%.17g" % score)]
-
-
-def _is_chosen(name: bytes, options: tuple[Any, ...]) -> bool:
-    """Return whether the glob pattern of MATCH matches; a backslash escapes the next character."""
-    if b"MATCH" not in options:
-        return True
-    pattern = options[options.index(b"MATCH") + 1]
-    parts = re.findall(rb"\\.|.", pattern, re.DOTALL)
-    plain = {b"*": b".*", b"?": b"."}
-    regex = b"".join(plain.get(part) or re.escape(part[-1:]) for part in parts)
-    return re.fullmatch(regex, name, re.DOTALL) is not None

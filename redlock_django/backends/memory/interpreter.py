@@ -105,9 +105,6 @@ class Interpreter:
         answer = COMMANDS[name](self._keyspace, *args)
         if type(answer) is list:
             return (ARRAY, *answer) if len(answer) <= MOST_ITEMS else (VALUE, self._table(answer))
-        if type(answer) is tuple:
-            cursor, found = answer
-            return ARRAY, cursor, self._table(found)
         return VALUE, answer
 
     def _pcall(self, name: bytes, *args: Any) -> tuple[Any, ...]:

@@ -89,11 +89,6 @@ class Keyspace:
         self.ends.pop(key, None)
         return was_there
 
-    def names(self) -> list[bytes]:
-        """Return the keys, in their order."""
-        every = sorted({*self.strings, *self.sets})
-        return [bytes_of(key) for key in every if self.pttl(key) != -2]
-
     def still_held(self, key: str, now_ms: int) -> dict[bytes, float]:
         """Return the entries of an index that have not expired."""
         return {m: expiry for m, expiry in self.sorted_set(key).items() if expiry >= now_ms}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
@@ -14,31 +13,17 @@ from redlock_django.engine.inspection.queries import (
     ForceRelease,
     ListHeld,
     ReadLocks,
-    ScanKeys,
     StoredLock,
 )
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import SendQuery
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import Tally, quorum
-from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.survey import Survey
 
-MAX_SCANNED = 100_000
-"""The most keys that a scan examines on each master; it stops after SCAN_TIME, too."""
-
-SCAN_TIME = 1.0  # seconds
 READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
 BATCH = 1000  # locks read in one query: all slots of a name
-STEP = 1000  # keys examined by one query; a master runs nothing else meanwhile
-
-
-class _Found(NamedTuple):
-    """The names that a scan of one master found, and whether it stopped before the last key."""
-
-    names: Sequence[bytes]
-    truncated: bool
 
 
 class MasterInspection(Inspection):
@@ -74,24 +59,12 @@ class MasterInspection(Inspection):
         masters = len(self.servers)
         return masters - len(self._survey.silent) >= quorum(masters)
 
-    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
-        if scan:
-            return self._scan(search)
+    def listing(self) -> Listing:
         query = ListHeld(deployment=self._deployment, most=self.MAX_LISTED)
         pages = self._survey.ask(lambda send: send(query)).values()
         return Listing(
             _union(page.names for page in pages)[: self.MAX_LISTED],
             any(page.held > self.MAX_LISTED for page in pages),
-        )
-
-    def _scan(self, part: str) -> Listing:
-        found = self._survey.ask(
-            lambda send: _scan(send, self._deployment, part, self.MAX_LISTED),
-            SCAN_TIME + self._survey.timeout,
-        ).values()
-        return Listing(
-            _union(one.names for one in found)[: self.MAX_LISTED],
-            any(one.truncated for one in found),
         )
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
@@ -142,21 +115,6 @@ class MasterInspection(Inspection):
             silent=self._survey.silent,
             forbidden=frozenset(self._survey.forbidden),
         )
-
-
-def _scan(send: SendQuery, deployment: Deployment, part: str, most: int) -> _Found:
-    """Search all keys of one master for locks whose names contain `part`, for SCAN_TIME."""
-    found: dict[bytes, None] = {}
-    until = clock() + SCAN_TIME
-    examined, cursor = 0, "0"
-    while examined < MAX_SCANNED and len(found) < most and clock() < until:
-        step = send(ScanKeys(deployment=deployment, part=part, cursor=cursor, step=STEP))
-        found |= dict.fromkeys(step.names)
-        cursor = step.cursor
-        examined += STEP
-        if cursor == "0":
-            return _Found(list(found), truncated=False)
-    return _Found(list(found), truncated=True)
 
 
 def _union(every: Iterable[Iterable[bytes]]) -> list[str]:

@@ -58,7 +58,7 @@ class ZooKeeperInspection(Inspection):
         if client is not None:
             stop(client)
 
-    def listing(self, *, search: str = "", scan: bool = False) -> Listing:
+    def listing(self) -> Listing:
         (queues,) = self._ask([lambda client: client.get_children_async(self._tree.locks)])
         names = [name for name in map(resource_of, queues or ()) if not is_turns(name)]
         return Listing(names[: self.MAX_LISTED], len(names) > self.MAX_LISTED)

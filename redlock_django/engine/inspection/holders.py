@@ -177,6 +177,20 @@ class Holding:
         """True if its holder has handed the lock on, and no client has taken it yet."""
         return self.holder.get("handed_on") == 1
 
+    def fits(self, search: str) -> bool:
+        """Return whether each word of `search` is in the name, or is about the holder.
+
+        A word is a part of the holder's host, app, release or path, or all of its process id or
+        user. Upper and lower case are the same.
+        """
+        about = {name: str(value).casefold() for name, value in self.holder.items()}
+        fields = (about.get(name, "") for name in ("host", "app", "release", "path"))
+        parts = [self.name.casefold(), *fields]
+        ids = (about.get("pid"), about.get("user"))
+        return all(
+            word in ids or any(word in part for part in parts) for word in search.casefold().split()
+        )
+
     def by_holder(self) -> list[Holding]:
         """Return a Holding for each of several holders of the resource, the leading one first."""
         seen = (*self.leading, *self.rivals)

@@ -43,39 +43,6 @@ class ListHeld(Query[HeldPage]):
         return HeldPage(held, names)
 
 
-class ScanStep(NamedTuple):
-    """One step of a scan: the next cursor, "0" after the last step, and the names found."""
-
-    cursor: str
-    names: Sequence[bytes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanKeys(Query[ScanStep]):
-    """Search all keys of a master for locks whose names contain `part`, from `cursor` on.
-
-    Every character of `part` is taken literally; the first cursor is "0". One query examines about
-    `step` keys.
-    """
-
-    name: ClassVar[str] = "scan"
-
-    part: str
-    cursor: str = "0"
-    step: int = 1000
-
-    def keys(self) -> list[str]:
-        return []
-
-    def arguments(self) -> list[str | int | bytes]:
-        return [self.cursor, self.deployment.lock("") + _containing(self.part), self.step]
-
-    def read(self, reply: Sequence[Any]) -> ScanStep:
-        _, _, cursor, *keys = reply
-        prefix = self.deployment.lock("").encode()
-        return ScanStep(cursor.decode(), [key.removeprefix(prefix) for key in keys])
-
-
 class StoredLock(NamedTuple):
     """The value of a lock key on one master, its seconds left (None: it never expires), and how
     many clients wait in its queue.
@@ -183,11 +150,5 @@ class ForceRelease(Query[Vote]):
 
 
 QUERIES: tuple[type[Query[Any]], ...] = (
-    ListHeld, ScanKeys, ReadLocks, ReadFacts, ForceRelease,
+    ListHeld, ReadLocks, ReadFacts, ForceRelease,
 )  # fmt: skip
-
-
-def _containing(part: str) -> str:
-    """Return a glob pattern of names that contain `part`, each character as it is."""
-    literal = "".join("\\" + char if char in "*?[]\\^" else char for char in part)
-    return f"*{literal}*" if part else "*"

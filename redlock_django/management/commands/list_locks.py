@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -33,7 +32,7 @@ class Command(OperatorCommand):
         super().add_arguments(parser)
         add_format(parser)
         add = parser.add_argument
-        add("--search", default="", metavar="TEXT", help="only resources whose name contains TEXT")
+        add("--search", default="", metavar="TEXT", help="a part of the name or of the holder")
         add(
             "--limit",
             type=int,
@@ -46,18 +45,18 @@ class Command(OperatorCommand):
         """List the locks, and say what the list lacks."""
         if options["limit"] < 1:
             raise UsageError(f"--limit must be 1 or more, got {options['limit']}.")
-        page = held_locks(options["using"], search=options["search"])
-        locks, word = page.locks[: options["limit"]], server_word(page.using)
+        page = held_locks(options["using"], search=options["search"], limit=options["limit"])
+        word = server_word(page.using)
         if options["format"] == "json":
-            self.write_json(_document(page, locks))
+            self.write_json(_document(page))
         else:
             self.write_table(
                 ("RESOURCE", "STATE", f"{word.upper()}S", "TTL", "SINCE", "WAITERS", "LOCK",
                  "HOLDER"),
-                (_row(holding, page) for holding in locks),
+                (_row(holding, page) for holding in page.locks),
             )  # fmt: skip
         self.warn_of_silent(page.silent)
-        self._say_what_is_odd(page, len(locks))
+        self._say_what_is_odd(page)
         if not page.complete:
             every = len(page.servers)
             problem = (
@@ -68,7 +67,7 @@ class Command(OperatorCommand):
         if not page.locks and options["format"] == "table":
             self.warn("No lock is held.")
 
-    def _say_what_is_odd(self, page: HeldLocks, listed: int) -> None:
+    def _say_what_is_odd(self, page: HeldLocks) -> None:
         for name, held in page.slots.items():
             if len(held.limits) > 1:
                 limits = ", ".join(map(str, held.limits))
@@ -78,21 +77,21 @@ class Command(OperatorCommand):
                 f"More than {MAX_LISTED} locks are held. Those that expire first were read, and "
                 "the one that has the whole name of --search."
             )
-        if listed < len(page.locks):
-            shown = f"{listed} of {len(page.locks)} locks are listed."
+        if len(page.locks) < page.count:
+            shown = f"{len(page.locks)} of {page.count} locks are listed."
             self.warn(f"{shown} See --limit and --search.")
 
 
-def _document(page: HeldLocks, locks: Sequence[Holding]) -> dict[str, Any]:
+def _document(page: HeldLocks) -> dict[str, Any]:
     return {
         "using": page.using,
         "at": iso(time.time()),
         "masters": list(page.servers),
         "silent": dict(page.silent),
         "quorum": page.complete,
-        "total": len(page.locks),
+        "total": page.count,
         "truncated": page.truncated,
-        "locks": [_described(holding) for holding in locks],
+        "locks": [_described(holding) for holding in page.locks],
     }
 
 

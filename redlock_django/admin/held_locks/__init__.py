@@ -1,1 +1,0 @@
-"""The admin of held locks: `pages` has what Django loads, the rest is loaded with a page."""
