@@ -239,12 +239,10 @@ def _rules(section: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 def middleware_classes() -> Iterator[tuple[int, type]]:
     """Yield the classes in MIDDLEWARE, each with its index; what cannot be imported is left out."""
     for index, path in enumerate(settings.MIDDLEWARE):
-        try:
+        with suppress(ImportError, ImproperlyConfigured):
             middleware = import_string(path)
-        except (ImportError, ImproperlyConfigured):
-            continue
-        if isinstance(middleware, type):
-            yield index, middleware
+            if isinstance(middleware, type):
+                yield index, middleware
 
 
 _ON_TEMPLATES = "process_template_response"
