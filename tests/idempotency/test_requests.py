@@ -6,6 +6,7 @@ import functools
 import gzip
 import logging
 from collections.abc import Callable
+from itertools import count
 from traceback import walk_tb
 from typing import Any
 
@@ -25,6 +26,7 @@ from django.http import (
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.views.decorators.cache import cache_control
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.csrf import csrf_exempt
@@ -32,6 +34,7 @@ from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
 from redlock_django.exceptions import ResourceLocked
+from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.request import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
@@ -569,4 +572,36 @@ def test_a_finished_response_stays_if_the_lock_of_its_key_was_lost(site: Site) -
 
     site.serve(idempotent(view))
     assert [site.post().status_code, site.post().status_code] == [201, 201]
+    assert orders() == 1
+
+
+def statements(run: Callable[[], Any]) -> list[str]:
+    """Return the statements about records that a request executes, by their first word."""
+    with CaptureQueriesContext(connection) as captured:
+        run()
+    every = [query["sql"] for query in captured.captured_queries]
+    return [sql.split()[0] for sql in every if "redlock_django_idempotencyrecord" in sql]
+
+
+FORM = {"content_type": "application/x-www-form-urlencoded", "data": f"idempotency_key={KEY}"}
+
+
+@pytest.mark.parametrize("sent", [{"key": KEY}, {"key": None, **FORM}], ids=["header", "form"])
+def test_a_request_looks_once_for_its_record(site: Site, sent: dict[str, Any]) -> None:
+    site.serve(idempotent(make_order))
+    assert statements(lambda: site.post(**sent)) == ["SELECT", "INSERT", "UPDATE"]
+    assert statements(lambda: site.post(**sent)) == ["SELECT"]
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("sent", [{"key": KEY}, {"key": None, **FORM}], ids=["header", "form"])
+def test_a_record_that_appears_after_the_look_up_is_replayed(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sent: dict[str, Any]
+) -> None:
+    site.serve(idempotent(make_order))
+    first = site.post(**sent)
+    find, looks = RecordStore.find, count()
+    monkeypatch.setattr(RecordStore, "find", lambda *args: find(*args) if next(looks) else None)
+    again = site.post(**sent)
+    assert (again.content, again["Idempotent-Replayed"]) == (first.content, "true")
     assert orders() == 1
