@@ -117,7 +117,7 @@ def test_keys_of_a_slot() -> None:
 
 
 def test_arguments_of_a_slot() -> None:
-    numbers = pack("<5d", TIME, 1500, 500_000, 600_000, 60_000)
+    numbers = pack("<6d", TIME, 1500, 500_000, 600_000, 60_000, 3)
     assert ACQUIRE_SLOT.arguments() == [VALUE, numbers, "r[1]"]
     assert RELEASE_SLOT.arguments() == [VALUE, "", "r[1]"]
 
@@ -131,7 +131,7 @@ def test_the_occupancy_of_a_slot_is_a_string() -> None:
 
 def test_arguments() -> None:
     both = ["r", "s"]
-    numbers = pack("<5d", TIME, 1500, 500_000, 600_000, 60_000)
+    numbers = pack("<6d", TIME, 1500, 500_000, 600_000, 60_000, 0)
     assert ACQUIRE.arguments() == [VALUE, numbers, *both]
     waiting = Acquire(**COMMON, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
     assert waiting.arguments() == [VALUE, numbers, *both, f"{TIME - 5} P:wake:7 1"]
@@ -190,10 +190,10 @@ def test_a_swap_is_restored_by_the_token_that_it_replaced() -> None:
 
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "acquire_slot", "confirm", "extend", "heal", "release", "restore", "swap",
+        "acquire", "confirm", "extend", "heal", "release", "restore", "swap",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if command.sets] == [
-        "acquire", "acquire_slot", "heal", "swap",
+        "acquire", "heal", "swap",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if not command.trusted] == [
         "release", "restore",

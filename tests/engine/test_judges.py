@@ -148,7 +148,7 @@ JUDGES: dict[str, Judge] = {
         unraised(Checker._few),
         (
             (SlotChoice.resource, at_start("self._open = range(self.limit + 1)")),
-            ("acquire_slot", lua("#other == 32", "other and #other == 32")),
+            ("acquire", lua("#other == 32", "other and #other == 32")),
         ),
         "and its limit is 2", PERMITS,
     ),

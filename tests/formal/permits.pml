@@ -143,7 +143,7 @@ inline note_free(s) {  /* from the first message of the call on, until set_lock 
   if :: master[m].slot[s].lock == 0 -> client[c].free[s] = client[c].free[s] | (1 << m) :: else fi
 }
 
-inline run_acquire_slot() { /* engine/protocol/lua/acquire_slot.lua */
+inline run_acquire() { /* engine/protocol/lua/acquire.lua */
 #ifdef NO_SLOTS        /* each master admits so many clients, whatever slot they ask for */
   slot = (master[m].slot[0].lock == 0 -> 0 : 1);
 #endif
@@ -198,7 +198,7 @@ inline count_vote() {  /* engine/quorum.py::Tally.cast */
 
 inline serve() {
   if
-  :: kind == ACQUIRE -> run_acquire_slot()
+  :: kind == ACQUIRE -> run_acquire()
   :: kind == CONFIRM -> run_confirm()
   :: kind == RELEASE -> run_release()
   fi;

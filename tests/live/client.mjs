@@ -109,8 +109,8 @@ const granted = (replies) => replies.filter(([status]) => status === STATUSES.GR
 async function acquire() {
   const token = randomBytes(16).toString("hex");
   const value = `${token} ${JSON.stringify({ host: "node", pid: process.pid, app: "client.mjs" })}`;
-  const numbers = Buffer.alloc(40);
-  [Date.now() * 1000, TTL, SKEW, FENCE_TTL, MAX_TTL].forEach((n, i) => numbers.writeDoubleLE(n, 8 * i));
+  const numbers = Buffer.alloc(48);
+  [Date.now() * 1000, TTL, SKEW, FENCE_TTL, MAX_TTL, 0].forEach((n, i) => numbers.writeDoubleLE(n, 8 * i));
   const began = performance.now();
   const keys = [MARKER, HELD, `${PREFIX}:tomb:${token}`, key("lock"), key("fence"), key("queue")];
   const won = granted(await everyone("acquire", keys, [value, numbers, config.key], true));

@@ -36,7 +36,7 @@ INCLUDE = re.compile(r"^ *-- include (\w+)\.lua\n", re.MULTILINE)
 TOKEN = 32  # the hex digits of a token, with which a value begins
 
 PROPOSAL = Struct("<d")
-_CONSTANTS = Struct("<4d")
+_CONSTANTS = Struct("<5d")
 _GRANT = Struct("<4q")
 unpack_grant = _GRANT.unpack
 """Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
@@ -190,6 +190,10 @@ class Acquire(Command):
     waiter: str = ""
     ticket: int = 0
 
+    @property
+    def _slots(self) -> int:
+        return 0
+
     def keys(self) -> list[str]:
         return [*self._keys_to_set(), *self._queues()]
 
@@ -201,9 +205,8 @@ class Acquire(Command):
     def constants(self) -> bytes:
         """Return the numbers that do not differ from one acquire to the next, as doubles."""
         deployment = self.deployment
-        return _CONSTANTS.pack(
-            ms(self.ttl), deployment.skew, ms(deployment.fence_ttl), ms(deployment.max_ttl)
-        )
+        numbers = ms(deployment.fence_ttl), ms(deployment.max_ttl), self._slots
+        return _CONSTANTS.pack(ms(self.ttl), deployment.skew, *numbers)
 
 
 @dataclass(slots=True)
@@ -213,9 +216,11 @@ class AcquireSlot(Acquire):
     `resources` has the resource of that slot alone. A refusal shows which slots are taken.
     """
 
-    name: ClassVar[str] = "acquire_slot"
-
     limit: int = field(kw_only=True)
+
+    @property
+    def _slots(self) -> int:
+        return self.limit
 
     def keys(self) -> list[str]:
         slots = _slots(self.deployment, self.resources[0], self.limit)
@@ -395,6 +400,6 @@ def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Acquire, AcquireSlot, Confirm, Extend, Heal, Release, Restore, Swap,
+    Acquire, Confirm, Extend, Heal, Release, Restore, Swap,
 )  # fmt: skip
 _TRUSTED = frozenset(command.name for command in COMMANDS if command.trusted)

@@ -24,39 +24,44 @@ MUTANTS: tuple[Mutant, ...] = (
     # The scripts.
     Mutant(
         "a slot is taken from its holder", "slots: each has one holder",
-        "acquire_slot", lua("if lock ~= value then", "if false then"),
+        "acquire", lua(
+            "lock and lock ~= value", "false", ("and lock ~= value then", "and false then")
+        ),
         test_slot_rounds.test_a_refusal_needs_one_round_where_all_are_taken,
     ),
     Mutant(
         "compare the token of a slot only", "slots: acquire compares the whole value",
-        "acquire_slot", lua(
-            "if lock ~= value then", "if not lock or lock:sub(1, 32) ~= value:sub(1, 32) then"
+        "acquire", lua(
+            "slots > 0 and lock ~= value",
+            "slots > 0 and (not lock or lock:sub(1, 32) ~= value:sub(1, 32))",
+            ("lock and lock ~= value", "lock and lock:sub(1, 32) ~= value:sub(1, 32)"),
+            ("lock == value or", "lock and lock:sub(1, 32) == value:sub(1, 32) or"),
         ),
         test_slot_rounds.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
     ),
     Mutant(
         "a resend of a slot is a new grant", "slots: the same value again gets the same fence",
-        "acquire_slot", lua("if not (lock and fence) then", "if true then"),
+        "acquire", lua("if not (lock and fence) then", "if true then"),
         test_slot_rounds.test_the_same_slot_twice_is_one_grant,
     ),
     Mutant(
         "a slot ignores tombstones", "slots: no acquire after a tombstone",
-        "acquire_slot", lua("if seen[3] then", "if false then"),
+        "acquire", lua("if seen[3] then", "if false then"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot of any deployment", "slots: the marker is the expected one",
-        "acquire_slot", lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"),
+        "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot counts a poisoned fence", "slots: no fence above TIME + 2 skew",
-        "acquire_slot", lua("> now + 2 *", "> 9e99 + now + 2 *"),
+        "acquire", lua("> now + 2 *", "> 9e99 + now + 2 *"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "any string is the fence of a slot", "slots: a fence has 1 to 16 digits",
-        "acquire_slot", lua(
+        "acquire", lua(
             "if fence and not (fence:find('^%d+$') and #fence <= 16)",
             "if fence and not tonumber(fence)",
         ),
@@ -64,38 +69,38 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fences of a slot from the clock alone", "slots: a fence is higher than the stored one",
-        "acquire_slot", lua("math.max(stored + 1, proposal)", "proposal"),
+        "acquire", lua("math.max(stored + 1, proposal)", "proposal"),
         test_slot_rounds.test_the_fences_of_a_slot_grow,
     ),
     Mutant(
         "an overlong slot stays", "slots: a TTL above MAX_TTL is cut",
-        "acquire_slot", lua("left > max_ttl and", "false and"),
+        "slots", lua("lasts > max_ttl and", "false and"),
         test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
     ),
     Mutant(
         "the slot that is free last says when", "slots: the PTTL is that of the first free slot",
-        "acquire_slot", lua("left < soonest", "left > soonest"),
+        "slots", lua("lasts < left", "lasts > left"),
         test_slot_rounds.test_the_soonest_slot_says_when_to_try_again,
     ),
     Mutant(
         "a reserved slot is shown as free", "slots: a reserved slot is not free",
-        "acquire_slot", lua("taken = { string.rep('1', slots) }"),
+        "acquire", lua("taken = free and string.rep('1', slots)"),
         test_slot_rounds.test_a_reserved_slot_shows_no_slot_as_free,
     ),
     Mutant(
         "a granted waiter of a slot stays queued", "slots: a grant removes its waiter",
-        "acquire_slot", lua("redis.pcall('ZREM', queue, waiter)"),
+        "acquire", lua("redis.pcall('ZREM', KEYS[queues + index], waiter)"),
         test_slot_rounds.test_waiters_for_several_slots_are_served_in_order,
     ),
     Mutant(
         "a grant calls no other waiter", "slots: a granted waiter calls the next for another slot",
-        "acquire_slot", lua("#others > 0", "false"),
+        "acquire", lua("#others > 0", "false"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),
     Mutant(
         "a grant calls a waiter for its own slot",
         "slots: a granted waiter calls the next for another slot",
-        "acquire_slot", lua("KEYS[7 + slot] ~= KEYS[4]", "true"),
+        "acquire", lua("KEYS[7 + slot] ~= KEYS[4]", "true"),
         test_slot_rounds.test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired,
     ),
     # Turns.
@@ -252,42 +257,40 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a slot of any marker", "slots: the marker is the expected one",
-        "acquire_slot", lua("seen[1] ~= ARGV[#ARGV - 1] or"),
+        "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
     ),
     Mutant(
         "a slot is ready at once", "slots: no grant before ready-at",
-        "acquire_slot", lua(" or now < tonumber(ARGV[#ARGV])"),
+        "acquire", lua(" or now < tonumber(ARGV[#ARGV])"),
         test_script_rules.no_script_counts_a_master_before_its_time,
     ),
     Mutant(
         "foreign slots are cut", "slots: only a value of ours is cut",
-        "acquire_slot", lua(
-            "left > max_ttl and other:find('^%x+ {') == 1 and other:find(' ', 1, true) == 33",
-            "left > max_ttl",
+        "slots", lua(
+            "lasts > max_ttl and holder:find('^%x+ {') == 1 and holder:find(' ', 1, true) == 33",
+            "lasts > max_ttl",
         ),
         test_slot_rounds.test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours,
     ),
     Mutant(
         "all slots are shown as free", "slots: a refusal shows which are taken",
-        "acquire_slot", lua("other and '1' or '0'", "'0'"),
+        "slots", lua("holder and '1' or '0'", "'0'"),
         test_slot_rounds.test_it_asks_at_once_also_where_it_waits,
     ),
     Mutant(
         "a refusal beside a free slot does not show it", "slots: a refusal shows which are taken",
-        "acquire_slot", lua("#free == 0 and waiter", "#free <= 1 and lock and waiter"),
+        "slots", lua("#free == 0", "#free <= 1 and lock"),
         test_slot_rounds.test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free,
     ),
     Mutant(
         "a waiter for a slot is refused as if it did not wait", "slots: waiters have one queue",
-        "acquire_slot", lua("#free == 0 and waiter == ''", "#free == 0"),
+        "acquire", lua("is_full and count == 1 and waiter == ''", "is_full and count == 1"),
         test_script_rules.a_waiter_for_a_slot_stands_in_the_queue,
     ),
     Mutant(
         "every turn for a slot is ignored", "slots: a free slot is reserved for the first waiter",
-        "acquire_slot", lua(
-            "if #free > 0 and redis.call('PTTL', queue) ~= -2 then", "if false then"
-        ),
+        "acquire", lua("may_be_reserved and redis.call('PTTL', queue) ~= -2", "false"),
         test_script_rules.a_free_slot_is_reserved_for_the_first_waiter,
     ),
     Mutant(

@@ -175,8 +175,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a client that does not wait overtakes", "queue: a free lock is reserved for the first",
         "acquire", lua(
-            "not lock and redis.call('PTTL', queue) ~= -2",
-            "not lock and waiter ~= '' and redis.call('PTTL', queue) ~= -2",
+            "may_be_reserved and redis.call('PTTL', queue) ~= -2",
+            "may_be_reserved and waiter ~= '' and redis.call('PTTL', queue) ~= -2",
         ),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
@@ -354,7 +354,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "every resource at fault is the first", "master: a refusal names the resource at fault",
-        "acquire", lua("if count == 1 and", "if"),
+        "acquire", lua("is_full and count == 1 and", "is_full and"),
         test_script_rules.a_refusal_names_the_resource_at_fault,
     ),
     Mutant(
@@ -369,7 +369,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "every turn is ignored", "queue: a free lock is reserved for the first",
-        "acquire", lua("not lock and redis.call('PTTL', queue) ~= -2", "false"),
+        "acquire", lua("may_be_reserved and redis.call('PTTL', queue) ~= -2", "false"),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
     Mutant(

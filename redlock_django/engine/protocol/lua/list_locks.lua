@@ -1,4 +1,4 @@
--- List the locks that are granted next, as index.lua explains, in acquire.lua and acquire_slot.lua. If the
+-- List the locks that acquire.lua grants next, as index.lua explains. If the
 -- index cannot be changed or has another type, that is an error or CORRUPT, and no lock is set.
 for index = 1, count do
   local period, resource = -math.floor(now_ms / max_ttl), ARGV[names + index]

@@ -4,6 +4,9 @@
 -- which that was noticed. The name of a waiter is the channel of its process, a space, and a number.
 --
 -- A name with several slots has one queue: as many of its first waiters as slots are free have a turn.
+--
+-- Defines call_first and stand, which the script declares: it includes this file where it needs them,
+-- because functions take time to make.
 local TURN, LINGER = 100000, 3000 -- us of a turn, ms that a queue exists longer than its lock
 local LATE, NEWEST = 4e15, 8 -- above every ticket; how many of the last waiters may be asked to watch
 
@@ -52,7 +55,7 @@ end
 -- turn still lasts; nothing if fewer waiters are in front of `waiter`, whose ticket is `ticket` ('' and
 -- nil for a client that is not in the queue: every waiter is in front of it). A waiter learns which slot
 -- to ask for by its number in `slots`, if there are any.
-local function call_first(key, now, waiter, ticket, free, slots)
+function call_first(key, now, waiter, ticket, free, slots)
   local turns = 0 -- how many waiters in front have a turn: these are the first in the queue
   for _ = 1, 1000 do
     local first = redis.pcall('ZRANGE', key, turns, turns, 'WITHSCORES')
@@ -107,7 +110,7 @@ end
 
 -- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 for a client
 -- that does not wait.
-local function stand(key, waiter, ticket, lasts)
+function stand(key, waiter, ticket, lasts)
   if waiter == '' or type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
     return -1
   end

@@ -53,6 +53,7 @@ for index = 1, count do
     is_free = true
   end
   if has_waiters and (is_free or slots > 0) then
+    local call_first, stand
     -- include queue.lua
     if slots <= 0 then
       call_first(queue, now, '')

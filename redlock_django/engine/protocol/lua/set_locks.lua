@@ -1,4 +1,4 @@
--- Raise the fences and set the locks: the last step of acquire.lua, acquire_slot.lua and heal.lua, whose
+-- Raise the fences and set the locks: the last step of acquire.lua and heal.lua, whose
 -- KEYS begin with marker, held, tomb, then lock and fence of each of `count` resources. `seen` has the
 -- values of KEYS, `reply` the fence of resource i at 3 + i, ARGV the value at 2 and the name of i at
 -- names + i.
