@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.inspecting import look
-
 
 def until(
     condition: Callable[[], object],
@@ -32,9 +30,14 @@ def until(
 
 
 def hold_until_wanted(resource: str) -> None:
-    """Hold a lock until a thread waits for it, release it, and let the thread have it."""
+    """Hold a lock in memory until a thread waits for it, and let the thread have it."""
     from redlock_django import lock
+    from redlock_django.backends.memory.backend import MemoryBackend
     from redlock_django.locking.services import locks
+
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    queue = backend.deployment.queue(resource)
 
     def wait_for_it() -> None:
         with lock(resource, wait=60):
@@ -43,7 +46,10 @@ def hold_until_wanted(resource: str) -> None:
     waiter = threading.Thread(target=wait_for_it)
     with lock(resource):
         waiter.start()
-        until(lambda: look(locks["default"].backend, [resource]).locks[0].waiters, "a waiter")
+        # All masters have refused it: before that, its first attempt may still win.
+        until(
+            lambda: all(master.keyspace.sorted_set(queue) for master in backend.masters), "a waiter"
+        )
     waiter.join()
 
 
