@@ -270,9 +270,16 @@ def _select(alias: str, vendor: str, hashes: int) -> str:
     return statement
 
 
+class _Statements(NamedTuple):
+    fields: Any
+    """The fields that are inserted, in the order of their values."""
+    insert: str
+    complete: str
+
+
 @cache
-def _statements(alias: str, vendor: str) -> tuple[Any, str, str]:
-    """Return the fields that are inserted, and the statements that insert and complete a record."""
+def _statements(alias: str, vendor: str) -> _Statements:
+    """Return the statements that insert and complete a record."""
     from redlock_django.models import IdempotencyRecord
 
     fields = [f for f in IdempotencyRecord._meta.concrete_fields if not f.primary_key]
@@ -284,7 +291,7 @@ def _statements(alias: str, vendor: str) -> tuple[Any, str, str]:
     now = timezone.now()
     samples: tuple[Any, ...] = ("", 0, now, now, [], b"", "")  # NULL would be part of the statement
     completed.add_update_values(dict(zip(_COMPLETED, samples, strict=True)))
-    return fields, insert, completed.get_compiler(alias).as_sql()[0]
+    return _Statements(fields, insert, completed.get_compiler(alias).as_sql()[0])
 
 
 def _execute(alias: str, statement: str, fields: Any, values: Any, *where: str) -> int:
@@ -301,8 +308,8 @@ def _insert(alias: str, **columns: str) -> None:
     from redlock_django.models import IdempotencyRecord
 
     row = IdempotencyRecord(**columns)
-    fields, insert, _ = _statements(alias, connections[alias].vendor)
-    _execute(alias, insert, fields, [getattr(row, field.attname) for field in fields])
+    fields, statement, _ = _statements(alias, connections[alias].vendor)
+    _execute(alias, statement, fields, [getattr(row, field.attname) for field in fields])
 
 
 def _update(alias: str, claim: Claim, **columns: Any) -> bool:
@@ -310,9 +317,9 @@ def _update(alias: str, claim: Claim, **columns: Any) -> bool:
 
     fields = [IdempotencyRecord._meta.get_field(name) for name in _COMPLETED]
     values = [columns[name] for name in _COMPLETED]
-    _, _, update = _statements(alias, connections[alias].vendor)
+    statement = _statements(alias, connections[alias].vendor).complete
     where = claim.key_hash, claim.attempt, *UNRESOLVED
-    return _execute(alias, update, fields, values, *where) == 1
+    return _execute(alias, statement, fields, values, *where) == 1
 
 
 def _columns_of(response: StoredResponse | None) -> dict[str, Any]:

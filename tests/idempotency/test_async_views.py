@@ -556,3 +556,28 @@ async def test_a_plain_function_that_names_a_lock_may_query_the_database(
 
     site.serve(lock_resource(order_of)(amake_order))
     assert (await post(client)).status_code == 201
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_hooks_of_an_async_view_may_query_under_wsgi(site: Site, is_coroutine: bool) -> None:
+    async def tenant(request: HttpRequest, **_: Any) -> str:
+        return await a_name()
+
+    hook = tenant if is_coroutine else a_user_of_the_site
+    site.serve(idempotent(tenant=hook, replay_check=hook)(amake_order))
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
+    assert Order.objects.count() == 1
+
+
+async def test_a_coroutine_hook_runs_in_the_loop_of_its_view(
+    site: Site, client: AsyncClient
+) -> None:
+    loops = [asyncio.get_running_loop()]
+
+    async def tenant(request: HttpRequest, **_: Any) -> str:
+        loops.append(asyncio.get_running_loop())
+        return await a_name()
+
+    site.serve(idempotent(tenant=tenant)(amake_order))
+    assert (await post(client)).status_code == 201
+    assert loops[0] is loops[1]
