@@ -82,9 +82,11 @@ class Worker:
             with suppress(Empty):
                 self._obey(self._commands.get_nowait())
             began, result = clock(), "granted"
+            held = lock(key)
             try:
-                with lock(key):
-                    took = clock() - began
+                held.acquire()
+                took = clock() - began
+                held.release()  # no block, whose end raises LockLost after the worker was stopped
             except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
                 took, result = clock() - began, _result_of(error)
             self._report(thread, "own", key, until=took, entry=result)
@@ -124,9 +126,11 @@ class Worker:
         key, rng = f"own:{self._name}:{task}", random.Random()
         while not self._ending.is_set():
             began, result = clock(), "granted"
+            held = lock(key)
             try:
-                async with lock(key):
-                    took = clock() - began
+                await held.aacquire()
+                took = clock() - began
+                await held.arelease()  # no block, as above
             except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
                 took, result = clock() - began, _result_of(error)
             self._report(task, "own", key, until=took, entry=result)
