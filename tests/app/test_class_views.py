@@ -78,25 +78,6 @@ FORMS: dict[str, Callable[[], Any]] = {
 
 
 @WRITES
-@pytest.mark.parametrize("form", FORMS)
-def test_lock_outside_transaction_inside(
-    urls: Urls,
-    client: Client,
-    happened: list[str],
-    form: str,
-    held_elsewhere: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Plain, "seen", happened)
-    urls(path("<int:pk>/", FORMS[form]()))
-    assert client.post("/7/").content == b"done"
-    assert happened == LOCKED_OUTSIDE
-    with held_elsewhere("order:7"):
-        assert client.post("/7/").status_code == 423
-    assert Order.objects.count() == 1
-
-
-@WRITES
 def test_base_classes_before_the_mixin_run_before_the_lock(
     urls: Urls, client: Client, happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

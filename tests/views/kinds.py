@@ -1,0 +1,157 @@
+"""The kinds of views that can be locked: what each is, and who opens its transaction."""
+
+# No `from __future__ import annotations`: django-ninja reads the annotations of its functions.
+# ruff: noqa: I002
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import ninja
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from rest_framework.request import Request
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from redlock_django import LockResourceMixin, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
+from tests.app.conftest import wrapping
+
+KEY = "order:<int:pk>"
+locked = lock_resource(KEY)
+numbers = itertools.count()
+body: list[Callable[[Any], Any]] = []
+"""What the view of a test does: its only item gets the request and returns the response."""
+
+
+def run(request: Any, pk: Any = None) -> Any:
+    """Do what the test has put into `body`."""
+    return body[0](request)
+
+
+def function(request: HttpRequest, pk: str) -> Any:
+    return run(request)
+
+
+async def afunction(request: HttpRequest, pk: str) -> Any:
+    return await sync_to_async(run)(request)
+
+
+class Plain(View):
+    def post(self, request: HttpRequest, pk: str) -> Any:
+        return run(request)
+
+
+class AsyncPlain(View):
+    async def post(self, request: HttpRequest, pk: str) -> Any:
+        return await sync_to_async(run)(request)
+
+
+class Mixed(LockResourceMixin, Plain):
+    lock_key = KEY
+
+
+class AsyncMixed(LockResourceMixin, AsyncPlain):
+    lock_key = KEY
+
+
+class Handler(View):
+    @locked
+    def post(self, request: HttpRequest, pk: str) -> Any:
+        return run(request)
+
+
+class DecoratedHandler(View):
+    @method_decorator(locked)
+    def post(self, request: HttpRequest, pk: str) -> Any:
+        return run(request)
+
+
+class AsyncHandler(View):
+    @locked
+    async def post(self, request: HttpRequest, pk: str) -> Any:
+        return await sync_to_async(run)(request)
+
+
+class BareRest(APIView):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    @locked
+    def post(self, request: Request, pk: str) -> Any:
+        return run(request)
+
+
+class Rest(LockAPIMixin, BareRest):
+    pass
+
+
+class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
+    authentication_classes = ()
+    permission_classes = ()
+
+    @locked
+    def pay(self, request: Request, pk: str) -> Any:
+        return run(request)
+
+
+def of_class(view: Any, *decorators: Any) -> Any:
+    """Return the view of a new class whose `dispatch` is decorated."""
+    own: Any = type("Own", (view,), {})
+    return method_decorator(decorators, name="dispatch")(own).as_view()
+
+
+def operation(view: Any) -> Any:
+    """Return the URLs of an operation of django-ninja."""
+    api = ninja.NinjaAPI(urls_namespace=f"kinds-{next(numbers)}")
+    api.post("/{pk}/")(locked(view))
+    return path("", api.urls)
+
+
+class Kind(NamedTuple):
+    """One kind of locked view.
+
+    `make` returns its URL pattern. `inside` is whether Django opens ATOMIC_REQUESTS around its
+    lock, `is_async` whether there is no transaction, `by_rule` whether the settings lock it.
+    """
+
+    make: Callable[[], Any]
+    inside: bool = False
+    is_async: bool = False
+    by_rule: bool = False
+
+
+def at(view: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: path("<str:pk>/", view(), name="pay")
+
+
+KINDS: dict[str, Kind] = {
+    "function": Kind(at(lambda: locked(function))),
+    "function in a decorator": Kind(at(lambda: wrapping(locked(function)))),
+    "function around a decorator": Kind(at(lambda: locked(wrapping(function)))),
+    "partial": Kind(at(lambda: locked(partial(function)))),
+    "as_view": Kind(at(lambda: locked(Plain.as_view()))),
+    "dispatch": Kind(at(lambda: of_class(Plain, locked))),
+    "dispatch, decorated": Kind(at(lambda: of_class(Plain, wrapping, locked))),
+    "mixin": Kind(at(Mixed.as_view)),
+    "rule": Kind(at(lambda: function), by_rule=True),
+    "rule for a class": Kind(at(Plain.as_view), by_rule=True),
+    "REST handler": Kind(at(Rest.as_view)),
+    "REST action": Kind(at(lambda: Actions.as_view({"post": "pay"}))),
+    "handler": Kind(at(Handler.as_view), inside=True),
+    "handler, method_decorator": Kind(at(DecoratedHandler.as_view), inside=True),
+    "REST handler without the mixin": Kind(at(BareRest.as_view), inside=True),
+    "ninja": Kind(lambda: operation(function), inside=True),
+    "async function": Kind(at(lambda: locked(afunction)), is_async=True),
+    "async as_view": Kind(at(lambda: locked(AsyncPlain.as_view())), is_async=True),
+    "async dispatch": Kind(at(lambda: of_class(AsyncPlain, locked)), is_async=True),
+    "async mixin": Kind(at(AsyncMixed.as_view), is_async=True),
+    "async handler": Kind(at(AsyncHandler.as_view), is_async=True),
+    "async rule": Kind(at(lambda: afunction), is_async=True, by_rule=True),
+    "async ninja": Kind(lambda: operation(afunction), is_async=True),
+}

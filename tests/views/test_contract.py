@@ -1,0 +1,260 @@
+"""The contract of locked views: each kind of view at each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import AsyncClient, Client
+from pytest_django import Settings
+
+from redlock_django import lock
+from redlock_django.exceptions import InvalidRedlock, QuorumUnreachable
+from redlock_django.locking.services import locks
+from testproject.shop.models import Order
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.views.kinds import KEY, KINDS, Kind, body
+
+pytestmark = pytest.mark.django_db(transaction=True)
+NAME = "order:7"
+Held = Callable[[str], AbstractContextManager[None]]
+
+
+class Site:
+    """A site of one view, and its clients."""
+
+    def __init__(self, kind: Kind, *, atomic: bool) -> None:
+        self.kind, self.atomic = kind, atomic
+        self.rolls_back = atomic and not kind.is_async
+
+    def post(self, url: str = "/7/", **options: Any) -> Any:
+        if not self.kind.is_async:
+            return Client(**options).post(url)
+        return async_to_sync(AsyncClient(**options).post)(url)
+
+
+def cells(applies: Callable[[Kind], bool] = lambda kind: True) -> list[Any]:
+    """Return each kind without and, if it is sync, with ATOMIC_REQUESTS."""
+    return [
+        pytest.param((kind, atomic), id=f"{name}-{'atomic' if atomic else 'plain'}")
+        for name, kind in KINDS.items()
+        if applies(kind)
+        for atomic in ((False,) if kind.is_async else (False, True))
+    ]
+
+
+@pytest.fixture(params=cells())
+def site(
+    request: pytest.FixtureRequest,
+    urls: Callable[..., None],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    sees_commits: None,
+) -> Iterator[Site]:
+    kind, atomic = request.param
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
+    rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    urls(kind.make())
+    body[:] = [lambda request: write()]
+    yield Site(kind, atomic=atomic)
+    body.clear()
+
+
+def write() -> HttpResponse:
+    Order.objects.create(number="A-1", total=1)
+    return HttpResponse(b"done")
+
+
+def test_the_lock_is_held_from_before_begin_until_after_commit(
+    site: Site, is_free: Callable[[str], bool], happened: list[str]
+) -> None:
+    seen: list[bool] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.append(is_free(NAME))
+        return HttpResponse(b"done")
+
+    body[:] = [view]
+    assert site.post().content == b"done"
+    assert (seen, is_free(NAME)) == ([False], True)
+    if site.kind.is_async:  # what happens in a loop is not recorded
+        assert happened == []
+    elif not site.atomic:
+        assert happened == ["lock", "release"]
+    elif site.kind.inside:  # Django begins first; COMMIT is guarded, too
+        assert happened == ["BEGIN", "lock", "guard", "guard", "COMMIT", "release"]
+    else:
+        assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
+
+
+def test_a_transaction_that_reads_old_data_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "redlock_django.locking.transactions.sees_commits", lambda connection: False
+    )
+    if site.atomic and site.kind.inside:
+        with pytest.raises(InvalidRedlock, match="Put @lock_resource above"):
+            site.post()
+        assert not Order.objects.exists()
+    else:
+        assert site.post().content == b"done"
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.by_rule), indirect=True)
+def test_a_transaction_around_needs_the_middleware(site: Site, settings: Settings) -> None:
+    settings.MIDDLEWARE = []
+    if site.atomic and site.kind.inside:
+        with pytest.raises(InvalidRedlock, match="only LockMiddleware can answer"):
+            site.post()
+        assert not Order.objects.exists()
+    else:
+        assert site.post().content == b"done"
+
+
+def test_a_lock_that_another_client_holds_is_answered_423(site: Site, held_elsewhere: Held) -> None:
+    with held_elsewhere(NAME):
+        answer = site.post()
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (423, "resource-locked")
+    assert (problem["retryable"], answer["Cache-Control"]) == (True, "no-store")
+    assert not Order.objects.exists()
+
+
+def test_a_store_that_is_down_is_answered_503(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: object, **_: object) -> None:
+        raise QuorumUnreachable("no master answers")
+
+    async def aunreachable(*args: object, **_: object) -> None:
+        unreachable()
+
+    backend = locks["default"].backend
+    monkeypatch.setattr(backend, "acquire", unreachable)
+    monkeypatch.setattr(backend, "aacquire", aunreachable)
+    answer = site.post()
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (503, "lock-unavailable")
+    assert "Nothing was changed" in problem["detail"]
+    assert not Order.objects.exists()
+
+
+def test_a_value_that_is_no_key_is_answered_400(site: Site) -> None:
+    answer = site.post("/seven/")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad-resource")
+    assert not Order.objects.exists()
+
+
+def test_a_lost_lock_is_rolled_back_or_keeps_the_response(
+    site: Site, lose_locks: Callable[[], None]
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        response = write()
+        lose_locks()
+        return response
+
+    body[:] = [view]
+    answer = site.post()
+    if site.rolls_back:
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (503, "lock-lost")
+        assert (problem["retryable"], Order.objects.count()) == (True, 0)
+    else:  # nothing can undo what the view has done
+        assert (answer.status_code, Order.objects.count()) == (200, 1)
+
+
+class Outer:
+    """A middleware with a transaction around every request."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        with transaction.atomic():
+            return self.get_response(request)
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
+    site: Site,
+    settings: Settings,
+    lose_locks: Callable[[], None],
+    happened: list[str],
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        response = write()
+        lose_locks()
+        return response
+
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.Outer"]
+    body[:] = [view]
+    answer = site.post()
+    assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
+    assert (answer.json()["retryable"], Order.objects.count()) == (True, 0)
+    assert happened[:2] == ["BEGIN", "lock"]
+    # Inside of ATOMIC_REQUESTS, which is a savepoint here, the work of the view is gone with that.
+    ended = "COMMIT" if site.atomic and site.kind.inside else "ROLLBACK"
+    assert happened[-2:] == [ended, "release"]
+
+
+def test_an_error_of_the_view_is_raised_and_frees_the_lock(
+    site: Site, is_free: Callable[[str], bool]
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        write()
+        raise KeyError("mine")
+
+    body[:] = [view]
+    with pytest.raises(KeyError, match="mine"):
+        site.post()
+    assert is_free(NAME)
+    assert Order.objects.count() == (0 if site.rolls_back else 1)
+
+
+def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
+    site: Site, held_elsewhere: Held, is_free: Callable[[str], bool]
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        write()
+        with lock("stock:1", until_commit=False):
+            return HttpResponse()
+
+    body[:] = [view]
+    with held_elsewhere("stock:1"):
+        answer = site.post()
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (423, "resource-locked")
+    assert problem["retryable"] is site.rolls_back
+    assert ("not known whether anything was changed" in problem["detail"]) is not site.rolls_back
+    assert Order.objects.count() == (0 if site.rolls_back else 1)
+    assert is_free(NAME)
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+def test_a_stream_keeps_the_lock_until_it_is_closed(
+    site: Site, is_free: Callable[[str], bool]
+) -> None:
+    body[:] = [lambda request: StreamingHttpResponse(iter([b"a", b"b"]))]
+    answer = site.post()
+    assert not is_free(NAME)
+    assert answer.getvalue() == b"ab"
+    assert is_free(NAME)
+
+
+def test_a_template_is_rendered_under_the_lock(
+    site: Site, is_free: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def render(response: Any) -> str:
+        return "free" if is_free(NAME) else "locked"
+
+    monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", property(render))
+    body[:] = [lambda request: SimpleTemplateResponse("any.html")]
+    assert site.post().content == b"locked"
+    assert is_free(NAME)
