@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -231,3 +232,25 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
         assert len(turns) > 2
         assert turns == sorted({*turns}, reverse=True)
         assert turns[-1] == 0
+
+
+def test_replies_that_no_thread_waits_for_are_read_whether_the_tender_sleeps_or_not() -> None:
+    asked: list[Received] = []
+    late = ScriptedMaster(asked.append)
+    with scripted("threads", ScriptedMaster(), ScriptedMaster(), late, master_timeout=0.4) as used:
+        driver = used.driver
+        assert isinstance(driver, ThreadDriver)
+        link = used.links.masters[2].link
+        assert link is not None
+        for turn in range(30):
+            used.release(used.acquire(f"r{turn}"))
+            until(lambda: len(asked) >= 2, "the late master has both commands")
+            for said in asked:
+                late.send(honest(said))
+            asked.clear()
+            if turn % 3:
+                time.sleep(0.02 * (turn % 7))  # so that the tender sleeps, wakes or is about to
+                continue
+            until(lambda: not link.owed, "the tender has read the replies")
+        until(lambda: not link.owed, "the tender has read the replies")
+        until(lambda: driver.tender.is_asleep, "nothing is left to read")

@@ -186,7 +186,8 @@ class ThreadDriver:
         if waiter is not None:
             waiter.ask()
         combiner.carry(Exchange(step, combiner.wake_reader))
-        self.tender.wake()
+        if self.tender.is_asleep:
+            self.tender.wake()
 
     def _post(self, step: Round) -> None:
         self.combiner.send(Exchange(step, wake_none))
@@ -262,7 +263,10 @@ class Tender:
         self._links = sockets.links
         self._combiner = combiner
         self._wakeup = Wakeup()
-        self.wake = self._wakeup.wake  # bound once: every round calls it
+        self.wake = self._wakeup.wake
+        # Whether a round must wake it. Set with the mutex, once no reply is owed: a round that has
+        # begun before is owed one, and any other sees it.
+        self.is_asleep = True
 
     @property
     def is_started(self) -> bool:
@@ -287,6 +291,7 @@ class Tender:
                 with suppress(BaseException):
                     logger.exception("redlock: the tender thread failed, and continues")
                 closed.wait(self._links.master_timeout)
+                self.wake()
 
     def _tend_until_closed(self) -> None:
         links, combiner, closed = self._links, self._combiner, self._sockets.closed
@@ -294,9 +299,9 @@ class Tender:
         dialed = True
         while not closed.is_set():
             self._wakeup.wait(None if dialed else REDIAL)
+            self.is_asleep = False
             with combiner.mutex:
-                dialed = links.changes.retry()
-                self._sockets.flush()
+                dialed = self._retry()
             began = clock()
             while not closed.wait(pause):
                 self.read_backlogs()
@@ -309,7 +314,14 @@ class Tender:
                     combiner.send_all()
                     began = clock()
                     if not links.owing():
+                        dialed, self.is_asleep = self._retry(), True
                         break
+
+    def _retry(self) -> bool:
+        """Repeat what could not be done for masters; return whether nothing is left to repeat."""
+        is_done = self._links.changes.retry()
+        self._sockets.flush()
+        return is_done
 
     def read_backlogs(self) -> None:
         """Read all replies that come too late, in parts, so that callers need not wait for all."""
