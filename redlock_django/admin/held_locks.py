@@ -45,9 +45,9 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
 
         if not self.has_view_permission(request):
             raise PermissionDenied
-        page = HeldLocksPage(self, request)
+        page, may_release = HeldLocksPage(self, request), self.has_release_permission(request)
         if request.method != "POST":
-            return page.show_list()
-        if not self.has_release_permission(request):
+            return page.show_list(may_release=may_release)
+        if not may_release:
             raise PermissionDenied
         return page.release() if "confirmed" in request.POST else page.confirm()

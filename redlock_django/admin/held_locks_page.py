@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import django
 from django.contrib import messages
@@ -22,7 +22,7 @@ from redlock_django.backends.inspection.results import (
     QuorumHealth,
     ReleaseOutcome,
 )
-from redlock_django.engine.inspection.holders import HoldingState
+from redlock_django.engine.inspection.holders import HoldingState, label_of
 from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import is_resource
@@ -75,13 +75,6 @@ OUTCOMES = {
 """The level and text of the message for each result; no text begins with a name."""
 
 
-class Chosen(NamedTuple):
-    """A lock that was shown, and whose release is asked for."""
-
-    fingerprint: str
-    resource: str
-
-
 class HeldLocksPage:
     """One request for the page."""
 
@@ -93,20 +86,21 @@ class HeldLocksPage:
         self.alias = asked if asked in aliases else next(iter(aliases), "default")
         self.aliases = aliases if len(aliases) > 1 else []
 
-    def show_list(self) -> HttpResponse:
+    def show_list(self, *, may_release: bool) -> HttpResponse:
         """Show one page of the locks, and the health of the servers they come from."""
-        search, refresh = self.request.GET.get("q", "").strip(), self._refresh()
+        search = self.request.GET.get("q", "").strip()
+        refresh = self._number("refresh") if self._number("refresh") in REFRESH else 0
         context: dict[str, Any] = {
             "search": search,
             "refresh": refresh,
-            "may_release": self._may_release(),
-            "may_select": not refresh and self._may_release(),
+            "may_release": may_release,
+            "may_select": may_release and not refresh,
         }
         try:
             service = locks[self.alias]
             with service.backend.inspect() as inspection:
                 servers = master_status(self.alias, inspection=inspection)
-                offset = PAGE * (max(1, int(self._number("p") or 1)) - 1)
+                offset = PAGE * max(0, self._number("p") - 1)
                 wanted: dict[str, Any] = {"search": search, "limit": PAGE, "inspection": inspection}
                 found = held_locks(self.alias, offset=offset, **wanted)
                 if offset and not found.locks:  # the page does not exist any more
@@ -114,15 +108,14 @@ class HeldLocksPage:
         except InvalidRedlock as error:
             return self._render("Held locks", {**context, "problem": str(error)})
         proceeds = service.settings.on_unavailable == "proceed"
-        rows = list(rows_of(found))
         context |= {
             "quorum": quorum_line(QuorumHealth.of(servers), proceeds=proceeds),
             "servers": [one for one in servers if one.faults],
             "caveat": caveat(service.settings.store),
             "counted": counted(found, searched=bool(search)),
             "truncated": number_format(MAX_LISTED) if found.truncated else "",
-            "rows": rows,
-            "is_empty": found.complete and not (rows or search),
+            "rows": list(rows_of(found)),
+            "is_empty": found.complete and not (found.locks or search),
             "legend": legend(found),
             "page": Paginator(range(found.count), PAGE).get_page(offset // PAGE + 1),
         }
@@ -130,19 +123,20 @@ class HeldLocksPage:
 
     def confirm(self) -> HttpResponse:
         """Show the locks that were chosen as they are now, and ask whether to release them."""
-        every = [chosen for chosen in self._chosen() if is_resource(chosen.resource)]
-        if not every:
+        chosen = [one for one in self._chosen() if is_resource(one[1])]
+        if not chosen:
             messages.warning(self.request, "Nothing was released: select the locks to release.")
             return self._back()
-        found = who_holds(*{chosen.resource for chosen in every}, using=self.alias)
+        found = who_holds(*{resource for _, resource in chosen}, using=self.alias)
         now = {holding.resource: holding for holding in found.locks}
         rows, gone = [], []
-        for chosen in every:
-            holding = now.get(chosen.resource)
-            if shown := held_by(chosen.fingerprint, holding):
+        for fingerprint, resource in chosen:
+            holding = now.get(resource)
+            if shown := held_by(fingerprint, holding):
                 rows.append(row_of(shown, None))
             else:
-                gone.append({**chosen._asdict(), "now": replacement(holding)})
+                label = label_of(resource, holding.holder if holding else {})
+                gone.append((printable(label), fingerprint, replacement(holding)))
         context = {"rows": rows, "gone": gone, "may_select": bool(rows), "confirming": True}
         return self._render("Force release", context)
 
@@ -188,22 +182,16 @@ class HeldLocksPage:
                 text += f" Result on each server: {answers}."
             messages.add_message(self.request, level, text)
 
-    def _chosen(self) -> list[Chosen]:
-        """Return the locks that the form names, each once."""
+    def _chosen(self) -> list[tuple[str, str]]:
+        """Return the fingerprint and the resource of the locks that the form names, each once."""
         ids = dict.fromkeys(self.request.POST.getlist("lock"))
-        return [Chosen(*one.split(":", 1)) for one in ids if ":" in one]
+        parts = (one.partition(":") for one in ids if ":" in one)
+        return [(fingerprint, resource) for fingerprint, _, resource in parts]
 
-    def _number(self, name: str) -> str:
+    def _number(self, name: str) -> int:
+        """Return a parameter of the URL, 0 unless it is a number of a few digits."""
         text = self.request.GET.get(name, "")
-        return text if text.isascii() and text.isdecimal() and len(text) < 6 else ""
-
-    def _refresh(self) -> int:
-        """Return after how many seconds the browser loads the page again, 0 for never."""
-        seconds = int(self._number("refresh") or 0)
-        return seconds if seconds in REFRESH else 0
-
-    def _may_release(self) -> bool:
-        return bool(self.admin.has_release_permission(self.request))  # type: ignore[attr-defined]
+        return int(text) if text.isdecimal() and len(text) < 6 else 0
 
     def _url(self, **changed: object) -> str:
         """Return the URL of the page with other parameters; without those that are empty."""

@@ -72,6 +72,7 @@ def test_a_lock_acquired_again_is_not_released(site: Site, operator: Client) -> 
     site.free("order:1")
     now = site.put("order:1", token="b", host="web2")
     body = question(operator, f"{shown}:order:1")
+    assert f"<strong>order:1</strong></bdi> <code>{shown}</code> It has been released" in body
     assert "acquired by web2" in body
     assert "Yes, release" not in body
     (message,) = release(operator, f"{shown}:order:1")
