@@ -40,37 +40,9 @@ MUTANTS: tuple[Mutant, ...] = (
         test_slot_rounds.test_a_slot_whose_value_only_begins_with_the_token_is_another_clients,
     ),
     Mutant(
-        "a resend of a slot is a new grant", "slots: the same value again gets the same fence",
-        "acquire", lua("if not (lock and fence) then", "if true then"),
-        test_slot_rounds.test_the_same_slot_twice_is_one_grant,
-    ),
-    Mutant(
-        "a slot ignores tombstones", "slots: no acquire after a tombstone",
-        "acquire", lua("if seen[3] then", "if false then"),
-        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
-    ),
-    Mutant(
         "a slot of any deployment", "slots: the marker is the expected one",
         "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"),
         test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
-    ),
-    Mutant(
-        "a slot counts a poisoned fence", "slots: no fence above TIME + 2 skew",
-        "acquire", lua("> now + 2 *", "> 9e99 + now + 2 *"),
-        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
-    ),
-    Mutant(
-        "any string is the fence of a slot", "slots: a fence has 1 to 16 digits",
-        "acquire", lua(
-            "if fence and not (fence:find('^%d+$') and #fence <= 16)",
-            "if fence and not tonumber(fence)",
-        ),
-        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
-    ),
-    Mutant(
-        "fences of a slot from the clock alone", "slots: a fence is higher than the stored one",
-        "acquire", lua("math.max(stored + 1, proposal)", "proposal"),
-        test_slot_rounds.test_the_fences_of_a_slot_grow,
     ),
     Mutant(
         "an overlong slot stays", "slots: a TTL above MAX_TTL is cut",
@@ -256,16 +228,6 @@ MUTANTS: tuple[Mutant, ...] = (
         test_waiters_for_slots.test_a_round_ends_what_a_call_has_named,
     ),
     Mutant(
-        "a slot of any marker", "slots: the marker is the expected one",
-        "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or"),
-        test_slot_rounds.test_a_slot_is_not_granted_where_a_lock_would_not_be,
-    ),
-    Mutant(
-        "a slot is ready at once", "slots: no grant before ready-at",
-        "acquire", lua(" or now < tonumber(ARGV[#ARGV])"),
-        test_script_rules.no_script_counts_a_master_before_its_time,
-    ),
-    Mutant(
         "foreign slots are cut", "slots: only a value of ours is cut",
         "slots", lua(
             "lasts > max_ttl and holder:find('^%x+ {') == 1 and holder:find(' ', 1, true) == 33",
@@ -287,11 +249,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "a waiter for a slot is refused as if it did not wait", "slots: waiters have one queue",
         "acquire", lua("is_full and count == 1 and waiter == ''", "is_full and count == 1"),
         test_script_rules.a_waiter_for_a_slot_stands_in_the_queue,
-    ),
-    Mutant(
-        "every turn for a slot is ignored", "slots: a free slot is reserved for the first waiter",
-        "acquire", lua("may_be_reserved and redis.call('PTTL', queue) ~= -2", "false"),
-        test_script_rules.a_free_slot_is_reserved_for_the_first_waiter,
     ),
     Mutant(
         "a release of a slot calls no waiter", "slots: a release calls the next without a turn",

@@ -1,4 +1,4 @@
-"""Rules of the Lua scripts, by their model in Python."""
+"""Rules of the Lua scripts."""
 
 from __future__ import annotations
 
