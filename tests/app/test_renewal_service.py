@@ -679,8 +679,8 @@ def test_short_locks_seldom_wake_the_thread(world: World, monkeypatch: pytest.Mo
     began = time.monotonic()
     for _ in range(1000):
         lock(R).acquire().release()
-    # Once from a long sleep, once or twice while it looks, in each interval.
-    assert len(woken) <= 3 * (1 + (time.monotonic() - began) / renewal.LINGER)
+    # Once from a long sleep, and while it looks, which takes long on a busy machine.
+    assert len(woken) <= 10 * (1 + (time.monotonic() - began) / renewal.LINGER)
 
 
 def test_many_leases_are_scanned_for_a_small_part_of_the_time(world: World) -> None:
