@@ -28,7 +28,6 @@ LAYERS = [
     engine.steps engine.pauses engine.renewal
     engine.undo
     engine.attempt
-    engine.wait
     engine.rounds engine.hand_on
     engine.inspection.*
     wire wire.clock wire.notice wire.wakeup wire.servers.*

@@ -40,7 +40,7 @@ def paths(folder: str, names: str) -> set[str]:
 @pytest.mark.parametrize(
     ("trip", "most"),
     [
-        ("`with lock()`: acquire and release", 21),
+        ("`with lock()`: acquire and release", 20),
         ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 35),
         ("POST with `@lock_resource` and `@idempotent`", 54),
         ("its replay", 22),

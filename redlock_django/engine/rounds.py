@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redlock_django.engine.attempt import Client, to_masters
+from redlock_django.engine.attempt import Client, Wait, WaitingCaller, to_masters
 from redlock_django.engine.protocol.commands import Extend, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
-from redlock_django.engine.wait import Wait, WaitingCaller
 
 
 def acquire(

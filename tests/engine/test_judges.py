@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from redlock_django.engine import hand_on, pauses, quorum, rounds
-from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.undo import undo_of
-from redlock_django.engine.wait import Wait
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.waiters import Waiter

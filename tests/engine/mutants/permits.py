@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from redlock_django.engine import rounds, undo
+from redlock_django.engine.attempt import Wait
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
-from redlock_django.engine.wait import Wait
 from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine import test_script_rules, test_slot_rounds
 from tests.engine.lua_mutation import lua

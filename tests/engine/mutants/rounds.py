@@ -9,11 +9,10 @@ from redlock_django.engine import (
     rounds,
     undo,
 )
-from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until
-from redlock_django.engine.wait import Wait
 from tests.engine import (
     schedules,
     test_minimum_hold,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redlock_django.engine import (
     pauses,
 )
-from redlock_django.engine.wait import Wait
+from redlock_django.engine.attempt import Wait
 from tests.engine import (
     schedules,
     test_queue,
