@@ -22,7 +22,6 @@ import hiredis
 
 from redlock_django.engine.protocol.commands import (
     Acquire,
-    AcquireSlot,
     Command,
     Confirm,
     Extend,
@@ -92,13 +91,13 @@ def cases() -> Iterator[Case]:
     yield Case("acquire: the first of two refused", Acquire(**two), (TRUST, SET_THEIRS), refused)
 
     slot = {**wants, "limit": 3}
-    yield Case("acquire: a slot is granted", AcquireSlot(**slot), varies=(TIME, FENCED))
-    yield Case("acquire: another slot is free", AcquireSlot(**slot), (TRUST, SET_THEIRS),
+    yield Case("acquire: a slot is granted", Acquire(**slot), varies=(TIME, FENCED))
+    yield Case("acquire: another slot is free", Acquire(**slot), (TRUST, SET_THEIRS),
                refused)  # fmt: skip
     second = D.lock(slot_resource("order:1", 1))
     third = D.lock(slot_resource("order:1", 2))
     every = tuple(("SET", key, THEIRS, "PX", "50000") for key in (LOCK, second, third))
-    yield Case("acquire: no slot is free", AcquireSlot(**slot), (TRUST, *every), refused)
+    yield Case("acquire: no slot is free", Acquire(**slot), (TRUST, *every), refused)
 
     fences = {**COMMON, "fences": (1_700_000_000_000_001,)}
     yield Case("confirm: granted", Confirm(**fences), (TRUST, SET_LOCK))

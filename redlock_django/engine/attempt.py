@@ -9,7 +9,7 @@ from typing import Protocol
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.pauses import clock_lag, retry_delays
-from redlock_django.engine.protocol.commands import TOKEN, Acquire, AcquireSlot, Command, Confirm
+from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Confirm
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.refusal import refusal
@@ -223,13 +223,14 @@ class Wait:
         proposal = next(client.proposals) + self.lag
         self.ticket = self.ticket or proposal
         token = next(client.tokens)
-        common = f"{token} {self.holder}", self.ttl, proposal, self.name, self.ticket
-        if self.slots is None:
-            ask = Acquire(client.deployment, self.resources, *common)
-        else:
+        resources, limit = self.resources, 1
+        if self.slots is not None:
             called = None if self.waiter is None else self.waiter.called_slot
-            resources = self.slots.resource(token, called)
-            ask = AcquireSlot(client.deployment, resources, *common, limit=self.slots.limit)
+            resources, limit = self.slots.resource(token, called), self.slots.limit
+        ask = Acquire(
+            client.deployment, resources, f"{token} {self.holder}", self.ttl, proposal, self.name,
+            self.ticket, limit,
+        )  # fmt: skip
         self.attempt = attempt = Attempt(ask, now, self.give_up)
         self.resting = False
         return attempt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.protocol.commands import Acquire, AcquireSlot, Command, Release
+from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.quorum import LOST, Tally
 
 
@@ -28,5 +28,5 @@ def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
     """Return the command that releases what `ask` may have set."""
     return Release(
         ask.deployment, ask.resources, ask.value, waiter=ask.waiter if leave else "", calls=calls,
-        limit=ask.limit if isinstance(ask, AcquireSlot) else 1,
+        limit=ask.limit,
     )  # fmt: skip

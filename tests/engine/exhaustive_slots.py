@@ -24,7 +24,7 @@ from itertools import combinations_with_replacement
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.engine.protocol.commands import AcquireSlot
+from redlock_django.engine.protocol.commands import Acquire
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
@@ -236,7 +236,7 @@ class Search:
             if owner >= 0:
                 master.keyspace.set(lock, _value(owner).encode(), 1000)
         resources = (slot_resource("r", slot),)
-        ask = AcquireSlot(deployment, resources, _value(mine), 10, NOW, limit=self.limit)
+        ask = Acquire(deployment, resources, _value(mine), 10, NOW, limit=self.limit)
         vote = ask.vote(master.say(ask, 0, b"trusted")[1:])
         # Reasons are for people only; without them more states are equal.
         vote = vote._replace(said="", ttl=None, fences=())

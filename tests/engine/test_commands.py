@@ -12,7 +12,6 @@ import pytest
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
-    AcquireSlot,
     Command,
     Confirm,
     Extend,
@@ -50,7 +49,7 @@ LEAVING = Release(**COMMON, waiter="P:wake:7 1")
 SWAP = Swap(**COMMON, old="f" * 32, ttl=1.5)
 RESTORE = Restore(**COMMON, old="f" * 32)
 SLOT: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r[1]",), "value": VALUE}
-ACQUIRE_SLOT = AcquireSlot(**SLOT, ttl=1.5, proposal=TIME, limit=3)
+ACQUIRE_SLOT = Acquire(**SLOT, ttl=1.5, proposal=TIME, limit=3)
 RELEASE_SLOT = Release(**SLOT, limit=3)
 ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, LEAVING, SWAP, RESTORE)
 

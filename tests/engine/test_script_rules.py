@@ -9,7 +9,6 @@ import pytest
 
 from redlock_django.engine.protocol.commands import (
     Acquire,
-    AcquireSlot,
     Command,
     Confirm,
     Extend,
@@ -51,7 +50,7 @@ def no_script_counts_a_master_before_its_time() -> None:
     common, later = _common(masters), now + 1_000_000
     commands: tuple[Command, ...] = (
         Acquire(**common, ttl=10.0, proposal=now),
-        AcquireSlot(**common, ttl=10.0, proposal=now, limit=2),
+        Acquire(**common, ttl=10.0, proposal=now, limit=2),
         Confirm(**common, fences=(now,)),
         Extend(**common, ttl=10.0),
         Heal(**common, ttl=10.0, fences=(now,)),
@@ -100,10 +99,10 @@ def a_release_sees_that_a_turn_is_over() -> None:
     assert masters.called[1:] == [(0, "redlock:wake:c 2")]
 
 
-def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -> AcquireSlot:
+def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -> Acquire:
     now = int(masters.now * 1_000_000)
     common = _common(masters, token, resource)
-    return AcquireSlot(**common, ttl=10.0, proposal=now, waiter=waiter, ticket=now, limit=2)
+    return Acquire(**common, ttl=10.0, proposal=now, waiter=waiter, ticket=now, limit=2)
 
 
 def a_waiter_for_a_slot_stands_in_the_queue() -> None:

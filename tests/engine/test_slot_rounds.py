@@ -12,7 +12,7 @@ import pytest
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LimitReached, QuorumUnreachable
-from redlock_django.engine.protocol.commands import AcquireSlot, Release
+from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
 from redlock_django.engine.protocol.statuses import (
     BURIED,
@@ -393,14 +393,14 @@ def test_the_fences_of_a_slot_grow() -> None:
 # The script.
 
 
-def say(masters: Masters, command: AcquireSlot, marker: bytes = MARKER) -> list[Any]:
+def say(masters: Masters, command: Acquire, marker: bytes = MARKER) -> list[Any]:
     """Return the reply of the first master, without the number of the round."""
     return masters.memories[0].say(command, 7, marker)[1:]
 
 
-def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> AcquireSlot:
+def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> Acquire:
     how = {"limit": 2, "proposal": int(masters.now * 1_000_000), **how}
-    return AcquireSlot(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
+    return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
 
 
 def test_the_same_slot_twice_is_one_grant() -> None:

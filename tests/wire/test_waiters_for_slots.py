@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.engine.protocol.commands import AcquireSlot, Release
+from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
 from redlock_django.wire.links.resp import Templates, pack_command
@@ -42,7 +42,7 @@ def test_templates_write_the_commands_of_a_slot(waiter: str, calls: bool) -> Non
     for resource in ("r[1]", "s[2]", "r[1]", "exam"):
         for digit in "ab":
             value = f"{digit * 32} {{}}"
-            acquire = AcquireSlot(DEPLOYMENT, (resource,), value, 5.0, 7, waiter, 5, limit=3)
+            acquire = Acquire(DEPLOYMENT, (resource,), value, 5.0, 7, waiter, 5, limit=3)
             release = Release(DEPLOYMENT, (resource,), value, waiter=waiter, calls=calls, limit=3)
             plain = Release(DEPLOYMENT, (resource[:4],), value, waiter=waiter, calls=calls)
             for command in (plain, release, acquire):

@@ -174,11 +174,12 @@ def _integer(value: object) -> int:
 
 @dataclass(slots=True)
 class Acquire(Command):
-    """Set the lock of every resource or of none.
+    """Set the lock of every resource or of none, or that of one slot.
 
-    `ttl` is in seconds, `proposal` in µs of the client's clock. A refused `waiter` (its name; "" if
-    the client does not wait) joins the queue of the resource at fault, ordered by `ticket`, its
-    first proposal. A granted waiter leaves the queues.
+    `resources` may be one slot of a name of which `limit` clients may hold one each; a refusal then
+    shows which slots are taken. `ttl` is in seconds, `proposal` in µs of the client's clock. A
+    refused `waiter` (its name; "" if the client does not wait) joins the queue of the resource at
+    fault, ordered by `ticket`, its first proposal. A granted waiter leaves the queues.
     """
 
     name: ClassVar[str] = "acquire"
@@ -189,13 +190,11 @@ class Acquire(Command):
     proposal: int
     waiter: str = ""
     ticket: int = 0
-
-    @property
-    def _slots(self) -> int:
-        return 0
+    limit: int = 1
 
     def keys(self) -> list[str]:
-        return [*self._keys_to_set(), *self._queues()]
+        slots = _slots(self.deployment, self.resources[0], self.limit)
+        return [*self._keys_to_set(), *self._queues(), *slots]
 
     def arguments(self) -> list[Argument]:
         waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
@@ -205,26 +204,9 @@ class Acquire(Command):
     def constants(self) -> bytes:
         """Return the numbers that do not differ from one acquire to the next, as doubles."""
         deployment = self.deployment
-        numbers = ms(deployment.fence_ttl), ms(deployment.max_ttl), self._slots
+        slots = self.limit if self.limit > 1 else 0
+        numbers = ms(deployment.fence_ttl), ms(deployment.max_ttl), slots
         return _CONSTANTS.pack(ms(self.ttl), deployment.skew, *numbers)
-
-
-@dataclass(slots=True)
-class AcquireSlot(Acquire):
-    """Set the lock of one slot of a name of which `limit` clients may hold one each.
-
-    `resources` has the resource of that slot alone. A refusal shows which slots are taken.
-    """
-
-    limit: int = field(kw_only=True)
-
-    @property
-    def _slots(self) -> int:
-        return self.limit
-
-    def keys(self) -> list[str]:
-        slots = _slots(self.deployment, self.resources[0], self.limit)
-        return [*self._keys_to_set(), *self._queues(), *slots]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,6 @@ from redlock_django.engine.protocol.commands import (
     PROPOSAL,
     TOKEN,
     Acquire,
-    AcquireSlot,
     Argument,
     Command,
     Release,
@@ -79,7 +78,7 @@ class Templates:
         digits = b"%d" % number
         fixed: float
         gaps: tuple[bytes, ...]
-        if type(command) is Acquire or type(command) is AcquireSlot:
+        if type(command) is Acquire:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
             gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal, name)
