@@ -329,7 +329,7 @@ proctype Caller(byte c) {
   byte attempt, extension, forgot, fence; mtype how;
 
 end_idle:
-  atomic {             /* engine/wait.py::Wait.next_attempt: a new token, the clock is read, all masters are asked */
+  atomic {             /* engine/attempt.py::Wait.next_attempt: a new token, the clock is read, all masters are asked */
     /* What arrives does not matter to a client that has not begun, so it does that at the begin of a tick. */
     attempt > 0 || !busy -> attempt++;
     client[c].token = c * ATTEMPTS + attempt; client[c].valid = VALID;

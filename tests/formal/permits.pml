@@ -301,7 +301,7 @@ proctype Caller(byte c) {
   byte attempt;
 
 end_idle:
-  atomic {             /* engine/wait.py::Wait.next_attempt */
+  atomic {             /* engine/attempt.py::Wait.next_attempt */
     attempt > 0 || !busy -> /* What arrives does not matter to a client that has not begun. */
     choose_slot();
     attempt++; client[c].heard = 0; client[c].token = c * ATTEMPTS + attempt; client[c].valid = TTL;
@@ -329,7 +329,7 @@ end_confirm:
   fi;
 end_lease:
   atomic { ENDS -> ONE_ENDS; release_or_undo(); end_call(); goto ends };
-again:                 /* engine/wait.py::Wait.goes_on */
+again:                 /* engine/attempt.py::Wait.goes_on */
   if
   :: atomic { !MAY_BE_FREE(0, UNHEARD) && !MAY_BE_FREE(1, UNHEARD) -> was_not_free(0); was_not_free(1); end_call() }
   :: atomic { attempt < ATTEMPTS && (MAY_BE_FREE(0, 0) || MAY_BE_FREE(1, 0)) -> goto end_idle }
