@@ -41,7 +41,7 @@ def paths(folder: str, names: str) -> set[str]:
     ("trip", "most"),
     [
         ("`with lock()`: acquire and release", 20),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 35),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 31),
         ("POST with `@lock_resource` and `@idempotent`", 54),
         ("its replay", 22),
     ],

@@ -11,7 +11,13 @@ from django.utils.decorators import classonlymethod
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.caller import open_blocks
-from redlock_django.web.answers import has_problem, judge_effects, problem_of, retry_after
+from redlock_django.web.answers import (
+    has_problem,
+    judge_effects,
+    problem_of,
+    retry_after,
+    was_rolled_back_by_django,
+)
 from redlock_django.web.locked_view import locked_view
 from redlock_django.web.options import no_lock
 from redlock_django.web.request import RequestState
@@ -81,10 +87,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     """Handle lock errors, then everything that REST framework's default handler handles."""
     request = context.get("request")
     if request is not None:
-        # The default handler rolls these back.
-        blocks = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
-        undone = any(connection.settings_dict["ATOMIC_REQUESTS"] for connection in blocks)
-        judge_effects(error, request, undone=undone)
+        judge_effects(error, request, undone=was_rolled_back_by_django(request, error))
     return views.exception_handler(as_api_exception(error), context)
 
 
