@@ -116,10 +116,10 @@ class Network:
 
     def delay(self) -> float:
         """Return how long bytes take now: seldom longer than any patience."""
-        if self.healed or self.rng.random() < 0.95:
+        if self.healed or self.rng.random() < 0.98:
             return self.rng.uniform(0.0001, 0.002)
         self.seen["late"] += 1
-        return self.rng.uniform(0.01, 6 * TIMEOUT)
+        return self.rng.uniform(0.01, 12 * TIMEOUT)
 
     def pieces(self, data: bytes) -> list[bytes]:
         """Return bytes in the pieces in which they arrive."""
@@ -240,7 +240,7 @@ class Process:
 
     def _serve(self) -> None:
         """Do what the links have left to do."""
-        for master in [*self.links.dirty]:
+        for master in sorted(self.links.dirty, key=lambda master: master.index):
             line, link = self._lines[master.index], master.link
             if line is not None and line.link is not link:
                 self.network.seen["links gone"] += 1

@@ -127,7 +127,8 @@ class Combiner:
         self._changes = links.changes
         self._read_late = sockets.read_late
         self._flush = sockets.flush
-        self._waited = sockets.waited
+        self._judge = sockets.judge
+        self._polled = links.lateness.running.polled
 
     # Sending.
 
@@ -325,6 +326,7 @@ class Combiner:
             if writable:
                 self._dirty.update(writable)
             self.send_all(readable)
-            self._waited(asked, now - began, now)
+            if self._polled(asked, now - began, now):
+                self._judge(now)
             if self._dirty:
                 self._flush()

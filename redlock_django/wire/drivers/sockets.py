@@ -118,15 +118,13 @@ class Sockets:
             self._driver.changed()
 
     def waited(self, asked: float, took: float, now: float) -> None:
-        """Count a poll that was to last `asked` seconds, took `took`, and ended `now`.
+        """Count a poll that was to last `asked` seconds, took `took`, and ended `now`."""
+        if self.links.lateness.running.polled(asked, took, now):
+            self.judge(now)
 
-        Then judge which replies are late, after one more read of their masters.
-        """
-        lateness = self.links.lateness
-        lateness.running.polled(asked, took, now)
-        if took < asked / 2:
-            return  # something ended the poll early, so no reply can be due yet
-        for master in lateness.overdue(now):
+    def judge(self, now: float) -> None:
+        """Judge which replies are late, after one more read of their masters."""
+        for master in self.links.lateness.overdue(now):
             self._read_all(master)
         self.links.judge(now)
 

@@ -123,8 +123,10 @@ class RunningTime:
         self._counted = now
         self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_STALLS)  # begin and end
 
-    def polled(self, asked: float, took: float, now: float) -> None:
+    def polled(self, asked: float, took: float, now: float) -> bool:
         """Add a poll that was to last `asked` seconds, took `took`, and ended now.
+
+        Returns whether a reply may be late now: not if something ended the poll early.
 
         A poll that took much longer means that this process stalled, and the masters may have
         stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
@@ -136,7 +138,7 @@ class RunningTime:
         self._counted = now
         if took < asked:  # as nearly always
             self.passed += since if since < took + SHORT else took
-            return
+            return took >= asked / 2
         # Rounding may leave a rest that is too small to add: then no reply would get late.
         if asked < SHORTEST:
             asked = SHORTEST
@@ -146,6 +148,7 @@ class RunningTime:
         self.passed += counts if counts < since else since
         if took > asked + SHORT:
             self._stalls.append((now - took + asked, now))
+        return True
 
     def stalled_since(self, moment: float) -> float:
         """Return for how long polls took longer than asked, since a moment of the clock."""

@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a link is judged without a last read", "link: the socket is read before it is judged",
-        Sockets.waited,
+        Sockets.judge,
         without("self._read_all(...)"),
         link_schedules.received_replies_are_read_before_they_are_judged,
     ),
