@@ -100,7 +100,9 @@ class SeparateRecorder:
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record; of an async view, `aliases` is empty."""
         self._policy = ResponsePolicy(self._call, self._options)
-        self._store.begin(self.claim)
+        # A middleware may have opened a transaction, which a key that another request has recorded
+        # meanwhile must not break.
+        self._store.begin(self.claim, savepoint=True)
         self.started = True
 
     @property

@@ -120,13 +120,15 @@ class RecordStore:
             setattr(found, name, value)
         return found
 
-    def begin(self, claim: Claim) -> None:
+    def begin(self, claim: Claim, *, savepoint: bool = False) -> None:
         """Record that the view runs; raise AlreadyRecorded if the key has a record.
 
-        A record that another transaction is about to commit counts after a limited wait.
+        A record that another transaction is about to commit counts after a limited wait. With
+        `savepoint`, an open transaction can be used after AlreadyRecorded; otherwise it must end.
         """
         wait = max(claim.wait or 0, _BRIEF)
-        with _database_errors(self.alias), self._limited_wait(wait):
+        inside = transaction.atomic(using=self.alias, savepoint=savepoint)
+        with _database_errors(self.alias), inside, self._limited_wait(wait):
             try:
                 _insert(
                     self.alias,

@@ -247,6 +247,34 @@ def test_a_retry_does_not_wait_for_a_hung_async_view(database: None) -> None:
     assert ask(asked)["Idempotent-Replayed"] == "true"
 
 
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # others refuse the lock there
+def test_a_retry_of_an_async_view_in_a_transaction_of_a_middleware_is_replayed(
+    database: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request commits after the retry has looked, and before it inserts its record."""
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        return await sync_to_async(make_order)(request)
+
+    def too_early(store: RecordStore, hashes: list[str]) -> IdempotencyRecord | None:
+        return found(store, hashes) if inserted else None
+
+    def inserts(store: RecordStore, *args: Any, **kwargs: Any) -> None:
+        inserted.append(store)
+        begin(store, *args, **kwargs)
+
+    asked, inserted = async_to_sync(idempotent(view)), list[RecordStore]()
+    first = ask(asked)
+    found, begin = RecordStore._found, RecordStore.begin
+    monkeypatch.setattr(RecordStore, "_found", too_early)
+    monkeypatch.setattr(RecordStore, "begin", inserts)
+    with transaction.atomic(using=ALIAS):
+        answer = ask(asked)
+    assert (answer.status_code, answer.content) == (201, first.content)
+    assert answer["Idempotent-Replayed"] == "true"
+    assert (len(inserted), orders()) == (1, 1)
+
+
 def test_if_the_lock_and_the_first_request_fail_the_second_request_runs(
     database: None, second_insert: threading.Event
 ) -> None:
