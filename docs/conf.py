@@ -31,7 +31,7 @@ ENTRY = re.compile(r"\[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)")
 
 def add_tables_of_contents(app: Sphinx, docname: str, source: list[str]) -> None:
     """Make the navigation of the links to pages, which stay plain Markdown for other readers."""
-    if docname not in {"index", "explanation/decisions/README"}:
+    if docname not in {"index", "contributing/decisions/README"}:
         return
     for section in re.split(r"^## ", source[0], flags=re.MULTILINE):
         if pages := ENTRY.findall(section):

@@ -1,4 +1,4 @@
-"""docs/explanation/architecture.md answers its questions in one hop, and what it names exists."""
+"""docs/contributing/architecture.md answers its questions in one hop, and what it names exists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.test_architecture import LAYERS
 from tests.test_documents import BASES, ROOT, symbols_of
 
-PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
+PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 QUESTIONS = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", PAGE, re.MULTILINE))
 NAMES = sorted(set(re.findall(r"`([\w.-]+/[\w./-]*|\w+\.py)(?:::([\w.]+))?`", PAGE)))
 

@@ -1,4 +1,4 @@
-"""docs/explanation/audit.md names every package, and says how much there is to read."""
+"""docs/contributing/audit.md names every package, and says how much there is to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.test_documents import ROOT
 
-PAGE = (ROOT / "docs/explanation/audit.md").read_text()
+PAGE = (ROOT / "docs/contributing/audit.md").read_text()
 PACKAGE = ROOT / "redlock_django"
 FILES = dict.fromkeys(re.findall(r"`((?:engine|wire|locking|backends)/[\w/]+\.(?:py|lua))`", PAGE))
 

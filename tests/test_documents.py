@@ -277,7 +277,7 @@ def test_the_tests_that_cells_of_tables_link_to_exist() -> None:
 def test_the_index_lists_every_document() -> None:
     index = ROOT / "docs/index.md"
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
-    decisions = ROOT / "docs/explanation/decisions/README.md"
+    decisions = ROOT / "docs/contributing/decisions/README.md"
     listed |= {(decisions.parent / link).resolve() for link in _links(decisions)}
     assert {*ROOT.glob("docs/**/*.md")} - {index} <= listed
 

@@ -36,11 +36,11 @@ TESTED = {
     "docs/how-to/testing.md": "tests/testing/test_testing_page.py",
     "docs/how-to/views.md": "tests/app/test_lock_pages.py",
     "docs/how-to/webhooks.md": "tests/idempotency/test_webhooks_page.py",
-    "docs/how-to/write-a-store.md": "tests/test_write_a_store_page.py",
+    "docs/contributing/write-a-store.md": "tests/test_write_a_store_page.py",
     "docs/tutorial/shop.md": "tests/test_tutorial.py",
 }
 NOT_RUN = {
-    "docs/explanation/interrupts.md": "a loop without an end, whose byte code the page explains",
+    "docs/contributing/interrupts.md": "a loop without an end, whose byte code the page explains",
 }
 OF_OTHERS = {"pglock"}  # commands of packages that a page compares with this one
 PAGES = {str(page.relative_to(ROOT)): BLOCK.findall(page.read_text()) for page in DOCUMENTS}

@@ -1,4 +1,4 @@
-"""docs/reference/on-the-wire.md names every status, script and key as the code has them."""
+"""docs/contributing/on-the-wire.md names every status, script and key as the code has them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import STATUSES
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs/reference/on-the-wire.md").read_text()
+PAGE = (ROOT / "docs/contributing/on-the-wire.md").read_text()
 LUA = ROOT / "redlock_django/engine/protocol/lua"
 
 

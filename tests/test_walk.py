@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_documents import ROOT
 
-PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
+PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 
 
 @pytest.fixture(scope="module")

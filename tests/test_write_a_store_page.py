@@ -1,4 +1,4 @@
-"""The store of docs/how-to/write-a-store.md works: its code is one module, which is run here."""
+"""The store of docs/contributing/write-a-store.md works: its code is one module, run here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.losses import ends_lost
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs/how-to/write-a-store.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs/contributing/write-a-store.md").read_text()
 SETTINGS, *CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MODULE = "locks_in_files"
 

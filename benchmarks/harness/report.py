@@ -28,8 +28,8 @@ ELSEWHERE = """\
 
 `python -m benchmarks stores` measures [pairs, refusals and hand-offs of each store, beside
 django-pglock and kazoo](choose-a-store.md#what-each-costs), and `python -m benchmarks database`
-[a pair beside `transaction_lock`](explanation/database-locks.md#what-it-costs). A test counts
-[the statements of a waiter](explanation/database-locks.md#order-of-arrival).
+[a pair beside `transaction_lock`](contributing/database-locks.md#what-it-costs). A test counts
+[the statements of a waiter](contributing/database-locks.md#order-of-arrival).
 """
 
 MOST_OTHERS = 0.05

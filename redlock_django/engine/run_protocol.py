@@ -11,7 +11,7 @@ Both loops clear `failure` when they end: an error refers to the frames that it 
 the error and this frame would keep each other alive, with all that those frames refer to, until the
 cyclic garbage collector runs.
 
-The shape of these loops is explained in docs/explanation/interrupts.md.
+The shape of these loops is explained in docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations

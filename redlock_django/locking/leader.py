@@ -128,7 +128,7 @@ class Leadership:
 
     def enter_in(self, stack: ExitStack) -> Term:
         """Wait and lead as a `with` block does; `stack` ends the term."""
-        stack.push(self)  # first, unlike enter_context(): see docs/explanation/interrupts.md
+        stack.push(self)  # first, unlike enter_context(): see docs/contributing/interrupts.md
         return self.__enter__()
 
     def __enter__(self) -> Term:

@@ -1,6 +1,6 @@
 """`lock()` and `Lock`: locks for `with`, `async with`, and explicit calls, sync and async.
 
-The order of many lines ensures that a signal leaves no lock: see docs/explanation/interrupts.md.
+The order of many lines ensures that a signal leaves no lock: see docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations
@@ -442,7 +442,7 @@ class Lock:
 
     def enter_in(self, stack: ExitStack) -> Self:
         """Acquire the lock as a `with` block does; `stack` releases it."""
-        stack.push(self)  # first, unlike enter_context(): see docs/explanation/interrupts.md
+        stack.push(self)  # first, unlike enter_context(): see docs/contributing/interrupts.md
         return self.__enter__()
 
     async def aenter_in(self, stack: AsyncExitStack) -> Self:

@@ -4,7 +4,7 @@ One thread serves the locks that threads hold; a timer of each event loop serves
 its tasks hold. Each has a dict of its leases and scans all of them when it looks, which takes a
 millisecond for 10,000. The engine decides when an extension is due (`engine.renewal`). An expired
 lease is noticed by the local clock, and so even if no master can be reached. A forked child starts
-with an empty service: see docs/explanation/interrupts.md.
+with an empty service: see docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations

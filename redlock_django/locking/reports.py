@@ -153,7 +153,7 @@ class Counters:
 
     def _reset(self) -> None:
         # Reentrant: a finalizer that runs meanwhile may notice the loss of a lock. See
-        # docs/explanation/interrupts.md.
+        # docs/contributing/interrupts.md.
         self._mutex = threading.RLock()
         self._numbers = _Numbers()
         self._masters: dict[str, dict[str, MasterCounts]] = {}
@@ -172,7 +172,7 @@ class Counters:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._numbers))
 
-    # None of these takes a mutex, or calls anything: see docs/explanation/interrupts.md.
+    # None of these takes a mutex, or calls anything: see docs/contributing/interrupts.md.
 
     def count(self, alias: str, name: str, amount: float = 1) -> None:
         """Add an amount to a counter of an alias, by its name in `Counts`."""

@@ -277,7 +277,7 @@ class RequestState:
         while self.locks:
             lock = self.locks[-1]
             lock.release()
-            # After it: see docs/explanation/interrupts.md. Signal receivers may have kept others.
+            # After it: see docs/contributing/interrupts.md. Signal receivers may have kept others.
             self.locks = tuple(other for other in self.locks if other is not lock)
 
 

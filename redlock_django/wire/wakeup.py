@@ -1,7 +1,7 @@
 """Waking a thread or a task that waits: for every driver and every store.
 
 Each counts several calls before a wait as one, and may be woken before it waits. A wait that is
-cancelled or interrupted leaves nothing behind: docs/explanation/interrupts.md.
+cancelled or interrupted leaves nothing behind: docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tests.formal.spin import MODELS, Run, missing, search
 from tests.test_documents import ROOT, symbols_of
 
 PACKAGE = ROOT / "redlock_django"
-PAGE = (ROOT / "docs/explanation/formal.md").read_text()
+PAGE = (ROOT / "docs/contributing/formal.md").read_text()
 TEXTS = {path.name: path.read_text() for path in MODELS.glob("*.pml")}
 needs_spin = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 

@@ -350,7 +350,7 @@ class Connections:
     def _report(self, up: bool, reason: str = "") -> None:
         """Report a change, and do again what failed before."""
         with suppress(IndexError):
-            while True:  # without a condition: see docs/explanation/interrupts.md
+            while True:  # without a condition: see docs/contributing/interrupts.md
                 if not (up and self._unsent):
                     break
                 job = self._unsent.popleft()  # not a swap: another thread may append meanwhile

@@ -118,7 +118,7 @@ class DirectCursor:
 
     def finish(self) -> None:
         """Wait for the end of a statement, if one is running, and ignore its answer."""
-        while True:  # without a condition: see docs/explanation/interrupts.md
+        while True:  # without a condition: see docs/contributing/interrupts.md
             self._wait()
             if self._pgconn.get_result() is None:
                 break
@@ -129,7 +129,7 @@ class DirectCursor:
         `get_result` would wait, too, and keep all other threads from running.
         """
         pgconn = self._pgconn
-        while True:  # without a condition: see docs/explanation/interrupts.md
+        while True:  # without a condition: see docs/contributing/interrupts.md
             unsent = pgconn.flush()
             if not (unsent or pgconn.is_busy()):
                 break

@@ -109,7 +109,7 @@ class Listener:
         # Not `driver.notifies()`, which wakes this thread ten times a second.
         with selectors.DefaultSelector() as selector:
             selector.register(driver.fileno(), selectors.EVENT_READ)
-            while True:  # without a condition: see docs/explanation/interrupts.md
+            while True:  # without a condition: see docs/contributing/interrupts.md
                 if self._closing.is_set():
                     break
                 self._handle(_received(driver.pgconn))

@@ -1,6 +1,6 @@
 """Locks in ZooKeeper: an ephemeral node for each client, in a queue for each resource.
 
-docs/explanation/zookeeper-locks.md explains why there is one holder, and when there may be two.
+docs/contributing/zookeeper-locks.md explains why there is one holder, and when there may be two.
 """
 
 from __future__ import annotations

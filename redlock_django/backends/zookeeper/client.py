@@ -222,7 +222,7 @@ def command(settings: ZooKeeperSettings, host: str, words: bytes) -> str:
     with connection:
         connection.settimeout(settings.zookeeper_timeout)
         connection.sendall(words)
-        while True:  # without a condition: see docs/explanation/interrupts.md
+        while True:  # without a condition: see docs/contributing/interrupts.md
             chunk = connection.recv(8192)
             if not chunk:
                 break

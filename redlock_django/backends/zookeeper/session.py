@@ -77,7 +77,7 @@ class Session:
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
 
     # For callers. They never touch kazoo's results, which have mutexes in Python: an interrupt
-    # would leave these locked (docs/explanation/interrupts.md).
+    # would leave these locked (docs/contributing/interrupts.md).
 
     def perform(self, step: ZooKeeperStep) -> None:
         """Perform a step of a protocol in the thread of the caller."""

@@ -198,7 +198,7 @@ class SlotSearch:
             watches.remove(pause)
 
     def _await_change(self, pause: ZooKeeperStep) -> ZooKeeperProtocol[None]:
-        # Not in the `try`, whose loops must not jump past it: see docs/explanation/interrupts.md.
+        # Not in the `try`, whose loops must not jump past it: see docs/contributing/interrupts.md.
         _, slots = yield from self._look(watch=self._session.watches.changed)
         if any(slot.first is None for slot in slots):
             return

@@ -4,7 +4,7 @@ A script writes a status by its name (`return { round, NOT_READY, now }`). `comm
 replaces each name by its number before the script is sent to a master.
 
 `Command.vote` gives the meaning of each status as a vote. Documented in
-docs/reference/on-the-wire.md.
+docs/contributing/on-the-wire.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ waits for answers or, if there is none, to one that waits to be called.
 
 No loop inside a `with` or `try` here ends in a condition: Python 3.12 and 3.13 handle signals on
 the jump back from one, and an exception raised there skips the `finally`.
-docs/explanation/interrupts.md explains this.
+docs/contributing/interrupts.md explains this.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A signal handler, or a finalizer that the garbage collector runs, interrupts its thread between any
 two steps: perhaps while that thread changes the links. What it may do then is explained in
-docs/explanation/interrupts.md.
+docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations

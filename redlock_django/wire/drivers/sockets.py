@@ -255,7 +255,7 @@ class LinkSocket:
             try:
                 # The bytes are sent and counted in one step of Python, during and after which no
                 # signal is handled before the next line is done: see
-                # docs/explanation/interrupts.md. A process that ends by Ctrl-C has no time to
+                # docs/contributing/interrupts.md. A process that ends by Ctrl-C has no time to
                 # connect again.
                 [sent] = map(self.send_some, (out,))
             except WOULD_BLOCK:
@@ -314,7 +314,7 @@ def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
     def receive_all(most: int) -> bytes:
         parts = [receive(most)]
         with suppress(OSError):
-            while True:  # without a condition: see docs/explanation/interrupts.md
+            while True:  # without a condition: see docs/contributing/interrupts.md
                 if not parts[-1]:
                     break
                 parts.append(receive(most))

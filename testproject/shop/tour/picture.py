@@ -64,7 +64,7 @@ def _state(master: LocalMaster, report: ServerHealth, resource: str) -> tuple[st
     if master.paused or not master.alive:
         return "silent", 0
     try:
-        with master.client() as client:  # docs/reference/on-the-wire.md describes the keys
+        with master.client() as client:  # docs/contributing/on-the-wire.md describes the keys
             lock, fence = client.mget(f"redlock:lock:{resource}", f"redlock:fence:{resource}")
     except RedisError:  # it has been stopped since
         return "silent", 0
