@@ -160,6 +160,7 @@ def imported_for_types() -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.slow
 def test_imports_run_downward_only() -> None:
     assert not [
         f"{module} imports {other}"
@@ -225,6 +226,7 @@ def test_the_root_keeps_what_users_import_and_django_requires() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_site_that_only_locks_does_not_import_idempotency() -> None:
     script = (ROOT / "tests" / "app" / "site_with_locks_only.py").read_text()
     done = subprocess.run(
@@ -332,6 +334,7 @@ def test_folders_of_the_layers_below_django_import_each_other_in_one_direction()
 STORES = ("redis", "memory", "database", "zookeeper")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", STORES)
 def test_no_store_imports_another(store: str) -> None:
     others = tuple(f"redlock_django.backends.{other}" for other in STORES if other != store)

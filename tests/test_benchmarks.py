@@ -99,6 +99,7 @@ def test_a_lock_that_does_not_exclude_is_found_out(masters: list[LocalMaster], j
     assert "did NOT exclude" in results.troubles[0]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(compiler() is None, reason="there is no C compiler")
 def test_stub_masters_grant_everything_but_a_second_holder() -> None:
     with granting(5) as (ports, _):
@@ -220,6 +221,7 @@ def test_the_page_begins_with_the_date_and_the_load_of_the_machine(
     assert f"other programs used {others / 2:.1%}" in first
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

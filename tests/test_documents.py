@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import pytest
 from django.core.management import get_commands, load_command_class
 
 import redlock_django
@@ -183,6 +184,7 @@ def _unknown(path: Path, names: set[str], known: set[str]) -> list[str]:
     return [f"{path.relative_to(ROOT)}: {name}" for name in sorted(names - known - OF_OTHERS)]
 
 
+@pytest.mark.slow
 def test_every_name_in_code_font_exists() -> None:
     """A setting, argument, attribute or field that has gone is in no code any more."""
     known = _words_of("redlock_django", "testproject", "benchmarks", "tests", ".ci", ".github")

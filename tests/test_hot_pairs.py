@@ -47,6 +47,7 @@ def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
     assert figures["pairs"] == 300
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_pair_and_of_a_refusal_add_up_to_its_bytecodes(contender: Threads) -> None:
     settle(contender)
     totals = []
@@ -67,6 +68,7 @@ def test_the_steps_of_a_pair_and_of_a_refusal_add_up_to_its_bytecodes(contender:
     assert 1_000 < refusal < pair < 20_000
 
 
+@pytest.mark.slow
 def test_a_step_of_a_pair_that_is_not_found_any_more_is_an_error(
     contender: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +114,7 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]
 
 
+@pytest.mark.slow
 @pytest.mark.django_db  # the end of a request looks at connections of earlier tests
 def test_a_view_without_a_decorator_runs_no_bytecodes_of_one(settings: Settings) -> None:
     for name, value in view_parts.SITE.items():

@@ -179,6 +179,7 @@ def test_setup_imports_only_what_declares_models_and_pages(
     assert {name.removeprefix("redlock_django.") for name in shown.stdout.split()} == expected
 
 
+@pytest.mark.slow
 def test_django_redis_is_imported_for_a_cache_only(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, path in modules().items():
         assert not {one for one in imports(path) if one.startswith("django_redis")}, name

@@ -69,6 +69,7 @@ def test_retries_are_random_and_bounded() -> None:
     assert all(0 < delay <= 0.5 for delay in first)
 
 
+@pytest.mark.slow
 @pytest.mark.attack
 def test_nothing_is_pickled() -> None:
     for module in ("pickle", "marshal", "shelve", "copyreg"):

@@ -85,6 +85,7 @@ def read(path: Path) -> tuple[str, list[str]]:
     return END.join(texts), opening
 
 
+@pytest.mark.slow
 def test_code_uses_the_words_of_the_glossary() -> None:
     assert not [
         f"{path.relative_to(ROOT)}: {phrase}" for path in CODE for phrase in found(read(path)[0])

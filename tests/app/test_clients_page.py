@@ -76,6 +76,7 @@ def send(live_server: LiveServer, settings: Settings, tmp_path: Path) -> Send:
     return sent
 
 
+@pytest.mark.slow
 def test_a_request_is_sent_again_until_the_lock_is_free(send: Send) -> None:
     held = lock("order:7", ttl=1).acquire()
 
@@ -91,6 +92,7 @@ def test_a_request_is_sent_again_until_the_lock_is_free(send: Send) -> None:
     assert paid == [10]
 
 
+@pytest.mark.slow
 def test_a_request_whose_answer_was_lost_is_sent_again_with_its_key(send: Send) -> None:
     answer = send({"amount": 10}, lost=1)
     assert answer == {"status": 201, "replayed": "true", "body": {"payments": 1}}

@@ -114,6 +114,7 @@ def test_lock_outside_transaction_inside(
     assert Order.objects.count() == 1
 
 
+@pytest.mark.slow
 @WRITES
 def test_the_next_holder_sees_what_this_one_committed() -> None:
     seen_by_the_next: list[int] = []

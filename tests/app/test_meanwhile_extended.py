@@ -241,6 +241,7 @@ CALLERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLERS.values(), ids=list(CALLERS))
 @pytest.mark.parametrize("traced", [False, True], ids=["clock", "instruction"])
 def test_a_lease_that_is_extended_meanwhile_is_not_lost(

@@ -75,6 +75,7 @@ def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
     return [master.keyspace.get(backend.deployment.lock(resource)) for master in backend.masters]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("switch_threads", "backend")
 def test_threads_exclude_each_other() -> None:
     inside, most, rounds, gate = 0, 0, [0], threading.Barrier(8)
@@ -101,6 +102,7 @@ def test_threads_exclude_each_other() -> None:
     assert rounds == [200]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("switch_threads")
 def test_one_of_many_threads_wins_a_free_resource(
     backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch

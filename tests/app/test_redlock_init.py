@@ -62,6 +62,7 @@ def markers(masters: list[LocalMaster]) -> list[bytes | None]:
     return found
 
 
+@pytest.mark.slow
 def test_new_masters_are_not_counted_until_declared(
     site: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -90,6 +91,7 @@ def test_an_emptied_master_is_not_called_new(site: list[LocalMaster]) -> None:
     assert NEW not in first.replace("if it is new: run 'manage.py redlock_init'", "")
 
 
+@pytest.mark.slow
 def test_masters_become_trusted_after_the_delay(masters: list[LocalMaster]) -> None:
     settings = redlock(masters, TTL=0.6, MAX_TTL=0.6, MAX_CLOCK_SKEW=0.05)
     with override_settings(REDLOCK=settings), lock("order:1", wait=60) as held:
@@ -208,6 +210,7 @@ def test_force_asks_and_names_the_risk(site: list[LocalMaster]) -> None:
     assert "All 5 masters are already trusted" in init()
 
 
+@pytest.mark.slow
 def test_force_spares_the_delay_after_a_clean_shutdown_with_aof() -> None:
     """Without the command no client counts the server: it cannot know that the end was clean."""
     options = ["--appendonly", "yes", "--appendfsync", "everysec"]

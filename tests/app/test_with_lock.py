@@ -170,6 +170,7 @@ def exits_once_exists(file: Path, status: int) -> list[str]:
     return ["sh", "-c", f"touch {file.with_name('ready')}; {look}"]
 
 
+@pytest.mark.slow
 def test_the_lock_is_renewed_while_the_command_runs(memory: MemoryBackend, tmp_path: Path) -> None:
     renewed = tmp_path / "renewed"
     extend = memory.extend
@@ -199,6 +200,7 @@ def lost_once_ready(memory: MemoryBackend, tmp_path: Path) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("lost_once_ready")
 def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "open")
@@ -293,6 +295,7 @@ def test_the_command_goes_on_while_too_few_masters_answer(
     assert with_lock("nightly", "--ttl", "60", "--", "sh", "-c", "sleep 0.5; exit 4")[0] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["with_lock", "lead"])
 def test_a_command_whose_lock_is_not_renewed_is_dead_before_the_lock_ends(
     memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
@@ -465,6 +468,7 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) & 1 << (number - 1))
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_single_run_and_forwarded_signal(site: dict[str, str]) -> None:
     first = start(site, "nightly", "--", sys.executable, "-c", PATIENT)

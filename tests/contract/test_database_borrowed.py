@@ -124,6 +124,7 @@ def test_a_caller_that_gives_up_leaves_nothing(
     pair(backend)
 
 
+@pytest.mark.slow
 @limited
 @pytest.mark.parametrize("is_lent", [True, False], ids=["of a caller", "of a thread"])
 def test_a_connection_on_which_no_answer_arrives_is_replaced(
@@ -156,6 +157,7 @@ def _is_answered(backend: DatabaseBackend) -> bool:
     return True
 
 
+@pytest.mark.slow
 @limited
 def test_statements_of_connections_that_were_replaced_do_not_stay_in_the_server(
     backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch

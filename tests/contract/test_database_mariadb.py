@@ -111,6 +111,7 @@ def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings)
     assert backend.connections.run(connection_id) == connection, "it connected again"
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_given_up_leaves_nothing(
     backend: DatabaseBackend, settings: Settings
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_file_that_cannot_be_made_is_reported_at_once(store: Store, tmp_path: 
         backend_of("default").acquire(("order:1",), 2, 0, HOLDER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["deleted", "replaced", "gone with its folder"])
 def test_a_file_that_is_replaced_is_not_trusted(store: Store, tmp_path: Path, how: str) -> None:
     """A process that went on with the old file would exclude no process with the new one."""

@@ -339,6 +339,7 @@ def test_a_notification_wakes_a_waiter(
         caller.release(waiter.lease())
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_killed_listener_is_replaced(postgres_store: Store) -> None:
     backend = backend_of()
@@ -377,6 +378,7 @@ def test_a_killed_connection_is_replaced(postgres_store: Store) -> None:
     assert backend_of().release(lease) is True
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_attempt_that_is_given_up_leaves_nothing(
@@ -852,6 +854,7 @@ def test_a_router_that_forbids_the_tables_is_reported(
     assert "allow_migrate()" in found()["E017"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [None, Postgres, MariaDB], ids=["default", "postgres", "mariadb"])
 def test_commands_and_admin_show_and_free_locks(
     request: pytest.FixtureRequest,

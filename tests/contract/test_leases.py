@@ -285,6 +285,7 @@ def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCall
     assert waiter.lease().waited > 0
 
 
+@pytest.mark.slow
 def test_a_waiter_gets_the_lock_after_its_expiry(store: Store, caller: SyncCaller) -> None:
     caller.acquire("order:1", ttl=TTL)
     waiter = caller.start("order:1", wait=3 * TTL)  # the time passes for the waiter, too

@@ -129,6 +129,7 @@ def test_waiters_get_slots_in_their_order(
     assert served == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_waiter_gets_a_slot_after_an_expiry(store: Store, caller: SyncCaller) -> None:
     hold_all(caller, 2)
     waiter = caller.start(NAME, wait=60, limit=2)

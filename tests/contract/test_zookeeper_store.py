@@ -130,6 +130,7 @@ def lost() -> Iterator[list[str]]:
     lock_lost.disconnect(note)
 
 
+@pytest.mark.slow
 def test_an_expired_session_loses_its_locks(
     proxy: FaultProxy, settings: Settings, client: KazooClient, lost: list[str]
 ) -> None:
@@ -212,6 +213,7 @@ def test_reading_does_not_prove_that_the_session_lasts(
 
 
 # kazoo's thread ends with an error: kazoo issue 254, seen under random faults of the servers.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_of_kazoo_that_fails_is_replaced(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, lost: list[str]
@@ -234,6 +236,7 @@ def test_a_client_of_kazoo_that_fails_is_replaced(
         assert kazoo_of(backend_of()) is not failed
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_left_although_requests_go_on(
     proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer
 ) -> None:
@@ -247,6 +250,7 @@ def test_a_server_that_hangs_is_left_although_requests_go_on(
     until(held.remaining, what="the lock is held again")
 
 
+@pytest.mark.slow
 def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
     proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer, lost: list[str]
 ) -> None:
@@ -293,6 +297,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_was_stopped_longer_than_its_session(
     store: Store, settings: Settings
 ) -> None:
@@ -372,6 +377,7 @@ print("closed:", len(sockets() - before), flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="lists the descriptors of a process")
 def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: Settings) -> None:
     """Nor does it keep the descriptors of the session, or wait at its end for their threads."""
@@ -393,6 +399,7 @@ def test_the_end_of_a_process_frees_its_locks(store: Store, settings: Settings) 
     until(lambda: not taken("order:1"), what="the lock is free", seconds=30)
 
 
+@pytest.mark.slow
 def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
     began = time.monotonic()
     for resource, least in (("short", 1.0), ("long", 20.0)):
@@ -407,6 +414,7 @@ def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
     assert backend_of().release(lease) is True
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Settings) -> None:
     port = free_port()
     settings.REDLOCK = {
@@ -570,6 +578,7 @@ def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: Kaz
     assert 20 < refused.value.retry_after <= 30
 
 
+@pytest.mark.slow
 def test_the_servers_remove_a_queue_that_is_not_used(settings: Settings) -> None:
     """Also that of a process which died."""
     try:
@@ -602,6 +611,7 @@ def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
     assert backend_of().release(lease) is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line(store: Store, what: str) -> None:
     lines = Lines()
@@ -786,6 +796,7 @@ PERMIT = WAITER.replace("wait=60", "wait=60, limit=2").replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["holder", "waiter"])
 def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
     store: Store, settings: Settings, client: KazooClient, zookeeper: ZooKeeperServer, killed: str
@@ -813,6 +824,7 @@ def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
     until(lambda: len(nodes_in(client, *queues)) == 2, what="two slots are held")
 
 
+@pytest.mark.slow
 def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
     store: Store, settings: Settings, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -846,6 +858,7 @@ def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take
     assert front.lease().slot == held[1].slot
 
 
+@pytest.mark.slow
 def test_slots_and_turns_outlive_a_restart_of_the_server(
     store: Store, settings: Settings, zookeeper: ZooKeeperServer
 ) -> None:
@@ -883,6 +896,7 @@ def test_slots_and_turns_outlive_a_restart_of_the_server(
     assert served == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_slots_minimum_hold_is_ended_by_a_waiter(store: Store, settings: Settings) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
     hold_slots(1, 2)
@@ -911,6 +925,7 @@ def test_waiters_for_slots_are_counted_and_their_queue_is_no_lock(store: Store) 
     caller.release(waiter.lease())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("held", "limit"), [(0, 2), (2, 2), (1, 1)])
 def test_an_interrupted_client_leaves_no_node_whether_it_waits_or_not(
     store: Store, client: KazooClient, held: int, limit: int

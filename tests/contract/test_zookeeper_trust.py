@@ -68,6 +68,7 @@ def granted(alias: str = "default") -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_servers_that_lost_their_data_grant_nothing_until_all_locks_have_ended(
     section: dict[str, Any], settings: Settings, server: ZooKeeperServer
 ) -> None:
@@ -85,6 +86,7 @@ def test_servers_that_lost_their_data_grant_nothing_until_all_locks_have_ended(
     assert not held.remaining()
 
 
+@pytest.mark.slow
 def test_a_process_goes_on_with_servers_that_have_seen_less_than_it(
     section: dict[str, Any], settings: Settings, server: ZooKeeperServer
 ) -> None:

@@ -547,6 +547,7 @@ def test_a_refusal_is_shown_even_if_its_lock_is_lost(
     assert titles() == ["Bob's"]
 
 
+@pytest.mark.slow
 def test_without_a_store_a_page_is_shown_and_a_save_is_refused(
     register: Register, anna: Client, article: Article, settings: Settings
 ) -> None:
@@ -724,6 +725,7 @@ def test_another_tab_of_the_same_user_is_not_told(
     assert held()
 
 
+@pytest.mark.slow
 def test_a_page_that_does_not_report_ends_with_its_ttl(
     register: Register, anna: Client, bob: Client, article: Article, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -737,6 +739,7 @@ def test_a_page_that_does_not_report_ends_with_its_ttl(
     assert "Bob" in hers.report()["message"]
 
 
+@pytest.mark.slow
 def test_a_page_whose_answer_was_lost_goes_on(
     register: Register, anna: Client, bob: Client, article: Article, monkeypatch: pytest.MonkeyPatch
 ) -> None:

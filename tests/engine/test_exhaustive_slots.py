@@ -17,6 +17,7 @@ STARTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "rounds", "losses"), STARTS)
 def test_every_trace(clients: int, rounds: int, losses: int) -> None:
     assert Search(clients=clients, rounds=rounds, losses=losses).run() > 500

@@ -186,6 +186,7 @@ def test_stopped_waiters_cost_one_turn(seeds: range) -> None:
         assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
 
 
+@pytest.mark.slow
 @by_day
 def test_lost_links_cost_no_long_pause(seeds: range) -> None:
     for seed in seeds:
@@ -217,6 +218,7 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
     client.world.after(client.rng.uniform(0.1, 0.3), client.hear, go_on, ticket)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     without=(
         "a late reply costs its link",
@@ -252,6 +254,7 @@ def _work_off(
     master.world.at(free[0], receive, what, *args)
 
 
+@pytest.mark.slow
 @by_day
 def test_masters_that_forget_their_queues_cost_one_fallback(seeds: range) -> None:
     for seed in seeds:

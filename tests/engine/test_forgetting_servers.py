@@ -35,6 +35,7 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
     assert bool(seen["answered by an error"]) is (kind == "copy"), "from a replica"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "mutation", "kind", "named"),
     [

@@ -76,6 +76,22 @@ def test_the_leading_holder_is_the_one_that_most_masters_know() -> None:
     assert holding.since == 1790000000.5
 
 
+@pytest.mark.parametrize(
+    ("search", "fits"),
+    [
+        ("", True),
+        ("R", True),
+        ("eb1", True),
+        ("WEB1 7", True),
+        ("web1 8", False),
+        ("70", False),  # a process id is compared as a whole
+        ("1790000000", False),
+    ],
+)
+def test_a_search_is_for_each_word_in_the_name_or_the_holder(search: str, fits: bool) -> None:
+    assert seen(OURS, OURS).fits(search) is fits
+
+
 @pytest.mark.parametrize("at", [None, "yesterday", -1, 1e14, True])
 def test_an_impossible_time_is_none(at: object) -> None:
     assert seen(b"a" * 32 + b" " + json.dumps({"at": at}).encode()).since is None

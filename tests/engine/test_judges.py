@@ -284,6 +284,7 @@ JUDGES: dict[str, Judge] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGES)
 def test_a_defect_goes_unnoticed_without_its_judge(name: str) -> None:
     judge = JUDGES[name]

@@ -55,6 +55,7 @@ def test_time_goes_on_when_the_rest_of_a_wait_is_too_short_to_move_a_clock(seed:
     assert simulation.world.now > simulation.setup.seconds
 
 
+@pytest.mark.slow
 def test_a_crowd_shares_one_resource() -> None:
     simulation = Simulation(1, replace(QUIET, masters=5, clients=12, seconds=8.0))
     simulation.run()

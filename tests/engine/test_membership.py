@@ -145,6 +145,7 @@ def changed(seed: int, masters: int, change: str) -> Simulation:
     return Simulation(seed, setup)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_list_makes_no_second_holder(change: str) -> None:
     seen: Counter[str] = Counter()

@@ -82,6 +82,7 @@ def test_a_seed_produces_the_same_trace_twice() -> None:
     assert replay(4) != first
 
 
+@pytest.mark.slow
 def test_a_failing_seed_is_made_small(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,6 +292,7 @@ def test_every_trace(fences: tuple[int, ...], proposals: tuple[int, ...], losses
     assert Search(Rule(), fences, proposals, losses).run() > 2_000
 
 
+@pytest.mark.slow
 def test_every_trace_from_many_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert exhaustive.main(["--masters", "3", "--losses", "0"]) == 0
     assert re.search(

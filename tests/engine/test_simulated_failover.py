@@ -28,6 +28,7 @@ def test_a_promoted_replica_makes_no_second_holder() -> None:
     assert not seen["two hold, after a step"], "and nothing excuses it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "mutation"),
     [

@@ -44,6 +44,7 @@ def test_the_command_that_replays_a_seed_names_the_permits(
     assert replay(3, setup).splitlines()[:-1] == transcript.splitlines()[:-1]
 
 
+@pytest.mark.slow
 def test_a_sweep_with_permits_has_another_digest(capsys: pytest.CaptureFixture[str]) -> None:
     digests = set()
     for variant in ((), ("--permits",)):
@@ -52,6 +53,7 @@ def test_a_sweep_with_permits_has_another_digest(capsys: pytest.CaptureFixture[s
     assert len(digests) == 2
 
 
+@pytest.mark.slow
 def test_calls_that_do_not_wait_end_in_two_rounds_where_many_ask_for_few_slots() -> None:
     """Hardly any takes three, although a slot is rarely free and several see it come free."""
     granted, refused = rounds(Load(8, 3, 0.01, 0.02), 1.0)
@@ -62,6 +64,7 @@ def test_calls_that_do_not_wait_end_in_two_rounds_where_many_ask_for_few_slots()
         assert max(calls) <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, 3])
 def test_waiters_for_slots_are_served_in_order_and_do_not_wait_for_the_fallback(limit: int) -> None:
     """Waiters with turns for different slots at the same moment may learn of them in any order."""
@@ -74,6 +77,7 @@ def test_waiters_for_slots_are_served_in_order_and_do_not_wait_for_the_fallback(
         assert max(checker.gaps) < 0.03, f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_the_turn_of_a_dead_waiter_passes_on() -> None:
     for seed in range(2):
         simulation = crowd(seed, replace(TURNS, clients=12, limit=2, ttls=(0.2, 0.2)))

@@ -19,6 +19,7 @@ PRINT_TRACES = (
 )
 
 
+@pytest.mark.slow
 def test_seeds_produce_identical_traces_on_every_hash_seed() -> None:
     """In this process, whose hash seed is random, and in one with another hash seed."""
     other = "0" if os.environ.get("PYTHONHASHSEED") == "77" else "77"

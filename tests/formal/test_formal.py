@@ -22,6 +22,7 @@ def _params(runs: tuple[Run, ...]) -> list[object]:
     return [pytest.param(r, id=r.name, marks=() if r.daily else nightly) for r in runs]
 
 
+@pytest.mark.slow
 @needs_spin
 @pytest.mark.parametrize("run", _params(HOLDS))
 def test_every_assertion_holds_in_every_state(run: Run) -> None:
@@ -30,6 +31,7 @@ def test_every_assertion_holds_in_every_state(run: Run) -> None:
     assert f"| {run.name} | `{run.macros}` | {result.states:,} |" in PAGE
 
 
+@pytest.mark.slow
 @needs_spin
 @pytest.mark.parametrize("run", _params(FAILS))
 def test_without_a_rule_an_assertion_fails(run: Run) -> None:

@@ -181,6 +181,7 @@ class Hung:
         return response
 
 
+@pytest.mark.slow
 @pytest.mark.attack
 def test_a_retry_does_not_wait_for_a_hung_worker(database: None) -> None:
     hung = Hung()
@@ -220,6 +221,7 @@ def test_the_limit_of_the_wait_is_not_left_behind(database: None) -> None:
     assert [*seen, limit()] == [before, before]
 
 
+@pytest.mark.slow
 @pytest.mark.attack
 def test_a_retry_does_not_wait_for_a_hung_async_view(database: None) -> None:
     """An async view has completed its record in a transaction of its own, and hangs in it."""

@@ -110,6 +110,7 @@ def on_waiting(function: Callable[[], None]) -> None:
     backend.sleep = patient
 
 
+@pytest.mark.slow
 @pytest.mark.attack
 @pytest.mark.usefixtures("records_in_a_file")
 def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
@@ -136,6 +137,7 @@ def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
     assert site.post()["Idempotent-Replayed"] == "true"  # a replay does not wait
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user would get a 500, because the pool is empty."""
@@ -167,6 +169,7 @@ def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.Mon
     assert not any(open_while_waiting)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
     waiting = threading.Event()

@@ -111,6 +111,7 @@ def monitor(masters: Sequence[LocalMaster]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a stopped process has a turn for each of its waiters",))
 @threads_by_day
 @pytest.mark.parametrize("monitored", [False, True], ids=["", "monitored"])

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a lost link is not reported",))
 def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
     masters: list[LocalMaster],
@@ -175,6 +176,7 @@ def _busy(master: LocalMaster) -> bool:
     return False
 
 
+@pytest.mark.slow
 @both
 def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3], **SOON) as variant:
@@ -205,6 +207,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_promptly_with_a_hung_master(masters: list[LocalMaster]) -> None:
     for master in masters[:3]:
         trust(master, make_backend([one.url for one in masters[:3]]).deployment)

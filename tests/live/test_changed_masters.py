@@ -97,6 +97,7 @@ def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
         assert deployment(d) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a marker without evidence",))
 @threads_by_day
 def test_growing_without_a_reconfiguration_is_refused_for_good(
@@ -217,6 +218,7 @@ def site(*masters: LocalMaster) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [([0, 1, 2], [0, 1, 3]), ([0], [0, 1, 2]), ([0, 1, 2, 3, 4], [0, 1, 2])],
@@ -247,6 +249,7 @@ def test_a_reconfiguration_costs_one_pause(
         until(lambda: run("redlock_status", "--using", "next").status == 0, "all are counted")
 
 
+@pytest.mark.slow
 def test_a_site_that_is_only_asked_for_its_health_gets_ready(masters: list[LocalMaster]) -> None:
     """A load balancer sends the first request that locks only after a good health check."""
     with override_settings(REDLOCK=site(*masters[:3])):

@@ -116,6 +116,7 @@ def test_a_promoted_replica_grants_nothing_and_a_holder_whose_lock_is_there_goes
             young.acquire("forgotten")
 
 
+@pytest.mark.slow
 @both
 def test_a_promoted_replica_grants_again_once_all_forgotten_locks_have_expired(
     name: str, pair: Pair

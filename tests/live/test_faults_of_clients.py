@@ -64,6 +64,7 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) a
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @guards_both
 def test_a_client_that_is_stopped_before_it_reads_the_replies(

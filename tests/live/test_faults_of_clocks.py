@@ -166,6 +166,7 @@ def usable_again(variant: Variant) -> bool:
     return variant.usable() == 3
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @guards_both
 def test_masters_are_trusted_in_time_although_their_clocks_went_back(

@@ -142,6 +142,7 @@ def test_a_repeated_acquire_command_is_the_same_grant(
         assert not left(masters[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     without=(
         "acquire ignores tombstones",
@@ -214,6 +215,7 @@ def attempt(variant: Variant, resource: str) -> RedlockLease | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("quorum of half",))
 def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> None:
     """Masters are disconnected and come back in random order, up to all five at once."""

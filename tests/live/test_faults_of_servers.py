@@ -153,6 +153,7 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("too few answers are a success",))
 @pytest.mark.parametrize("name", VARIANTS[1:])
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
@@ -175,6 +176,7 @@ def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) 
         assert not any(master.refused_releases for master in variant.links.masters)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a loading master is counted",))
 @both
 def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -> None:
@@ -238,6 +240,7 @@ def test_masters_that_write_every_command_to_disk_keep_their_locks(
             assert clock() < held.until
 
 
+@pytest.mark.slow
 def test_a_clean_shutdown_writes_what_is_not_on_disk_yet() -> None:
     """With `appendfsync no`, the server leaves the disk to the kernel until it shuts down."""
     with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "no"]) as (master,):
@@ -263,6 +266,7 @@ def lacks_masters(variant: Variant) -> bool:
     return variant.usable() < 3
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("name", "delay", "ttl"),

@@ -35,6 +35,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_first_lock_of_a_loop_imports_nothing(store_settings: dict[str, Any]) -> None:
     """Django has imported the store when it started, and no store that the site does not use."""
     given = json.dumps(store_settings)

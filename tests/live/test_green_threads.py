@@ -89,12 +89,14 @@ def late_patch(store_settings: dict[str, Any], *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_gevent_patches_after_all_imports_and_in_a_child_of_a_process_that_used_locks(
     store_settings: dict[str, Any],
 ) -> None:
     assert late_patch(store_settings) == "done\n" * 2
 
 
+@pytest.mark.slow
 def test_a_process_that_gevent_patches_after_it_used_locks_is_refused() -> None:
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
     redlock = {"default": {"BACKEND": MEMORY}}
@@ -103,6 +105,7 @@ def test_a_process_that_gevent_patches_after_it_used_locks_is_refused() -> None:
     assert "Call gevent.monkey.patch_all() first" in answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

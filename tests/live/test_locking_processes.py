@@ -144,6 +144,7 @@ HOLDER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_the_lock_of_a_killed_holder_is_free_after_its_ttl_and_not_before(
     masters: list[LocalMaster],
@@ -272,6 +273,7 @@ def test_in_the_child_the_parents_lock_is_not_held(masters: list[LocalMaster]) -
     nothing_left(masters)
 
 
+@pytest.mark.slow
 def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster]) -> None:
     parents = {tuple(c.socket.getsockname()) for c in connections()}
     files = {c.socket.fileno() for c in connections()}
@@ -304,6 +306,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
     nothing_left(masters)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a child holds its parent's lock",))
 def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=1.5, renew=True).acquire()
@@ -377,6 +380,7 @@ def test_a_fork_while_a_mutex_is_held(name: str, masters: list[LocalMaster]) -> 
     nothing_left(masters)
 
 
+@pytest.mark.slow
 def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
     end = threading.Event()
     failures: list[BaseException] = []

@@ -131,6 +131,7 @@ PROCESS = """
 """
 
 
+@pytest.mark.slow
 def test_threads_tasks_and_processes_exclude_each_other(
     masters: list[LocalMaster], tmp_path: Path
 ) -> None:
@@ -557,6 +558,7 @@ def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) ->
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["threads", "tasks"])
 def test_renewal_survives_a_short_outage(masters: list[LocalMaster], variant: str) -> None:
     def outage() -> None:
@@ -586,6 +588,7 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], variant: st
     nothing_left(masters)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_locks")
 def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
     reports: list[float] = []

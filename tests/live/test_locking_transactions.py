@@ -101,6 +101,7 @@ def crowd(addresses: list[str], url: str) -> list[int]:
         return list(pool.map(one, range(MANY)))
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize(
     "database", [POSTGRES, pytest.param("sqlite", marks=pytest.mark.nightly)], indirect=True
@@ -124,6 +125,7 @@ def loses_some(addresses: list[str]) -> bool:
     return bool(get(addresses[0], "/")[1]["n"] < before + MANY)
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 def test_a_transaction_is_committed_before_the_lock_is_free_or_rolled_back(
     masters: list[LocalMaster], database: dict[str, Any]

@@ -76,6 +76,7 @@ def _command(rng: Random) -> list[str]:
     ))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2, 3))]
 )

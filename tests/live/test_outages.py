@@ -78,6 +78,7 @@ def work(variant: Variant, times: int = 5) -> None:
         variant.release(variant.acquire("order:1", wait=60.0))
 
 
+@pytest.mark.slow
 @threads_by_day
 def test_an_outage_and_its_end_are_reported_once_each(
     name: str,
@@ -111,6 +112,7 @@ def test_an_outage_and_its_end_are_reported_once_each(
     assert (back.levelno, back.__dict__["master"]) == (logging.INFO, failed)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a release overtakes",))
 @threads_by_day
 def test_a_hung_master_is_down_until_it_resumes(
@@ -179,6 +181,7 @@ def test_short_lived_event_loops_report_an_outage_once(
     assert heard[1][0] == "up"
 
 
+@pytest.mark.slow
 def test_a_restarted_master_is_reported_as_up_but_not_counted_yet(
     masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:

@@ -96,6 +96,7 @@ def urls(masters: list[LocalMaster]) -> str:
     return ",".join(master.url for master in masters[:3])
 
 
+@pytest.mark.slow
 def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
     masters: list[LocalMaster],
 ) -> None:
@@ -114,6 +115,7 @@ def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
             held.ensure_held()
 
 
+@pytest.mark.slow
 def test_a_permit_that_another_process_releases_goes_to_the_waiter(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ def queued(masters: list[LocalMaster]) -> int:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [(3, 3, 3), (3, 2, 3)], ids=["one limit", "a deployment"])
 def test_processes_and_threads_hold_a_name_as_often_as_its_limit(
     limits: tuple[int, ...], masters: list[LocalMaster]

@@ -43,6 +43,7 @@ def acquire_all(many: int, ttl: float) -> list[Lock]:
     return held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("many", "round_trip", "ttl"),
     [

@@ -146,6 +146,7 @@ def trust_now() -> None:
     declare(state, store.deployment, 10.0, "trust")
 
 
+@pytest.mark.slow
 def test_locks_permits_a_waiter_and_leaders_outlive_a_killed_primary(
     service: Service, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_locks_permits_a_waiter_and_leaders_outlive_a_killed_primary(
             pass
 
 
+@pytest.mark.slow
 def test_async_locks_permits_and_a_waiter_outlive_a_failover_on_live_links(
     service: Service,
 ) -> None:

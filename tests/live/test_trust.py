@@ -127,6 +127,7 @@ def often_inspected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(master_module, "INSPECTED", 0.3)
 
 
+@pytest.mark.slow
 @forgetting
 def test_a_master_that_may_have_forgotten_is_not_counted(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
@@ -152,6 +153,7 @@ def test_a_master_that_may_have_forgotten_is_not_counted(
         masters[0].resume()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a restart goes unnoticed",))
 @forgetting
 def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
@@ -181,6 +183,7 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
         masters[0].resume()
 
 
+@pytest.mark.slow
 @either
 def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
     name: str, masters: list[LocalMaster]
@@ -206,6 +209,7 @@ def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
         variant.wait_usable(3)
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize(("name", "delay", "ttl"), [("loop", 0.9, 0.7), ("threads", 0.0, 60.0)])
 def test_an_old_holder_and_a_master_that_forgot_never_make_two(
@@ -240,6 +244,7 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
         b.release(taken)
 
 
+@pytest.mark.slow
 @either
 def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMaster]) -> None:
     backend = make_backend([master.url for master in masters[:3]], restart_delay=1.2)
@@ -450,6 +455,7 @@ def is_doubted(variant: Variant, index: int) -> bool:
     return variant.fault(variant.links.masters[index]).startswith("restarted: trusted in")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("an old copy is trusted",))
 @either
 @pytest.mark.usefixtures("often_inspected")
@@ -640,6 +646,7 @@ def test_another_client_learns_of_the_step_from_the_master(
         other.wait_usable(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "away"), [("threads", False), ("loop", True)])
 def test_a_step_of_the_clocks_of_a_majority_is_a_step_of_the_clients_clock(
     name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture

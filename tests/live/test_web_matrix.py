@@ -102,6 +102,7 @@ def sites(
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.postgres
 @pytest.mark.parametrize(("view", "decorators", "kind"), list(_cells()))

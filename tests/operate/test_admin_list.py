@@ -81,6 +81,7 @@ def test_a_holder_with_a_time_at_the_end_of_the_calendar(
     assert "order:1" in body_of(viewer)
 
 
+@pytest.mark.slow
 @on_stores
 def test_a_page_is_queried_once(site: Site, viewer: Client, asked: list[dict[str, Any]]) -> None:
     for number in range(53):
@@ -259,6 +260,7 @@ def test_the_list_is_not_loaded_again_otherwise(site: Site, operator: Client, se
     assert f'href="{LIST}?refresh=5">Refresh every 5 s</a>' in body
 
 
+@pytest.mark.slow
 def test_a_hanging_master_costs_one_timeout(
     five: list[LocalMaster],
     short_wait: None,

@@ -112,6 +112,7 @@ def test_a_lock_of_another_alias_is_released(five: list[LocalMaster], operator: 
     assert message.startswith("Released: invoice:1.")
 
 
+@pytest.mark.slow
 def test_a_release_without_a_quorum_is_reported(
     five: list[LocalMaster], short_wait: None, operator: Client
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_lock_that_was_acquired_since_survives(
     assert "by force" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_release_without_a_quorum_is_logged(
     masters: list[LocalMaster], short_wait: None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -157,6 +157,7 @@ def test_held_locks_are_in_order_and_complete(masters: list[LocalMaster]) -> Non
     assert page.count == 25
 
 
+@pytest.mark.slow
 def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
     for master in masters:
         with master.client() as client:
@@ -190,6 +191,7 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
         assert not held_locks(search=glob).locks
 
 
+@pytest.mark.slow
 def test_a_hung_master_is_reported_and_costs_one_timeout(
     masters: list[LocalMaster], short_wait: None
 ) -> None:

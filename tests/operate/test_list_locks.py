@@ -223,6 +223,7 @@ def test_the_master_with_most_waiters_counts() -> None:
     assert run("list_locks", "--format=json").json["locks"][0]["waiters"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "read"),
     [({}, 20_001), ({"search": "order:11999"}, 20_001), ({"offset": 200, "limit": 50}, 10_050)],

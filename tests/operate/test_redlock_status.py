@@ -66,6 +66,7 @@ def test_a_healthy_deployment_has_status_0(site: list[LocalMaster]) -> None:
     assert lock("order:1").acquire().release()
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_every_fault_is_named(
     site: list[LocalMaster], short_wait: None, settings: Settings

@@ -238,6 +238,7 @@ def debug_page(error: BaseException) -> str:
     return str(reporter.get_traceback_html())
 
 
+@pytest.mark.slow
 def test_exceptions_and_answers_show_no_secret(
     held: Lock, site: list[LocalMaster], logged: Callable[[], str]
 ) -> None:

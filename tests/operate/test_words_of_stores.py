@@ -41,6 +41,7 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<(style|script).*?</\1>|<[^>]+>", " ", page, flags=re.S))
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer(
     silent_store: str, viewer: Client, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -57,6 +57,7 @@ def test_setnx_then_expire_is_locked_for_ever_after_a_crash(redis: Redis) -> Non
     assert not redis.setnx(KEY, B)
 
 
+@pytest.mark.slow
 def test_a_lock_expires_wherever_its_holder_crashes(
     ours: None, masters: list[LocalMaster], other: Client
 ) -> None:
@@ -125,6 +126,7 @@ def test_a_late_del_frees_the_lock_of_the_next_holder(redis: Redis) -> None:
     assert redis.set(KEY, C, nx=True, px=10_000), "B and C have it"
 
 
+@pytest.mark.slow
 def test_a_late_release_frees_nothing(
     ours: None, masters: list[LocalMaster], other: Client
 ) -> None:
@@ -197,6 +199,7 @@ def test_a_row_without_expiry_is_locked_for_ever_after_a_crash(sql: psycopg.Conn
         sql.execute("INSERT INTO held VALUES (%s, %s)", [KEY, B])
 
 
+@pytest.mark.slow
 def test_a_row_expires(ours_in_postgres: None, other: Client) -> None:
     first = other(lock(KEY, ttl=2, wait=60).acquire)
     # The holder is killed here: it never releases the lock.

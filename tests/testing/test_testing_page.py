@@ -15,6 +15,7 @@ PAGE = (ROOT / "docs/how-to/testing.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.live
 def test_every_snippet_passes(tmp_path: Path) -> None:
     code = "\n\n".join(SNIPPETS)

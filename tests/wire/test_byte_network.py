@@ -43,6 +43,7 @@ def test_a_reply_that_belongs_to_no_command_is_not_a_vote(seed: int) -> None:
     assert network.seen["foreign"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_bytes_that_are_only_cut_cost_no_link_and_no_vote(seed: int) -> None:
     network = Network(seed, faults=False)
@@ -64,6 +65,7 @@ RULES: dict[str, tuple[Callable[..., object], Mutation]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_rule_of_the_core_a_run_fails(rule: str) -> None:
     function, mutation = RULES[rule]

@@ -108,6 +108,7 @@ def test_the_masters_that_are_left_call(name: str, dead: int, masters: list[Loca
         nothing_left(masters[dead:])
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("restarted", [1, 3, 5])
 @pytest.mark.parametrize("kept", [False, True], ids=["emptied", "with AOF"])
@@ -136,6 +137,7 @@ def test_a_waiter_whose_masters_restart_gets_the_lock(
 # Waiters that are interrupted just when they are called.
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("links", [1, 3, 5])
 def test_a_waiter_whose_links_are_closed_meanwhile_gets_the_lock(
@@ -168,6 +170,7 @@ def close(masters: Sequence[LocalMaster]) -> None:
         looking_at(master).execute_command("CLIENT", "KILL", "TYPE", "pubsub")
 
 
+@pytest.mark.slow
 def test_a_waiter_that_is_cancelled_meanwhile_leaves_nothing(masters: list[LocalMaster]) -> None:
     ended: dict[bool, int] = {True: 0, False: 0}
     with joined("threads", masters) as ours, joined("loop", masters) as theirs:

@@ -225,6 +225,7 @@ def test_a_master_that_still_answers_receives_the_last_release(name: str) -> Non
 # The breaker.
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     without=(
         "a late reply costs its link",
@@ -398,6 +399,7 @@ def markers(masters: list[LocalMaster]) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("only masters decide that a lock is over",))
 @both
 def test_a_held_gil_loses_no_link_and_marks_no_master(
@@ -447,6 +449,7 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         assert variant.release(taker.result(30)) is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_blocked_loop_loses_no_link_and_marks_no_master(
     masters: list[LocalMaster], busy: bool
@@ -534,6 +537,7 @@ with (
 """
 
 
+@pytest.mark.slow
 def test_a_stopped_process_loses_no_link_and_marks_no_master(masters: list[LocalMaster]) -> None:
     with started(STALLED, *(master.url for master in masters[:3])) as process:
         before = markers(masters[:3])

@@ -234,6 +234,7 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
         assert turns[-1] == 0
 
 
+@pytest.mark.slow
 def test_replies_that_no_thread_waits_for_are_read_whether_the_tender_sleeps_or_not() -> None:
     asked: list[Received] = []
     late = ScriptedMaster(asked.append)

@@ -196,6 +196,7 @@ def test_of_takers_that_are_nearer_to_different_masters_one_holds(
             assert taker.variant.release(lease) is True
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("how", ["reset", "hang", "hang, and the third loses its reply"])
 def test_a_taker_that_was_cut_off_takes_the_lock_when_another_master_is_down(
@@ -215,6 +216,7 @@ def test_a_taker_that_was_cut_off_takes_the_lock_when_another_master_is_down(
         assert taker.variant.release(lease) is True
 
 
+@pytest.mark.slow
 @names
 @pytest.mark.parametrize("how", ["reset", "hang", "hang, and the third loses its reply"])
 def test_a_hand_on_that_failed_leaves_the_lock_as_it_was(

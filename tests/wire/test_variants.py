@@ -208,6 +208,7 @@ def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n:
     assert scenario.lines == life_lines(up)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("a release overtakes",))
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
@@ -222,6 +223,7 @@ def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: i
     assert scenario.lines == life_lines(up)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     without=(
         "a late reply costs its link",
@@ -290,6 +292,7 @@ def test_a_minority_is_cut_off_after_it_executed(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(without=("quorum of those that are up",))
 @pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5), (2, 4)])
 def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
@@ -332,6 +335,7 @@ def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("down", "n"), [pytest.param(2, 3, marks=pytest.mark.nightly), (3, 5)])
 def test_a_majority_hangs_unnoticed(
     name: str, masters: list[LocalMaster], down: int, n: int

@@ -371,6 +371,7 @@ backend.acquire(("order:1",), 8.0, 60.0, "{}")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.usefixtures("no_fallback")
 def test_a_process_that_died_waiting_is_skipped(
