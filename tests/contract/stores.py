@@ -22,6 +22,7 @@ from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import MIN_HOLD, data_of
 from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
+from tests.inspecting import look
 from tests.live.linked import linked
 from tests.live.replaced_scripts import lengthen_turns
 from tests.looking import looking_at
@@ -58,6 +59,14 @@ class Store:
         """Make locks and minimum holds end so much earlier, as if the time had been waited for."""
         raise NotImplementedError
 
+    def waiters(self, name: str) -> int:
+        """Return how many callers wait for a held name, as the server knows that has fewest.
+
+        A caller that not all servers have refused yet may still win at once.
+        """
+        held = look(self.backend, [name]).locks
+        return held[0].waiters if held else 0
+
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Make the turn of a waiter last until it asks, however busy this machine is."""
 
@@ -74,6 +83,11 @@ class Memory(Store):
 
     def pass_time(self, seconds: float) -> None:
         MemoryBackend.advance(seconds)
+
+    def waiters(self, name: str) -> int:
+        backend: Any = self.backend
+        queue = backend.deployment.queue(name)
+        return min(len(master.keyspace.sorted_set(queue)) for master in backend.masters)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lengthen_turns(monkeypatch, 10)
@@ -108,6 +122,11 @@ class Redis(Store):
     def pass_time(self, seconds: float) -> None:
         for master in self._masters:
             looking_at(master).eval(SHORTEN, 0, round(seconds * 1000))
+
+    def waiters(self, name: str) -> int:
+        backend: Any = self.backend
+        queue = backend.deployment.queue(name)
+        return min(int(looking_at(master).zcard(queue)) for master in self._masters)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lengthen_turns(monkeypatch, 10)

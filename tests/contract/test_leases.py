@@ -14,7 +14,6 @@ import pytest
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked
 from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
-from tests.inspecting import look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -268,12 +267,7 @@ def test_a_loop_releases_the_lease_of_a_thread(store: Store) -> None:
 
 def wait_for_waiters(store: Store, many: int) -> None:
     """Return when so many callers wait for "order:1"."""
-
-    def waiting() -> bool:
-        locks = look(store.backend, ["order:1"]).locks
-        return bool(locks) and locks[0].waiters == many
-
-    until(waiting, what=f"{many} callers are in the queue")
+    until(lambda: store.waiters("order:1") == many, f"{many} callers are in the queue")
 
 
 def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCaller) -> None:
