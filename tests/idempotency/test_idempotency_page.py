@@ -1,4 +1,4 @@
-"""The statements of docs/how-to/idempotency.md."""
+"""The statements of docs/reference/idempotency.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redlock_django.idempotency.refusals import REFUSALS
 from redlock_django.web.answers import problem_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/how-to/idempotency.md").read_text()
+PAGE = (ROOT / "docs/reference/idempotency.md").read_text()
 
 
 def section(heading: str) -> str:

@@ -290,7 +290,7 @@ def test_a_body_over_the_limit_of_django_is_refused_with_a_key_only(
     upload = {"file": SimpleUploadedFile("f", b"x" * 60)}
     headers = {"Idempotency-Key": "upload"}
     assert site.client.post("/orders/", upload, headers=headers).status_code == 201
-    page = (ROOT / "docs/how-to/idempotency.md").read_text()
+    page = (ROOT / "docs/reference/idempotency.md").read_text()
     assert "A body over `DATA_UPLOAD_MAX_MEMORY_SIZE`" in page
 
 
