@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -287,9 +286,7 @@ class Call:
         except RedlockError as error:
             self._raise_unanswered(error)
             judge_effects(error, self.request, undone=not self._begun)
-            own = self.options.own_answer(self.request, error)
-            if inspect.isawaitable(own):
-                own = await own
+            own = await self.options.aown_answer(self.request, error)
             if own is None:
                 status = self.options.status_for(error)
                 own = await aanswer(self.request, error, status=status)

@@ -21,6 +21,7 @@ from redlock_django.locking.thread_state import reset_with_threads, threads_are_
 from redlock_django.locking.transactions import MayReadOldData
 from redlock_django.web.misplaced_locks import old_data_error
 from redlock_django.web.name_templates import Template
+from redlock_django.web.request import acall_hook
 from redlock_django.web.view_kinds import Framework, authenticating_framework, view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
@@ -171,6 +172,12 @@ class LockOptions:
         if self.on_locked is None or not isinstance(error, ResourceLocked):
             return None
         return self.on_locked(request, error)
+
+    async def aown_answer(self, request: HttpRequest, error: RedlockError) -> Any:
+        """Return the answer of `on_locked` of an async view to a held lock, or None."""
+        if self.on_locked is None or not isinstance(error, ResourceLocked):
+            return None
+        return await acall_hook(self.on_locked, request, error)
 
     def status_for(self, error: RedlockError) -> int | None:
         """Return the HTTP status of the answer to a held lock; None for any other error."""

@@ -565,6 +565,20 @@ async def test_an_async_view_locks_only_its_methods() -> None:
         assert (await asyncio.create_task(view(made.post("/"), pk=7))).status_code == 423
 
 
+@pytest.mark.django_db(transaction=True)
+async def test_on_locked_of_an_async_view_may_query_the_database() -> None:
+    def own(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
+        return HttpResponse(str(Order.objects.count()), status=202)
+
+    @lock_resource("order:<pk>", on_locked=own)
+    async def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    async with lock("order:7"):
+        answer = await asyncio.create_task(view(AsyncRequestFactory().get("/"), pk=7))
+    assert (answer.status_code, answer.content) == (202, b"0")
+
+
 async def own_async(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
     return HttpResponse(status=202)
 
