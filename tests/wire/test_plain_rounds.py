@@ -332,6 +332,18 @@ def test_a_master_that_must_be_inspected_is_looked_at() -> None:
         assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
 
 
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_a_round_that_begins_after_the_links_were_closed_has_failed(end: str) -> None:
+    with manual_links(3) as links:
+        first = links.ask(links.acquire())  # from here on no master is looked at
+        for index in range(3):
+            links.reply(index, first.number)
+        getattr(links, end)()
+        exchange = links.ask(links.acquire())
+        assert exchange.decided
+        assert exchange.tally.reasons() == ["closed"] * 3
+
+
 def test_masters_are_looked_at_once_for_many_rounds() -> None:
     with timed_links() as (links, time):
         _answered(links, time, links.ask(links.acquire()))

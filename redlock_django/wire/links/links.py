@@ -229,5 +229,6 @@ class Links:
     def abandon(self) -> None:
         """Drop all links, and what is queued on them: nothing more is sent."""
         for master in self.masters:
+            master.usable = False
             master.link = master.losing = master.undialed = None
             master.reason = "closed"
