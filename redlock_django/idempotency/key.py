@@ -105,12 +105,13 @@ class RequestHashes(NamedTuple):
 def request_hashes(scope: str, key: str, fingerprint: bytes) -> tuple[RequestHashes, ...]:
     """Return the hashes under SECRET_KEY, by which a record is written, and its fallbacks."""
     name = _name(scope, key)
-    return tuple(
+    hashes = (
         RequestHashes(
             _hmac("key", name, secret).hex(), _hmac("fingerprint", fingerprint, secret).hex()
         )
         for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     )
+    return tuple(dict.fromkeys(hashes))  # a secret may be in the settings twice
 
 
 def lock_name(key_hash: str) -> str:

@@ -312,6 +312,14 @@ def test_a_new_secret_key_forgets_nothing(site: Site, settings: Settings) -> Non
 
 
 @writes
+def test_a_secret_may_be_in_the_settings_twice(site: Site, settings: Settings) -> None:
+    site.serve(idempotent(make_order))
+    settings.SECRET_KEY_FALLBACKS = ["old", settings.SECRET_KEY, "old"]
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1
+
+
+@writes
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_process_that_has_the_old_secret_key_still_is_in_the_way(
     site: Site, settings: Settings
