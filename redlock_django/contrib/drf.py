@@ -147,7 +147,8 @@ class LockAPIMixin(APIView):
             options.read_body(request._request)
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
-        handler = getattr(self, name, None)
+        # A client may send any word as a method, such as the name of another attribute.
+        handler = getattr(self, name, None) if name in self.http_method_names else None
         if handler is not None and not (opens_transaction(handler) or records_requests(handler)):
             setattr(self, name, locked_view(handler, no_lock("default")))
 

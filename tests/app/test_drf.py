@@ -243,6 +243,12 @@ def test_a_handler_without_a_lock_has_its_transaction(client: Client) -> None:
     assert client.put("/pay/7/").status_code == 405
 
 
+@pytest.mark.attack
+@pytest.mark.parametrize("method", ["HANDLE_EXCEPTION", "FINALIZE_RESPONSE", "HEADERS", "TRACE"])
+def test_a_method_is_no_name_of_an_attribute(client: Client, method: str) -> None:
+    assert client.generic(method, "/pay/7/").status_code == 405
+
+
 @WRITES
 @pytest.mark.parametrize(("method", "state"), [("get", "free"), ("post", "locked")])
 def test_fields_that_the_user_excluded_stay_excluded(
