@@ -337,14 +337,6 @@ def response_of(row: IdempotencyRecord) -> StoredResponse:
     return StoredResponse(row.status or 200, headers, bytes(row.body), row.messages)
 
 
-class PurgeableRecords(NamedTuple):
-    """The records that are over: `expired` and `unresolved` are deleted, `to_empty` emptied."""
-
-    expired: IdempotencyRecordQuerySet
-    unresolved: IdempotencyRecordQuerySet
-    to_empty: IdempotencyRecordQuerySet
-
-
 def _batches(rows: IdempotencyRecordQuerySet, column: str, size: int) -> Iterator[list[int]]:
     """Yield the primary keys of rows, which the caller changes, in the order of a column."""
     rows = rows.order_by(column)

@@ -104,7 +104,7 @@ class IdempotencySettings:
     max_response_bytes: int
     tenant: Callable[..., Any] | None
 
-    # The key of a request is in one of these places, and `once.Attempt` reads it.
+    # The key of a request is in one of these places, and `key.ClaimReader` reads it.
 
     def may_have_key(self, request: HttpRequest) -> bool:
         """Return whether a request has a key in its header, or a form that may contain one."""
@@ -205,7 +205,7 @@ class IdempotentOptions:
         return (self.settings().wait or None) if waits else None
 
     def may_have_key(self, request: HttpRequest) -> bool:
-        """Return whether a request may have a key; `once.Attempt` reads it."""
+        """Return whether a request may have a key; `key.ClaimReader` reads it."""
         settings = self.settings()
         if self.key is not None:
             return request.method in settings.methods
