@@ -219,7 +219,7 @@ async def _afailed(
     elif isinstance(error, RedlockError) or not state.has_middleware:
         await _in_thread(recorder.record, ViewOutcome.UNCERTAIN)
     else:
-        state.on_answer = recorder.finish
+        state.on_answer = recorder.finish_failed
         if keyed.key_lock is not None:
             held.pop_all()
             state.keep(keyed.key_lock)

@@ -135,6 +135,17 @@ class SeparateRecorder:
         self.record(outcome, stored, response.status_code)
         forget_some(self._store)
 
+    def finish_failed(self, answer: HttpResponseBase) -> None:
+        """Record the answer to an error of the view. It never raises: the answer is correct."""
+        try:
+            self.finish(answer)
+        except Exception:  # of `redact`, which may expect another kind of body
+            logger.exception(
+                "idempotency: the answer to an error of %s could not be recorded",
+                view_name(self._call.view),
+            )
+            self.record(ViewOutcome.UNCERTAIN)
+
     def record(
         self, outcome: ViewOutcome, stored: StoredResponse | None = None, status: int = 0
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -124,6 +125,21 @@ async def test_an_error_that_nobody_answers_is_uncertain(site: Site, client: Asy
     site.serve(idempotent(failing(RuntimeError())))
     assert [(await post(client)).status_code for _ in range(2)] == [500, 409]
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
+
+
+async def test_an_answer_that_cannot_be_redacted_is_sent_all_the_same(
+    site: Site, client: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def redact(request: HttpRequest, body: bytes) -> bytes:
+        return json.dumps({**json.loads(body), "card": ""}).encode()
+
+    site.serve(idempotent(redact=redact)(failing(Http404())))
+    first = await post(client)
+    assert (first.status_code, first.content) == (404, b"not here")
+    assert "JSONDecodeError" in caplog.text
+    assert (await sync_to_async(record)()).state == "uncertain"
+    assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
+    assert await Order.objects.acount() == 1
 
 
 async def test_the_key_is_locked_until_the_answer_is_recorded(
