@@ -1104,7 +1104,9 @@ def test_a_failing_receiver_breaks_nothing(
     assert not held.locked
     assert keys(backend) == []
     assert names(sent_signals) == ["acquired", "refused", "released", "acquired", "lost"]
-    assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 5
+    said = [r for r in caplog.records if "a receiver of a redlock signal" in r.getMessage()]
+    assert [(r.name, r.levelname) for r in said] == [("redlock_django", "ERROR")] * 5
+    assert all("the receiver failed" in str(r.exc_info) for r in said)
 
 
 @pytest.mark.usefixtures("broken_receivers")
