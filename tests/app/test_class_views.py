@@ -1,4 +1,4 @@
-"""Locks on class-based views: dispatch, the mixin, the result of as_view(), async classes."""
+"""Locks on class-based views: dispatch, the mixin, the result of as_view()."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import pytest
 from asgiref.sync import iscoroutinefunction
 from django.contrib.auth.mixins import AccessMixin
-from django.core.handlers.base import BaseHandler
-from django.db import connections, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.decorators.csrf import csrf_exempt
@@ -88,7 +87,7 @@ def test_base_classes_before_the_mixin_run_before_the_lock(
 
 
 @WRITES
-@pytest.mark.parametrize("place", ["below", "above", "outside", "mixin"])
+@pytest.mark.parametrize("place", ["below", "above"])
 def test_fields_that_the_user_excluded_stay_excluded(
     urls: Urls, client: Client, happened: list[str], place: str
 ) -> None:
@@ -98,17 +97,8 @@ def test_fields_that_the_user_excluded_stay_excluded(
     class Own(Plain):
         pass
 
-    view: Any
-    match place:
-        case "below":
-            view = lock_it(excluded(Own)).as_view()
-        case "above":
-            view = excluded(lock_it(Own)).as_view()
-        case "outside":
-            view = transaction.non_atomic_requests(lock_it(Own).as_view())
-        case _:
-            view = transaction.non_atomic_requests(Mixed.as_view())
-    urls(path("<int:pk>/", view))
+    view: Any = lock_it(excluded(Own)) if place == "below" else excluded(lock_it(Own))
+    urls(path("<int:pk>/", view.as_view()))
     assert client.post("/7/").content == b"done"
     assert happened == ["lock", "release"]
 
@@ -189,77 +179,6 @@ def test_two_locks_on_one_class_are_refused() -> None:
         locked(Decorated.as_view())
     with pytest.raises(InvalidRedlock, match="two lock decorators"):
         locked(Mixed.as_view())
-
-
-# Async classes.
-
-
-class Asynchronous(View):
-    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("done")
-
-
-class AsyncMixed(LockResourceMixin, Asynchronous):
-    lock_key = "order:<int:pk>"
-
-
-class AsyncHandler(View):
-    @method_decorator(locked)
-    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("done")
-
-
-class AsyncMethod(View):
-    @locked
-    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("done")
-
-
-@method_decorator(locked, name="dispatch")
-class AsyncDecorated(Asynchronous):
-    pass
-
-
-ASYNC: dict[str, Callable[[], Any]] = {
-    "as_view": lambda: locked(Asynchronous.as_view()),
-    "dispatch": AsyncDecorated.as_view,
-    "mixin": AsyncMixed.as_view,
-    "handler": AsyncHandler.as_view,
-    "method": AsyncMethod.as_view,
-}
-
-
-@pytest.mark.parametrize("form", ASYNC)
-@pytest.mark.parametrize("server", ["asgi", "wsgi"])
-def test_an_async_class_is_locked_and_stays_async(
-    urls: Urls,
-    form: str,
-    server: str,
-    held_elsewhere: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-    is_free: Callable[[str], bool],
-) -> None:
-    from asgiref.sync import async_to_sync
-
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    view = ASYNC[form]()
-    assert iscoroutinefunction(view)
-    urls(path("<int:pk>/", view))
-    post: Any = async_to_sync(AsyncClient().post) if server == "asgi" else Client().post
-    assert post("/7/").content == b"done"
-    assert is_free("order:7")
-    with held_elsewhere("order:7"):
-        assert post("/7/").status_code == 423
-
-
-@pytest.mark.parametrize("form", ASYNC)
-async def test_djangos_error_about_async_views_stays(form: str) -> None:
-    async def ask() -> None:
-        view: Any = BaseHandler().make_view_atomic(ASYNC[form]())
-        await view(RequestFactory().post("/"), pk=7)
-
-    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
-        await ask()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from redlock_django.exceptions import (
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.web.lock_resource import lock_resource
-from redlock_django.web.name_templates import resource
 from testproject.shop.models import Order
 
 if TYPE_CHECKING:
@@ -153,33 +152,15 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
 
 
 @WRITES
-@pytest.mark.parametrize("place", ["inside", "outside"])
-def test_fields_that_the_user_excluded_stay_excluded(happened: list[str], place: str) -> None:
+def test_an_exclusion_below_the_lock_stays(happened: list[str]) -> None:
+    @lock_resource("nightly")
+    @transaction.non_atomic_requests
     def view(request: HttpRequest) -> HttpResponse:
         happened.append("view" + (" in a block" if connection.in_atomic_block else ""))
         return HttpResponse()
 
-    if place == "inside":
-        decorated = lock_resource("nightly")(transaction.non_atomic_requests(view))
-    else:
-        decorated = transaction.non_atomic_requests(lock_resource("nightly")(view))
-    BaseHandler().make_view_atomic(decorated)(factory.get("/"))
-    assert happened == ["lock", "view", "release"]
-
-
-@WRITES
-def test_an_exclusion_above_another_decorator_counts(happened: list[str]) -> None:
-    def middle(view: Callable[..., Any]) -> Callable[..., Any]:
-        return functools.wraps(view)(lambda *args, **kwargs: view(*args, **kwargs))
-
-    @transaction.non_atomic_requests
-    @middle
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
     BaseHandler().make_view_atomic(view)(factory.get("/"))
-    assert happened == ["lock", "release"]
+    assert happened == ["lock", "view", "release"]
 
 
 @WRITES
@@ -248,44 +229,7 @@ def test_several_transactions_are_nested_as_django_nests_them(
     assert not opened
 
 
-def test_django_leaves_a_locked_view_alone() -> None:
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    assert BaseHandler().make_view_atomic(view) is view
-
-
 # Rollback.
-
-
-@WRITES
-def test_a_lost_lock_is_rolled_back_and_answered_503(happened: list[str]) -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        lose_every_lock()
-        return HttpResponse()
-
-    response = view(factory.get("/"), pk=7)
-    assert (response.status_code, code(response)) == (503, "lock-lost")
-    assert response["Retry-After"] == "1"
-    assert Order.objects.count() == 0
-    assert happened == ["lock", "BEGIN", "guard", "ROLLBACK", "release"]
-
-
-@WRITES
-def test_without_a_transaction_a_finished_response_is_kept() -> None:
-    @lock_resource("order:<pk>")
-    @transaction.non_atomic_requests
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        lose_every_lock()
-        return HttpResponse("done")
-
-    response = view(factory.get("/"), pk=7)
-    assert (response.status_code, response.content) == (200, b"done")
-    assert Order.objects.count() == 1
 
 
 @WRITES
@@ -342,18 +286,6 @@ def test_a_lock_error_of_the_body_is_answered_after_rollback(
 
 
 # Inside other atomic blocks.
-
-
-@pytest.mark.django_db
-def test_the_block_of_a_test_does_not_count() -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        return HttpResponse()
-
-    assert connection.in_atomic_block
-    assert view(factory.get("/"), pk=7).status_code == 200
-    assert Order.objects.count() == 1
 
 
 class InATestCase(TestCase):
@@ -413,21 +345,6 @@ def test_two_lock_decorators_on_one_view_are_refused() -> None:
 
 
 @pytest.mark.django_db
-def test_a_held_resource_is_answered_423(route: Callable[..., None], client: Client) -> None:
-    @lock_resource("order:<int:pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("paid")
-
-    route(view)
-    with held_elsewhere(resource("order:<int:pk>", pk=7)):
-        response = client.get("/orders/7/")
-        assert (response.status_code, code(response)) == (423, "resource-locked")
-        assert 1 <= int(response["Retry-After"]) <= 10
-        assert client.get("/orders/8/").content == b"paid"
-    assert client.get("/orders/7/").content == b"paid"
-
-
-@pytest.mark.django_db
 def test_the_status_comes_from_the_decorator_or_from_the_settings(
     settings: Settings,
 ) -> None:
@@ -470,17 +387,6 @@ def test_no_quorum_is_answered_503_and_not_by_on_locked() -> None:
     response = view(factory.get("/"))
     assert (response.status_code, code(response)) == (503, "lock-unavailable")
     assert int(response["Retry-After"]) >= 1
-
-
-@pytest.mark.django_db
-def test_bad_input_is_answered_400_and_nothing_is_locked(happened: list[str]) -> None:
-    @lock_resource("order:<get:q>")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    response = view(factory.get("/"))
-    assert (response.status_code, code(response)) == (400, "bad-resource")
-    assert "lock" not in happened
 
 
 @pytest.mark.django_db
@@ -605,15 +511,6 @@ async def test_an_async_view_through_the_client(
     response = await AsyncClient().get("/orders/7/", headers={"X-T": "1"})
     assert response.content == b"done"
     assert (await AsyncClient().get("/orders/7/")).status_code == 400
-
-
-async def test_the_response_of_an_async_view_is_kept_when_the_lock_is_lost() -> None:
-    @lock_resource("nightly")
-    async def view(request: HttpRequest) -> HttpResponse:
-        lose_every_lock()
-        return HttpResponse("done")
-
-    assert (await view(AsyncRequestFactory().get("/"))).content == b"done"
 
 
 async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> None:

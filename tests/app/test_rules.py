@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client, override_settings
+from django.test import Client, override_settings
 from django.urls import include, path, re_path, resolve, reverse
 from django.views.generic import View
 from pytest_django import Settings
@@ -128,13 +127,6 @@ def test_a_rule_may_use_another_alias(site: Site, client: Client, held_elsewhere
     site.rules({"view": "plain", "key": KEY, "using": "other"})
     with held_elsewhere("order:7"):
         assert client.post("/plain/7/pay/").status_code == 200
-
-
-async def test_a_rule_for_an_async_view(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    site.rules({"view": "async", "key": "order:<int:pk>:<header:X-T>"})
-    assert (await AsyncClient().post("/async/7/", headers={"X-T": "1"})).content == b"paid"
-    assert (await AsyncClient().post("/async/7/")).status_code == 400
 
 
 def test_two_middlewares_put_a_rule_on_once(

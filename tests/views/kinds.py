@@ -5,7 +5,8 @@
 
 import itertools
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import ninja
@@ -14,6 +15,7 @@ from django.http import HttpRequest
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.generic import View
+from ninja.decorators import decorate_view
 from rest_framework.request import Request
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
@@ -78,6 +80,12 @@ class AsyncHandler(View):
         return await sync_to_async(run)(request)
 
 
+class AsyncDecoratedHandler(View):
+    @method_decorator(locked)
+    async def post(self, request: HttpRequest, pk: str) -> Any:
+        return await sync_to_async(run)(request)
+
+
 class BareRest(APIView):  # type: ignore[misc]
     authentication_classes = ()
     permission_classes = ()
@@ -106,10 +114,11 @@ def of_class(view: Any, *decorators: Any) -> Any:
     return method_decorator(decorators, name="dispatch")(own).as_view()
 
 
-def operation(view: Any) -> Any:
+def operation(view: Any, decorator: Any = locked) -> Any:
     """Return the URLs of an operation of django-ninja."""
+    own = FunctionType(view.__code__, view.__globals__)  # decorate_view marks the function itself
     api = ninja.NinjaAPI(urls_namespace=f"kinds-{next(numbers)}")
-    api.post("/{pk}/")(locked(view))
+    api.post("/{pk}/")(decorator(update_wrapper(own, view)))
     return path("", api.urls)
 
 
@@ -117,13 +126,15 @@ class Kind(NamedTuple):
     """One kind of locked view.
 
     `make` returns its URL pattern. `inside` is whether Django opens ATOMIC_REQUESTS around its
-    lock, `is_async` whether there is no transaction, `by_rule` whether the settings lock it.
+    lock, `is_async` whether there is no transaction, `by_rule` whether the settings lock it,
+    `alone` whether the site has no LockMiddleware.
     """
 
     make: Callable[[], Any]
     inside: bool = False
     is_async: bool = False
     by_rule: bool = False
+    alone: bool = False
 
 
 def at(view: Callable[[], Any]) -> Callable[[], Any]:
@@ -146,12 +157,20 @@ KINDS: dict[str, Kind] = {
     "handler": Kind(at(Handler.as_view), inside=True),
     "handler, method_decorator": Kind(at(DecoratedHandler.as_view), inside=True),
     "REST handler without the mixin": Kind(at(BareRest.as_view), inside=True),
+    "function alone": Kind(at(lambda: locked(function)), alone=True),
+    "mixin alone": Kind(at(Mixed.as_view), alone=True),
     "ninja": Kind(lambda: operation(function), inside=True),
+    "ninja, decorate_view": Kind(lambda: operation(function, decorate_view(locked)), inside=True),
     "async function": Kind(at(lambda: locked(afunction)), is_async=True),
     "async as_view": Kind(at(lambda: locked(AsyncPlain.as_view())), is_async=True),
     "async dispatch": Kind(at(lambda: of_class(AsyncPlain, locked)), is_async=True),
     "async mixin": Kind(at(AsyncMixed.as_view), is_async=True),
     "async handler": Kind(at(AsyncHandler.as_view), is_async=True),
+    "async handler, method_decorator": Kind(at(AsyncDecoratedHandler.as_view), is_async=True),
+    "async function alone": Kind(at(lambda: locked(afunction)), is_async=True, alone=True),
     "async rule": Kind(at(lambda: afunction), is_async=True, by_rule=True),
     "async ninja": Kind(lambda: operation(afunction), is_async=True),
+    "async ninja, decorate_view": Kind(
+        lambda: operation(afunction, decorate_view(locked)), is_async=True
+    ),
 }

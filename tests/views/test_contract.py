@@ -7,18 +7,19 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
-from django.db import connections, transaction
+from asgiref.sync import async_to_sync, iscoroutinefunction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client
+from django.urls import URLPattern, path, resolve
 from pytest_django import Settings
 
 from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock, QuorumUnreachable
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wrapping
 from tests.views.kinds import KEY, KINDS, Kind, body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -32,6 +33,8 @@ class Site:
     def __init__(self, kind: Kind, *, atomic: bool) -> None:
         self.kind, self.atomic = kind, atomic
         self.rolls_back = atomic and not kind.is_async
+        # Django begins first where the lock is in its transaction.
+        self.begun = ["BEGIN", "lock"] if kind.inside else ["lock", "BEGIN"]
 
     def post(self, url: str = "/7/", **options: Any) -> Any:
         if not self.kind.is_async:
@@ -61,7 +64,7 @@ def site(
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
     rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    settings.MIDDLEWARE = [] if kind.alone else [LOCK_MIDDLEWARE]
     urls(kind.make())
     body[:] = [lambda request: write()]
     yield Site(kind, atomic=atomic)
@@ -89,10 +92,49 @@ def test_the_lock_is_held_from_before_begin_until_after_commit(
         assert happened == []
     elif not site.atomic:
         assert happened == ["lock", "release"]
-    elif site.kind.inside:  # Django begins first; COMMIT is guarded, too
-        assert happened == ["BEGIN", "lock", "guard", "guard", "COMMIT", "release"]
-    else:
-        assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
+    else:  # COMMIT of a transaction around the lock is guarded, too
+        guards = ["guard"] * (2 if site.kind.inside else 1)
+        assert happened == [*site.begun, *guards, "COMMIT", "release"]
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+def test_a_view_that_is_excluded_from_atomic_requests_has_no_transaction(
+    site: Site, urls: Callable[..., None], happened: list[str]
+) -> None:
+    pattern = site.kind.make()
+    if not isinstance(pattern, URLPattern):  # the view of django-ninja is one for all operations
+        pattern = next(one for one in pattern.url_patterns if "pk" in str(one.pattern))
+    found = wrapping(pattern.callback) if site.kind.by_rule else pattern.callback
+    urls(path("<str:pk>/", transaction.non_atomic_requests(found), name="pay"))
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(b"atomic" if connection.in_atomic_block else b"done")
+
+    body[:] = [view]
+    assert site.post().content == b"done"
+    assert happened == ["lock", "release"]
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: kind.is_async), indirect=True)
+def test_an_async_view_under_atomic_requests_is_djangos_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
+        site.post()
+    assert not Order.objects.exists()
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: kind.is_async), indirect=True)
+def test_an_async_view_is_locked_by_a_wsgi_server_too(
+    site: Site, held_elsewhere: Held, is_free: Callable[[str], bool]
+) -> None:
+    with held_elsewhere(NAME):
+        assert Client().post("/7/").status_code == 423
+        assert not Order.objects.exists()
+    assert Client().post("/7/").content == b"done"
+    assert is_free(NAME)
+    assert iscoroutinefunction(resolve("/7/").func)
 
 
 def test_a_transaction_that_reads_old_data_is_refused(
@@ -110,11 +152,15 @@ def test_a_transaction_that_reads_old_data_is_refused(
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.by_rule), indirect=True)
-def test_a_transaction_around_needs_the_middleware(site: Site, settings: Settings) -> None:
+def test_a_transaction_around_needs_the_middleware(
+    site: Site, settings: Settings, happened: list[str]
+) -> None:
     settings.MIDDLEWARE = []
     if site.atomic and site.kind.inside:
-        with pytest.raises(InvalidRedlock, match="only LockMiddleware can answer"):
+        with pytest.raises(InvalidRedlock, match="only LockMiddleware can answer") as refused:
             site.post()
+        assert LOCK_MIDDLEWARE in str(refused.value)
+        assert happened == ["BEGIN", "ROLLBACK"]
         assert not Order.objects.exists()
     else:
         assert site.post().content == b"done"
@@ -123,10 +169,12 @@ def test_a_transaction_around_needs_the_middleware(site: Site, settings: Setting
 def test_a_lock_that_another_client_holds_is_answered_423(site: Site, held_elsewhere: Held) -> None:
     with held_elsewhere(NAME):
         answer = site.post()
+        assert not Order.objects.exists()
+        assert site.post("/8/").content == b"done"
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (423, "resource-locked")
     assert (problem["retryable"], answer["Cache-Control"]) == (True, "no-store")
-    assert not Order.objects.exists()
+    assert 1 <= int(answer["Retry-After"]) <= 60
 
 
 def test_a_store_that_is_down_is_answered_503(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,14 +194,15 @@ def test_a_store_that_is_down_is_answered_503(site: Site, monkeypatch: pytest.Mo
     assert not Order.objects.exists()
 
 
-def test_a_value_that_is_no_key_is_answered_400(site: Site) -> None:
+def test_a_value_that_is_no_key_is_answered_400(site: Site, happened: list[str]) -> None:
     answer = site.post("/seven/")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-resource")
+    assert "lock" not in happened
     assert not Order.objects.exists()
 
 
 def test_a_lost_lock_is_rolled_back_or_keeps_the_response(
-    site: Site, lose_locks: Callable[[], None]
+    site: Site, lose_locks: Callable[[], None], happened: list[str]
 ) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         response = write()
@@ -165,9 +214,12 @@ def test_a_lost_lock_is_rolled_back_or_keeps_the_response(
     if site.rolls_back:
         problem = answer.json()
         assert (answer.status_code, problem["code"]) == (503, "lock-lost")
-        assert (problem["retryable"], Order.objects.count()) == (True, 0)
+        assert (problem["retryable"], answer["Retry-After"]) == (True, "1")
+        assert Order.objects.count() == 0
+        assert happened == [*site.begun, "guard", "ROLLBACK", "release"]
     else:  # nothing can undo what the view has done
-        assert (answer.status_code, Order.objects.count()) == (200, 1)
+        assert (answer.status_code, answer.content) == (200, b"done")
+        assert Order.objects.count() == 1
 
 
 class Outer:
@@ -205,7 +257,7 @@ def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
 
 
 def test_an_error_of_the_view_is_raised_and_frees_the_lock(
-    site: Site, is_free: Callable[[str], bool]
+    site: Site, is_free: Callable[[str], bool], happened: list[str]
 ) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         write()
@@ -216,6 +268,8 @@ def test_an_error_of_the_view_is_raised_and_frees_the_lock(
         site.post()
     assert is_free(NAME)
     assert Order.objects.count() == (0 if site.rolls_back else 1)
+    if site.rolls_back:
+        assert happened == [*site.begun, "ROLLBACK", "release"]
 
 
 def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
@@ -231,7 +285,7 @@ def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
         answer = site.post()
     problem = answer.json()
     assert (answer.status_code, problem["code"]) == (423, "resource-locked")
-    assert problem["retryable"] is site.rolls_back
+    assert problem["retryable"] is ("Retry-After" in answer) is site.rolls_back
     assert ("not known whether anything was changed" in problem["detail"]) is not site.rolls_back
     assert Order.objects.count() == (0 if site.rolls_back else 1)
     assert is_free(NAME)
