@@ -31,6 +31,7 @@ from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper import slots
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
+from redlock_django.backends.zookeeper.own_nodes import look_at
 from redlock_django.backends.zookeeper.paths import in_order
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
@@ -545,12 +546,12 @@ def test_a_node_that_was_created_without_an_answer_is_removed(
         is_current.append(True)
         return do(*args, **options)
 
-    def list_what_is_known(path: str) -> Any:
+    def list_what_is_known(path: str, **options: Any) -> Any:
         if is_current:
             is_current.clear()
-            return list_(path)
+            return list_(path, **options)
         nothing = ours.handler.async_result()
-        nothing.set([])
+        nothing.set(([], None) if options else [])
         return nothing
 
     monkeypatch.setattr(ours, "create_async", partial(caught_up, create))
@@ -1018,6 +1019,36 @@ def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     fences.append(other.acquire(("order:1",), 30, 0, HOLDER).fences[0])
     assert fences == sorted(set(fences))
     assert fences[-1] < 2**53
+
+
+def test_a_client_that_joins_before_a_waiter_is_served_gets_a_higher_fence(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first when it looks, but was not when it created its node."""
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    backend, other, fences = backend_of(), backend_of("other"), []
+    holder = backend.acquire(("order:1",), 30, 0, HOLDER)
+
+    def serve() -> Lease:
+        lease = backend.acquire(("order:1",), 30, 20, HOLDER)
+        fences.append(lease.fences[0])
+        backend.release(lease)
+        return lease
+
+    waiter = Started(serve)
+    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
+
+    def look_late(queue: str, base: str, client: KazooClient) -> list[Any]:
+        if client is kazoo_of(other) and not fences:
+            until(lambda: look(backend, ["order:1"]).locks[0].waiters == 2, what="it joined")
+            backend.release(holder)
+            waiter.lease()
+        return look_at(queue, base, client)
+
+    monkeypatch.setattr(zookeeper_attempt, "look_at", look_late)
+    fences.append(other.acquire(("order:1",), 30, 0, HOLDER).fences[0])
+    assert len(fences) == 2
+    assert fences == sorted(set(fences))
 
 
 # Credentials.

@@ -17,14 +17,15 @@ from redlock_django.backends.zookeeper.own_nodes import (
     Acquisition,
     OwnNodes,
     ZooKeeperRefusal,
+    is_unchanged,
     look_at,
+    nodes_in,
     nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import (
     Node,
     Tree,
     data_of,
-    in_order,
     seconds_left,
 )
 from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
@@ -145,11 +146,10 @@ class ZooKeeperAttempt:
         if left is not None:
             return ZooKeeperRefusal(resource, left)
         look = partial(look_at, queue, self._tree.fences)
-        stat, (names, base) = yield from self._nodes.join(queue, look)
+        stat, (found, base) = yield from self._nodes.join(queue, look)
         session.note_servers_time(stat.ctime)
-        has_waited = False
         while True:
-            nodes = in_order(names)
+            nodes = nodes_in(found)
             before = list(takewhile(lambda node: node.token != self._token, nodes))
             if len(before) == len(nodes):
                 raise Interrupted  # it was deleted by force
@@ -161,11 +161,11 @@ class ZooKeeperAttempt:
                     session.contended.clear()
                 session.contended.add(queue)
                 return ZooKeeperRefusal(resource, left)
-            self._waited = has_waited = True
-            names, base = yield from self._requests.ask(look)
+            self._waited = True
+            found, base = yield from self._requests.ask(look)
         session.contended.discard(queue)
         fence = self._fences.of(stat.czxid, base)
-        return None if has_waited else fence
+        return fence if is_unchanged(stat.czxid, found) else None
 
     def _look_first(self, queue: str) -> ZooKeeperProtocol[float | None]:
         """Return the TTL of the holder if the last attempt was refused, and a node is still there.

@@ -163,9 +163,25 @@ class OwnNodes:
 
 
 def look_at(queue: str, fences: str, client: KazooClient) -> list[Any]:
-    """Ask for the nodes of a queue and the base of fences."""
+    """Ask for the nodes of a queue, with its stat, and the base of fences."""
     # In this order: the base is at least as new as the list.
-    return [client.get_children_async(queue), client.get_async(fences)]
+    nodes = client.get_children_async(queue, include_data=True)
+    return [nodes, client.get_async(fences)]
+
+
+def nodes_in(found: Any) -> list[Node]:
+    """Return the nodes of a queue from what `look_at` has found; none if it does not exist."""
+    return [] if isinstance(found, NoNodeError) else in_order(found[0])
+
+
+def is_unchanged(since: int, found: tuple[Any, Any]) -> bool:
+    """Return whether no node has come to a queue, or left it, since this transaction.
+
+    So the client that is the first now, and created its node then, was the first from then on.
+    Otherwise others may have been served in between, by later transactions.
+    """
+    _, stat = found
+    return int(stat.pzxid) == since
 
 
 def nodes_of(names: Any) -> list[Node]:

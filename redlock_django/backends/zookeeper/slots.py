@@ -24,7 +24,9 @@ from redlock_django.backends.zookeeper.own_nodes import (
     Acquisition,
     OwnNodes,
     ZooKeeperRefusal,
+    is_unchanged,
     look_at,
+    nodes_in,
     nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import Node, Tree, in_order, seconds_left
@@ -155,13 +157,13 @@ class SlotSearch:
         )
         if created is None:
             return None
-        stat, (names, base) = created
-        nodes = nodes_of(names)
+        stat, (found, base) = created
+        nodes = nodes_in(found)
         if not nodes or nodes[0].token != self._nodes.token:
             self._nodes.leave(queue)  # a client without a limit was faster
             return None
         fence = self._fences.of(stat.mzxid, base)
-        if fence is None:
+        if fence is None or not is_unchanged(stat.mzxid, found):
             fences = yield from self._nodes.rewrite()
             fence = fences[queue]
         waited = started - self._wanted.asked if self._has_waited else 0.0
