@@ -23,6 +23,7 @@ from redlock_django.idempotency.placement import (
     check_lock_of_handler,
     check_middleware,
     check_not_excluded,
+    check_other_views,
     check_placement,
 )
 from redlock_django.idempotency.protocol import (
@@ -119,6 +120,7 @@ class KeyedRequest:
         check_placement(self.call, self._settings, is_async=self._is_async)
         self.claim = self._reader.claim(key)
         self.find()
+        check_other_views(self.call, self.claim.key_hash, found=self._record is not None)
         return self.decide(KeyLock.NOT_TRIED)
 
     # The decisions, and the lock of the key.

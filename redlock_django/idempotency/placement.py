@@ -66,6 +66,23 @@ def check_not_excluded(
         )
 
 
+def check_other_views(call: Call, key_hash: str, *, found: bool) -> None:
+    """Raise InvalidRedlock if a record was found that another view of this request may have made.
+
+    The response of that view would be replayed for this one, which would not run.
+    """
+    name, owner, used = view_name(call.view), call.owner, call.state.views_of_keys
+    if owner is not None:
+        name = f"{view_name(type(owner))}.{getattr(call.view, '__name__', '?')}"
+    first = used.get(key_hash, name)
+    if found and first != name:
+        raise InvalidRedlock(
+            f"{name} is called after {first} in one request, and both use its idempotency key. "
+            "Put @idempotent on the view that calls them, and on neither of them"
+        )
+    call.state.views_of_keys = {key_hash: name, **used}
+
+
 def _is_without_autocommit(connection: BaseDatabaseWrapper) -> bool:
     if connection.connection is None:
         return not connection.settings_dict["AUTOCOMMIT"]

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
@@ -209,6 +210,8 @@ class RequestState:
     """The recorder for the next call of a view."""
     has_recorder = False
     """True if a call of a view has taken the recorder: the result of the view is recorded."""
+    views_of_keys: Mapping[str, str] = MappingProxyType({})
+    """The view that has used an idempotency key in this request, by the hash of the key."""
     is_locked = False
     """True while a view of the request runs under its lock: none inside may be recorded."""
     on_answer: Callable[[Any], None] | None = None

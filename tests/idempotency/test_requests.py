@@ -33,7 +33,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
-from redlock_django.exceptions import ResourceLocked
+from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.idempotency.request import Idempotency
 from redlock_django.models import IdempotencyRecord
@@ -562,6 +562,47 @@ def test_a_body_may_be_redacted(site: Site) -> None:
     assert [site.post().json() for _ in range(2)] == [{"card": "4111"}, {"card": "****"}]
     site.serve(idempotent(redact=lambda request, body: "text")(card))
     assert site.post("other").status_code == 500
+    assert orders() == 1
+
+
+def test_the_response_of_one_view_is_not_replayed_for_another(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One view calls both, and has no transaction."""
+
+    def second(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse("second")
+
+    def both(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        idempotent(make_order)(request, **kwargs)
+        return idempotent(second)(request, **kwargs)
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.client.raise_request_exception = True
+    site.serve(both)
+    for _ in range(2):
+        with pytest.raises(InvalidRedlock, match=r"second is called after .*make_order in one"):
+            site.post()
+    site.serve(idempotent(both))
+    assert [site.post("outermost").content for _ in range(2)] == [b"second"] * 2
+    assert orders() == 2
+
+
+def test_a_view_may_run_after_another_one_has_recorded_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(request: HttpRequest, **_: Any) -> HttpResponse:
+        raise Http404
+
+    def either(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        try:
+            return idempotent(missing)(request, **kwargs)
+        except Http404:
+            return idempotent(make_order)(request, **kwargs)
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(either)
+    assert [site.post().status_code for _ in range(2)] == [201, 201]
     assert orders() == 1
 
 
