@@ -213,3 +213,19 @@ def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixt
         links.join(0)
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "/nowhere/1.sock and /nowhere/2.sock are the same server" in record.getMessage()
+
+
+def test_a_round_that_began_twice_is_repeated_by_its_number() -> None:
+    """An interrupt struck before the round was removed from the queue."""
+    with manual_links(1) as links:
+        exchange = links.ask(links.acquire())
+        links.begin(exchange)
+        links.sockets.flush()
+        links.say(0, b"-NOSCRIPT No matching script.\r\n")
+        *_, (verb, _, keys, *rest) = links.ends[0].heard()
+        assert verb == b"EVAL"
+        links.reply(0, exchange.number)  # to the second
+        links.say(0, resp(b"a hash"))  # to the load of the script that releases
+        links.reply(0, int(rest[int(keys)]))
+        assert links.masters[0].link is not None
+        assert exchange.tally.verdict is Verdict.WON

@@ -94,7 +94,8 @@ class Links:
         Read late masters before: they may have answered. The votes of masters that may not be asked
         are counted at once.
         """
-        exchange.number = next(self._numbers)
+        # After an interrupt a round may begin twice: the replies to both have the same number.
+        exchange.number = exchange.number or next(self._numbers)
         now, commands = self.clock(), exchange.asked.commands
         doubtful = [m for m in self.masters if not m.usable or now >= m.inspect_at]
         if doubtful or self.membership.conflict:
