@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
@@ -82,3 +83,16 @@ def test_a_release_waits_for_no_link() -> None:
         release, acquire = links.release(), links.acquire()
         assert not links.link_wait.is_needed(Round((release,) * 5, Tally(5)))
         assert links.link_wait.is_needed(Round((acquire,) * 5, Tally(5)))
+
+
+def test_a_master_that_is_trusted_ends_the_waits_for_links() -> None:
+    """They wait for a quorum, and another master may not answer for as long as one may connect."""
+    with manual_links(3) as links, patch.object(links.sockets._driver, "changed") as changed:
+        links.sender.check_all()
+        links.sockets.flush()
+        changed.reset_mock()
+        with patch.object(links.sockets, "flush"):  # not done by the test, as `trusted` does
+            links.trusted(0)
+        assert links.dirty, "the driver flushes if something is to be done"
+        links.sockets.flush()
+        changed.assert_called_once()

@@ -250,7 +250,7 @@ class Replies:
         self._changes.trust(master, trust)
         if settled:
             self._steps.checked(master)
-        self._changes.changed = True
+        self._changes.note(master)
 
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
