@@ -334,30 +334,6 @@ def test_the_lock_outlives_the_transaction_of_a_middleware(
     assert "release" not in happened[: happened.index("lock")]
 
 
-@WRITES
-@pytest.mark.parametrize("atomic_requests", [True, False])
-def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
-    settings: Settings,
-    urls: Urls,
-    client: Client,
-    sees_commits: None,
-    lose_locks: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    atomic_requests: bool,
-) -> None:
-    @locked
-    def losing(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        lose_locks()
-        return HttpResponse()
-
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
-    settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
-    urls(path("<int:pk>/", losing))
-    assert client.post("/7/").status_code == 503
-    assert Order.objects.count() == 0
-
-
 @pytest.mark.attack
 @WRITES
 @pytest.mark.parametrize("atomic_requests", [True, False])
