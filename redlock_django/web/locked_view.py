@@ -176,6 +176,7 @@ class Call:
 
     def _run_under_lock(self) -> Any:
         """Acquire the lock, run the view, and release the lock or keep it with the request."""
+        self.options.check_on_locked(self.view)
         self._prepare()
         names = [one.render(self.request, self.kwargs) for one in self.options.templates]
         held = self.options.lock(self.request, names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.db import connections
 from django.http import HttpRequest
 
@@ -166,6 +166,14 @@ class LockOptions:
             given = ", ".join(map(repr, kwargs)) or "none"
             where = f"{view_name(view)}: template {template!r}"
             raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
+
+    def check_on_locked(self, view: Callable[..., Any]) -> None:
+        """Raise InvalidRedlock if `on_locked` of a sync view is a coroutine function."""
+        if self.on_locked is not None and iscoroutinefunction(self.on_locked):
+            raise InvalidRedlock(
+                f"{view_name(view)} is a sync view, but {view_name(self.on_locked)}, the on_locked "
+                "of its @lock_resource, is a coroutine function. Use a plain function"
+            )
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""

@@ -489,6 +489,15 @@ async def own_async(request: HttpRequest, error: ResourceLocked) -> HttpResponse
     return HttpResponse(status=202)
 
 
+def test_an_async_on_locked_of_a_sync_view_is_refused_before_a_lock_is_held() -> None:
+    @lock_resource("order:<pk>", on_locked=own_async)
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    with pytest.raises(InvalidRedlock, match=r"own_async, the on_locked .* Use a plain function"):
+        view(RequestFactory().get("/"), pk=7)
+
+
 def test_an_async_view_is_never_marked() -> None:
     @lock_resource("nightly")
     async def view(request: HttpRequest) -> HttpResponse:
