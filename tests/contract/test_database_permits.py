@@ -16,6 +16,7 @@ from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.attempt import DatabaseAttempt, Slots
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import WAITERS
+from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
 from tests import inspecting
@@ -141,6 +142,25 @@ def test_each_released_slot_calls_another_waiter(
     assert max(lease.waited for lease in leases) < 9
 
 
+def release_at_once(
+    backend: DatabaseBackend, held: list[Lease], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Release these locks in transactions that do not see each other."""
+    assert backend.listener is not None
+    # A waiter that took its slot between two of the commits would not call the next one.
+    committed, wake = threading.Event(), backend.listener._wake
+    monkeypatch.setattr(
+        backend.listener, "_wake", lambda payload: committed.wait(60) and wake(payload)
+    )
+    with ExitStack() as transactions:
+        transactions.callback(committed.set)
+        for lease in held:
+            cursor = transactions.enter_context(closing(backend.settings.connect())).cursor()
+            cursor.execute("BEGIN")
+            transactions.callback(cursor.execute, "COMMIT")
+            assert backend._release(lease).work(cursor)
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
 @pytest.mark.parametrize("limit", [2, 3])
@@ -158,20 +178,43 @@ def test_slots_that_are_released_at_once_serve_as_many_waiters(
     for number in range(limit):
         waiters.append(Started(lambda: acquired(backend, limit, wait=100)))
         until(partial(_waits, backend, number + 1), what="it waits")
-    # A waiter that took its slot between two of the commits would not call the next one.
-    committed, wake = threading.Event(), backend.listener._wake
-    monkeypatch.setattr(
-        backend.listener, "_wake", lambda payload: committed.wait(60) and wake(payload)
-    )
-    with ExitStack() as transactions:
-        transactions.callback(committed.set)
-        for lease in held:
-            cursor = transactions.enter_context(closing(backend.settings.connect())).cursor()
-            cursor.execute("BEGIN")
-            transactions.callback(cursor.execute, "COMMIT")
-            assert backend._release(lease).work(cursor)
+    release_at_once(backend, held, monkeypatch)
     leases = [waiter.lease() for waiter in waiters]
     assert {lease.slot for lease in leases} == set(range(limit))
+    assert max(lease.waited for lease in leases) < 9
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first waiter took the slot that the second one wanted, so the one left to it is free."""
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit=3) for _ in range(3)]
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    waiters: list[Started] = []
+    look, late = DatabaseAttempt._look, threading.Event()
+
+    def look_too_early(attempt: DatabaseAttempt, *asked: Any) -> Slots:
+        slots = look(attempt, *asked)
+        if len(slots.open) < 2 or late.is_set():
+            return slots
+        late.set()  # the second waiter: the first is called for a slot, and takes it without a look
+        taken = slot_resource("export", waiters[0].lease().slot)
+        return Slots((taken, *(one for one in slots.open if one != taken))[:2], 0.0, 0.0)
+
+    for number in range(3):
+        waiters.append(Started(lambda: acquired(backend, limit=3, wait=100)))
+        until(partial(_waits, backend, number + 1), what="it waits")
+    monkeypatch.setattr(DatabaseAttempt, "_look", look_too_early)
+    release_at_once(backend, held, monkeypatch)
+    leases = [waiter.lease() for waiter in waiters]
+    assert late.is_set()
+    assert {lease.slot for lease in leases} == {0, 1, 2}
     assert max(lease.waited for lease in leases) < 9
 
 

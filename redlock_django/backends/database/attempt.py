@@ -206,10 +206,11 @@ class DatabaseAttempt:
                 break
             for number, resource in enumerate(slots.open, 1):
                 if fences := self._take_one(cursor, wanted, resource):
-                    if wanted.waits and slots.open[number:]:
+                    others = slots.open[number:]
+                    if wanted.waits and (others or number > 1):
                         # Releases at the same moment do not see each other, and have called the
-                        # same waiters.
-                        sql.call_waiters(cursor, slots.open[number])
+                        # same waiters. Who took a slot before this client has left another.
+                        sql.call_waiters(cursor, others[0] if others else resource)
                     return fences
         return sql.DatabaseRefusal({resources[0]: slots.held_for}, slots.free_in)
 
