@@ -108,3 +108,19 @@ def test_an_interrupt_before_a_send_drops_no_round_of_another_thread() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         _sent_by_two_threads(after=interrupt)
+
+
+async def _flushed_after_an_interrupt() -> list[object]:
+    """Return the connections of links of which one was lost, and an interrupt left it closed."""
+    with one_link(LoopDriver) as (driver, _, _):
+        connection = driver.sockets.connections[0]
+        assert connection is not None
+        driver.links.changes.lose(driver.links.masters[0], "lost")
+        driver.unwatch(connection)
+        connection.close(cut=True)
+        driver.sockets.flush()
+        return [*driver.sockets.connections]
+
+
+def test_a_loop_sends_after_an_interrupt_has_left_a_closed_connection() -> None:
+    assert asyncio.run(_flushed_after_an_interrupt()) == [None]

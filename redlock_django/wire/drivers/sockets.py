@@ -158,9 +158,10 @@ class Sockets:
     def _come_and_go(self, master: Master, connection: LinkSocket | None) -> None:
         """Close the connection of a link that is lost, and begin to connect again."""
         if connection is not None:
-            self._driver.unwatch(connection)
-            # A link that is closed on purpose still delivers its releases.
-            connection.close(cut=not self.closed.is_set())
+            if not connection.is_closed:  # as an interrupt may have left it
+                self._driver.unwatch(connection)
+                # A link that is closed on purpose still delivers its releases.
+                connection.close(cut=not self.closed.is_set())
             self.connections[master.index] = None
         if master.undialed is not None and not self.closed.is_set():
             self._dial(master, *master.undialed)
@@ -274,6 +275,11 @@ class LinkSocket:
             self.socket.settimeout(left)
             if not receive(CHUNK):
                 return
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the socket was closed: a loop cannot stop watching it any more."""
+        return self.socket.fileno() < 0
 
     def close(self, *, cut: bool) -> None:
         """Close the link; with `cut`, bytes that the kernel has not delivered yet are dropped."""
