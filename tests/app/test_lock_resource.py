@@ -23,7 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
-from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, TestCase
+from django.test import AsyncClient, AsyncRequestFactory, RequestFactory, TestCase
 from django.urls import path
 
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -87,30 +87,6 @@ def lose_every_lock() -> None:
 
 
 # Order and transaction.
-
-
-@WRITES
-def test_lock_outside_transaction_inside(
-    happened: list[str], route: Callable[..., None], client: Client
-) -> None:
-    def rendered() -> str:
-        happened.append("render")
-        return "shown"
-
-    @lock_resource("order:<int:pk>")
-    def view(request: HttpRequest, pk: int) -> SimpleTemplateResponse:
-        happened.append("view")
-        order()
-        return SimpleTemplateResponse(
-            engines["django"].from_string("{{ event }}"),
-            {"event": rendered},
-        )
-
-    route(view)
-    response = client.get("/orders/7/")
-    assert response.content == b"shown"
-    assert happened == ["lock", "BEGIN", "view", "render", "guard", "COMMIT", "release"]
-    assert Order.objects.count() == 1
 
 
 @pytest.mark.slow

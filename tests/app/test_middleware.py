@@ -207,25 +207,6 @@ def test_a_refused_handler_answers_in_its_own_way_after_rollback(
         assert happened == ["BEGIN", "lock", "ROLLBACK"]
 
 
-@WRITES
-def test_a_handler_renders_inside_and_a_late_response_under_the_lock(
-    urls: Urls, client: Client, happened: list[str], sees_commits: None
-) -> None:
-    class Rendering(View):
-        @lock_resource("order:<int:pk>")
-        def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-            def render() -> str:
-                happened.append("render")
-                return ""
-
-            template: Any = engines["django"].from_string("{{ f }}")
-            return TemplateResponse(request, template, {"f": render})
-
-    urls(path("<int:pk>/", Rendering.as_view()))
-    assert client.get("/7/").status_code == 200
-    assert happened == ["BEGIN", "lock", "render", "guard", "guard", "COMMIT", "release"]
-
-
 class AddsContext:
     """A middleware that changes a template response before it is rendered."""
 

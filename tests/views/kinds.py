@@ -127,7 +127,8 @@ class Kind(NamedTuple):
 
     `make` returns its URL pattern. `inside` is whether Django opens ATOMIC_REQUESTS around its
     lock, `is_async` whether there is no transaction, `by_rule` whether the settings lock it,
-    `alone` whether the site has no LockMiddleware.
+    `alone` whether the site has no LockMiddleware, `renders_late` whether its response is rendered
+    after its transaction.
     """
 
     make: Callable[[], Any]
@@ -135,6 +136,7 @@ class Kind(NamedTuple):
     is_async: bool = False
     by_rule: bool = False
     alone: bool = False
+    renders_late: bool = False
 
 
 def at(view: Callable[[], Any]) -> Callable[[], Any]:
@@ -156,7 +158,7 @@ KINDS: dict[str, Kind] = {
     "REST action": Kind(at(lambda: Actions.as_view({"post": "pay"}))),
     "handler": Kind(at(Handler.as_view), inside=True),
     "handler, method_decorator": Kind(at(DecoratedHandler.as_view), inside=True),
-    "REST handler without the mixin": Kind(at(BareRest.as_view), inside=True),
+    "REST handler without the mixin": Kind(at(BareRest.as_view), inside=True, renders_late=True),
     "function alone": Kind(at(lambda: locked(function)), alone=True),
     "mixin alone": Kind(at(Mixed.as_view), alone=True),
     "ninja": Kind(lambda: operation(function), inside=True),

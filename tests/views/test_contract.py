@@ -35,6 +35,8 @@ class Site:
         self.rolls_back = atomic and not kind.is_async
         # Django begins first where the lock is in its transaction.
         self.begun = ["BEGIN", "lock"] if kind.inside else ["lock", "BEGIN"]
+        # COMMIT of a transaction around the lock is guarded, too.
+        self.guards = ["guard"] * (2 if kind.inside else 1)
 
     def post(self, url: str = "/7/", **options: Any) -> Any:
         if not self.kind.is_async:
@@ -92,9 +94,8 @@ def test_the_lock_is_held_from_before_begin_until_after_commit(
         assert happened == []
     elif not site.atomic:
         assert happened == ["lock", "release"]
-    else:  # COMMIT of a transaction around the lock is guarded, too
-        guards = ["guard"] * (2 if site.kind.inside else 1)
-        assert happened == [*site.begun, *guards, "COMMIT", "release"]
+    else:
+        assert happened == [*site.begun, *site.guards, "COMMIT", "release"]
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
@@ -311,12 +312,21 @@ def test_a_stream_keeps_the_lock_until_it_is_closed(
 
 
 def test_a_template_is_rendered_under_the_lock(
-    site: Site, is_free: Callable[[str], bool], monkeypatch: pytest.MonkeyPatch
+    site: Site,
+    is_free: Callable[[str], bool],
+    monkeypatch: pytest.MonkeyPatch,
+    happened: list[str],
 ) -> None:
     def render(response: Any) -> str:
+        happened.append("render")
         return "free" if is_free(NAME) else "locked"
 
     monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", property(render))
     body[:] = [lambda request: SimpleTemplateResponse("any.html")]
     assert site.post().content == b"locked"
     assert is_free(NAME)
+    if site.rolls_back:
+        ends = ["render", *site.guards, "COMMIT"]
+        if site.kind.renders_late:
+            ends = [*site.guards, "COMMIT", "render"]
+        assert happened == [*site.begun, *ends, "release"]
