@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event, get_ident
+from time import monotonic
 from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
 
+from redlock_django.wire.drivers.combiner import Poller
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.link import Exchange
@@ -124,3 +126,12 @@ async def _flushed_after_an_interrupt() -> list[object]:
 
 def test_a_loop_sends_after_an_interrupt_has_left_a_closed_connection() -> None:
     assert asyncio.run(_flushed_after_an_interrupt()) == [None]
+
+
+def test_a_waiter_of_links_that_were_closed_does_not_poll_all_the_time() -> None:
+    poller = Poller()
+    for _ in range(2):
+        poller.close()
+    began = monotonic()
+    assert poller.poll(0.02) == ([], [])
+    assert monotonic() - began >= 0.02

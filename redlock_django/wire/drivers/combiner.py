@@ -88,7 +88,9 @@ class Poller:
             self._sender.send(b"!")
 
     def close(self) -> None:
-        """Close what wakes it. It cannot be used afterwards."""
+        """Close what wakes it: from then on each poll lasts as long as it is asked to."""
+        with suppress(KeyError, ValueError):  # closed before
+            self._poll.unregister(self._receiver.fileno())
         for end in (self._receiver, self._sender):
             end.close()
 
