@@ -137,9 +137,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect nightly tests and, unless they are asked for, slow ones; order the others."""
     left_out = {"nightly"} if "nightly" not in config.option.markexpr else set()
     left_out |= set() if config.option.slow else {"slow"}
-    later = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    now: list[pytest.Item] = []
+    later: list[pytest.Item] = []
+    for item in items:
+        (later if any(map(item.get_closest_marker, left_out)) else now).append(item)
     config.hook.pytest_deselected(items=later)
-    items[:] = [item for item in items if item not in later]
+    items[:] = now
     place = _places({item.nodeid.partition("::")[0] for item in items})
     items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
