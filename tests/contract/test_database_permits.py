@@ -120,21 +120,35 @@ def test_a_waiter_that_died_keeps_one_slot_for_one_turn(
     assert acquired(backend, limit=2).slot in {0, 1}
 
 
+def held_while_waiters_sleep(
+    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> list[Lease]:
+    """Hold all slots of the name. Its waiters look again when they are called, and not before."""
+    monkeypatch.setattr(database_sql, "ALIVE", 180.0)
+    store.keep_turns(monkeypatch)
+    held = [acquired(backend, limit) for _ in range(limit)]
+    assert backend.listener is not None
+    backend.listener.watch("another waiter", print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    return held
+
+
+def queued(backend: DatabaseBackend, limit: int) -> list[Started]:
+    """Start as many waiters as the name has slots, one after the other."""
+    waiters = []
+    for number in range(limit):
+        waiters.append(Started(lambda: acquired(backend, limit, wait=100)))
+        until(partial(_waits, backend, number + 1), what="it waits")
+    return waiters
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
 def test_each_released_slot_calls_another_waiter(
     store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
-    store.keep_turns(monkeypatch)
-    held = [acquired(backend, limit=3) for _ in range(3)]
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
-    waiters = []
-    for number in range(3):
-        waiters.append(Started(lambda: acquired(backend, limit=3, wait=100)))
-        until(partial(_waits, backend, number + 1), what="it waits")
+    held = held_while_waiters_sleep(store, backend, monkeypatch, limit=3)
+    waiters = queued(backend, limit=3)
     for lease in held:
         backend.release(lease)
     leases = [waiter.lease() for waiter in waiters]
@@ -168,16 +182,8 @@ def test_slots_that_are_released_at_once_serve_as_many_waiters(
     store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """Each release does not see the others, which are not committed yet."""
-    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
-    store.keep_turns(monkeypatch)
-    held = [acquired(backend, limit) for _ in range(limit)]
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
-    waiters = []
-    for number in range(limit):
-        waiters.append(Started(lambda: acquired(backend, limit, wait=100)))
-        until(partial(_waits, backend, number + 1), what="it waits")
+    held = held_while_waiters_sleep(store, backend, monkeypatch, limit)
+    waiters = queued(backend, limit)
     release_at_once(backend, held, monkeypatch)
     leases = [waiter.lease() for waiter in waiters]
     assert {lease.slot for lease in leases} == set(range(limit))
@@ -190,13 +196,7 @@ def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
     store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first waiter took the slot that the second one wanted, so the one left to it is free."""
-    monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # a waiter that is not called does not look
-    store.keep_turns(monkeypatch)
-    held = [acquired(backend, limit=3) for _ in range(3)]
-    assert backend.listener is not None
-    backend.listener.watch("another waiter", print)
-    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
-    waiters: list[Started] = []
+    held = held_while_waiters_sleep(store, backend, monkeypatch, limit=3)
     look, late = DatabaseAttempt._look, threading.Event()
 
     def look_too_early(attempt: DatabaseAttempt, *asked: Any) -> Slots:
@@ -207,9 +207,7 @@ def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
         taken = slot_resource("export", waiters[0].lease().slot)
         return Slots((taken, *(one for one in slots.open if one != taken))[:2], 0.0, 0.0)
 
-    for number in range(3):
-        waiters.append(Started(lambda: acquired(backend, limit=3, wait=100)))
-        until(partial(_waits, backend, number + 1), what="it waits")
+    waiters = queued(backend, limit=3)
     monkeypatch.setattr(DatabaseAttempt, "_look", look_too_early)
     release_at_once(backend, held, monkeypatch)
     leases = [waiter.lease() for waiter in waiters]
