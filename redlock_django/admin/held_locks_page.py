@@ -52,7 +52,7 @@ EXPLANATIONS = {
         "majority."
     ),
 }
-"""What a state means, for all but HELD."""
+"""The meaning of each state but HELD, which needs no words."""
 
 LIMITS_DIFFER = (
     "the holders of a name state different limits (1: a lock), as while a new limit is deployed. "

@@ -204,7 +204,7 @@ def check_permissions(call: Call, options: IdempotentOptions) -> None:
 def check_lock_of_handler(call: Call) -> None:
     """Raise InvalidRedlock if the answer to a held lock of a handler would be recorded.
 
-    Under ATOMIC_REQUESTS the lock raises its error instead, which rolls back the transaction.
+    Only async views are checked. Under ATOMIC_REQUESTS they are refused in any case.
     """
     name = str(call.request.method).lower()
     owner = _class_inside(call)

@@ -28,7 +28,7 @@ KEY = "order:<int:pk>"
 locked = lock_resource(KEY)
 numbers = itertools.count()
 body: list[Callable[[Any], Any]] = []
-"""What the view of a test does: its only item gets the request and returns the response."""
+"""The work of the view, a single function: it gets the request and returns the response."""
 
 
 def run(request: Any, pk: Any = None) -> Any:
