@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visitor, overflowing, serving, shoot, violations
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -53,6 +54,17 @@ def reported(page: Page) -> Any:
     return page.expect_response(re.compile("/edit-presence/"))
 
 
+def wait_until_open(page: Page) -> None:
+    """Wait until a page is the one that has its object open, which it reports after it is shown."""
+
+    def has_ticket() -> bool:
+        with reported(page) as answer:
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        return "ticket" in answer.value.json()
+
+    until(has_ticket, "the page has its object open")
+
+
 def save(page: Page, button: str = "_save") -> None:
     page.locator(f"[name={button}]").first.click()
 
@@ -63,6 +75,7 @@ def errors(page: Page) -> Any:
 
 def test_two_editors(visitor: Visitor) -> None:
     hers = visitor.open(change(1), user="anna")
+    wait_until_open(hers)
     his = visitor.open(change(1), user="bob")
     expect(said(his)).to_have_text(since("anna"))
     expect(said(hers)).to_be_empty()
@@ -103,6 +116,7 @@ def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
     hers.fill("[name=total]", "1500")
     hers.goto("/admin/shop/order/")
     his = visitor.open(change(3), user="bob")
+    wait_until_open(his)
     expect(said(his)).to_be_empty()
     with reported(hers):
         hers.go_back()
@@ -159,6 +173,7 @@ def test_a_page_that_is_loaded_again_has_seen_what_it_shows(visitor: Visitor) ->
 def test_a_page_of_the_back_forward_cache_reports_again(visitor: Visitor) -> None:
     """The admin forbids that cache, so the browser is only said to have used it."""
     hers = visitor.open(change(9), user="anna")
+    wait_until_open(hers)
     his = visitor.open(change(9), user="bob")
     expect(said(his)).to_have_text(since("anna"))
     with reported(hers):
@@ -203,6 +218,8 @@ def test_a_popup(visitor: Visitor) -> None:
     with page.expect_popup() as popup:
         page.locator("#change_id_order").click()
     window = popup.value
+    window.wait_for_load_state()
+    wait_until_open(window)
     his = visitor.open(change(11), user="bob")
     expect(said(his)).to_have_text(since("anna"))
     his.fill("[name=number]", "B-11")
