@@ -127,10 +127,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run slow tests also where markers, files or tests are named. Workers get the option."""
-    if not hasattr(config, "workerinput"):
+    """Run slow tests also where markers, files or tests are named."""
+    if hasattr(config, "workerinput"):  # a worker is always given files
+        config.option.slow = config.workerinput["slow"]
+    else:
         named = config.args_source is pytest.Config.ArgsSource.ARGS
         config.option.slow = config.option.slow or named or bool(config.option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker whether to run slow tests."""
+    node.workerinput["slow"] = node.config.option.slow
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
