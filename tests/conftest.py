@@ -137,7 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker whether to run slow tests."""
+    """Pass on to a worker whether it runs slow tests."""
     node.workerinput["slow"] = node.config.option.slow
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,9 @@ from django.test.utils import CaptureQueriesContext, modify_settings
 from django.urls import clear_url_caches, path
 
 from redlock_django import InvalidRedlock, LockLost, lock
+from redlock_django.backends.memory import MemoryBackend
 from redlock_django.contrib import edit_locks
-from redlock_django.contrib.edit_locks import EditLockMixin
+from redlock_django.contrib.edit_locks import TTL, EditLockMixin
 from redlock_django.operate.forced_release import force_release
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing import lose_lock
@@ -725,26 +725,22 @@ def test_another_tab_of_the_same_user_is_not_told(
     assert held()
 
 
-@pytest.mark.slow
 def test_a_page_that_does_not_report_ends_with_its_ttl(
-    register: Register, anna: Client, bob: Client, article: Article, monkeypatch: pytest.MonkeyPatch
+    register: Register, anna: Client, bob: Client, article: Article
 ) -> None:
     register()
-    monkeypatch.setattr(edit_locks, "TTL", 0.9)
     hers, his = (OpenPage(client, change(article)) for client in (anna, bob))
-    assert hers.script["every"] == "0.3"
+    assert hers.script["every"] == "20.0"
     hers.report()
-    time.sleep(1.0)
+    MemoryBackend.advance(TTL + 1)
     assert his.report() == {}
     assert "Bob" in hers.report()["message"]
 
 
-@pytest.mark.slow
 def test_a_page_whose_answer_was_lost_goes_on(
-    register: Register, anna: Client, bob: Client, article: Article, monkeypatch: pytest.MonkeyPatch
+    register: Register, anna: Client, bob: Client, article: Article
 ) -> None:
     register()
-    monkeypatch.setattr(edit_locks, "TTL", 0.9)
     hers = OpenPage(anna, change(article))
     hers.report()
     first = hers.ticket
@@ -752,7 +748,7 @@ def test_a_page_whose_answer_was_lost_goes_on(
     hers.ticket = first
     assert hers.report() == {"message": ""}
     assert "Anna" in OpenPage(bob, change(article)).report()["message"]
-    time.sleep(1.0)
+    MemoryBackend.advance(TTL + 1)
     assert hers.report() == {}
 
 
