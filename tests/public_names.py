@@ -69,7 +69,7 @@ def _signals() -> Iterator[str]:
 
 def _settings() -> Iterator[str]:
     from redlock_django.backends.database.settings import DatabaseSettings
-    from redlock_django.backends.redlock.settings import RedlockSettings
+    from redlock_django.backends.redis.settings import RedlockSettings
     from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
     from redlock_django.conf.settings import DEFAULTS
     from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY

@@ -157,7 +157,7 @@ def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
 def test_the_page_on_servers_with_tls(
     ports: list[int], certificates: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redlock_django.backends.redlock.backend.INSPECTION_TIMEOUT", 60.0)
+    monkeypatch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 60.0)
     for name in ("LOCKS_PASSWORD", "LOCKS_OPERATOR_PASSWORD"):
         monkeypatch.setenv(name, "canary-of-tls")
     [example] = re.findall(r"```python\n(.*?)```", DEPLOY, re.DOTALL)

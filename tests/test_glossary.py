@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS
 from tests.test_documents import ROOT
 

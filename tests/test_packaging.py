@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from redlock_django.backends.redlock.masters import read_masters
+from redlock_django.backends.redis.masters import read_masters
 from tests import matrix
 from tests.matrix import PYTHONS, SESSIONS
 from tests.test_architecture import imports, modules

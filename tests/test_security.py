@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from redlock_django.backends.redlock import backend as redlock
+from redlock_django.backends.redis import backend as redlock
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
@@ -81,14 +81,14 @@ def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {
         "backends/database/backend.py",
-        "backends/redlock/backend.py",
+        "backends/redis/backend.py",
         "backends/zookeeper/slots.py",
         "locking/leader.py",
         "wire/links/master.py",
         "wire/drivers/dialing.py",
         "testing/masters.py",
     }
-    tokens = (PACKAGE / "backends" / "redlock" / "backend.py").read_text()
+    tokens = (PACKAGE / "backends" / "redis" / "backend.py").read_text()
     assert "partial(random_source(), 16)" in tokens
 
 

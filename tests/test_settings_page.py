@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
 from tests.test_documents import ROOT

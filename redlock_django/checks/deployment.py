@@ -16,8 +16,8 @@ from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.backends.redlock.masters import entries_of, host_of
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.masters import entries_of, host_of
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.checks.aliases import valid_aliases
 from redlock_django.locking.services import locks
 from redlock_django.wire.servers.address import Address

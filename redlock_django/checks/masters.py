@@ -9,7 +9,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.utils.text import capfirst
 
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import load
 from redlock_django.engine.inspection.faults import FAULTS
 from redlock_django.exceptions import InvalidRedlock

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from redlock_django.backends.redlock.masters import caches_on
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.masters import caches_on
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import AliasSettings, load, middleware_classes
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks

@@ -7,7 +7,7 @@ from django.utils.asyncio import async_unsafe
 from redlock_django.backends.base import StoreSettings
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 

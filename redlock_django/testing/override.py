@@ -12,7 +12,7 @@ from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import Section
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS, OF_SERVERS
 from redlock_django.locking.services import locks
 from redlock_django.wire.servers.trust_declaration import declare, read_state

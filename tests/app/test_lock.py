@@ -25,8 +25,8 @@ from django.test import RequestFactory
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.backends.redlock import backend as redlock
-from redlock_django.backends.redlock.backend import RedlockBackend
+from redlock_django.backends.redis import backend as redlock
+from redlock_django.backends.redis.backend import RedlockBackend
 from redlock_django.engine.inspection.holders import holder_of
 from redlock_django.exceptions import (
     AlreadyHeld,

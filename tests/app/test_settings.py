@@ -15,7 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from redlock_django.backends.base import BaseBackend, Section, StoreSettings
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.backends.values import LONGEST, LONGEST_WAIT, duration
 from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.settings import check_settings

@@ -90,7 +90,7 @@ def main(port: str) -> None:
     from django.core.management import call_command
 
     django.setup()
-    from redlock_django.backends.redlock import backend
+    from redlock_django.backends.redis import backend
 
     # On a busy machine, masters that run may need longer than 0.5 s.
     backend.INSPECTION_TIMEOUT = 5.0

@@ -298,7 +298,7 @@ def same_origin(page: Page) -> dict[str, str]:
 
 
 def test_the_visitor_releases_a_lock_by_force(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.backends.redlock.backend.INSPECTION_TIMEOUT", 5.0)
+    monkeypatch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 5.0)
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto("/tour/forced-release/")
     page.get_by_role("button", name="Release a lock by force").click()

@@ -110,7 +110,7 @@ class Redis(Store):
         super().__init__(request, settings)
         # On a busy machine, a master that runs may take longer than the default to report.
         patch = request.getfixturevalue("monkeypatch")
-        patch.setattr("redlock_django.backends.redlock.backend.INSPECTION_TIMEOUT", 60.0)
+        patch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 60.0)
         linked()
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from redlock_django.backends.redlock.backend import retry_delay
+from redlock_django.backends.redis.backend import retry_delay
 from redlock_django.engine import renewal
 from redlock_django.engine.errors import (
     LockLost,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.redlock.backend import retry_delay
+from redlock_django.backends.redis.backend import retry_delay
 from redlock_django.engine import hand_on
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.errors import RedlockError

@@ -18,7 +18,7 @@ from redlock_django.testing.masters import LocalMaster, find_server, local_maste
 from tests.waiting import until
 
 # The clock from which this process proposes fences.
-WALL = "redlock_django.backends.redlock.backend.wall_ns"
+WALL = "redlock_django.backends.redis.backend.wall_ns"
 SOURCE = Path(__file__).with_name("clock_shim.c")
 _WRAPPER = """#!/bin/sh
 for word; do

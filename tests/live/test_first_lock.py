@@ -69,7 +69,7 @@ def test_a_site_without_locks_imports_no_store() -> None:
         "settings.configure(INSTALLED_APPS=['redlock_django']); django.setup();"
         "print(*{'redis', 'kazoo', 'redlock_django.wire.links.links', "
         "'redlock_django.backends.database.backend', "
-        "'redlock_django.backends.redlock.backend'} & set(sys.modules))"
+        "'redlock_django.backends.redis.backend'} & set(sys.modules))"
     )
     assert run("-c", code).split() == []
 

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from redis import Redis, RedisError
 
 from redlock_django import leader, lock
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost, QuorumUnreachable
 from redlock_django.locking.caller import held_leases

@@ -10,7 +10,7 @@ from django.contrib.messages import get_messages
 from django.test import Client
 
 from redlock_django.backends.database.settings import DatabaseSettings
-from redlock_django.backends.redlock import backend
+from redlock_django.backends.redis import backend
 from tests.operate.sites import DATABASE, SITES, Site
 from tests.timeouts import generous_timeouts
 

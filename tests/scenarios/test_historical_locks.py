@@ -108,7 +108,7 @@ def test_a_lock_does_not_read_the_clock_of_a_client(
     with lock(KEY) as held:
         for ahead in (60, -60):
             monkeypatch.setattr(
-                "redlock_django.backends.redlock.backend.wall_ns",
+                "redlock_django.backends.redis.backend.wall_ns",
                 lambda by=ahead: 10**9 * (2 * 10**9 + by),
             )
             assert is_refused()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.redlock import backend as backend_module
+from redlock_django.backends.redis import backend as backend_module
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.validity import LeaseState

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.backends.redlock.settings import TOLERABLE, RedlockSettings
+from redlock_django.backends.redis.settings import TOLERABLE, RedlockSettings
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.backends.redlock.backend import RedlockBackend
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.backend import RedlockBackend
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import Answer as QueryAnswer

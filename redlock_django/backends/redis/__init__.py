@@ -1,7 +1,7 @@
-"""Redlock over N independent Redis or Valkey masters: its code is in `backends.redlock`."""
+"""Redlock over N independent masters, each a Redis or Valkey server."""
 
 from __future__ import annotations
 
-from redlock_django.backends.redlock.backend import RedisBackend
+from redlock_django.backends.redis.backend import RedisBackend
 
 __all__ = ["RedisBackend"]

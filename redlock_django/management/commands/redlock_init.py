@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import load
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum

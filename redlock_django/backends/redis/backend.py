@@ -1,4 +1,4 @@
-"""Redlock over N independent masters: what every such store shares, and the store on servers."""
+"""Redlock over N independent masters: what the memory store shares, and the store on servers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate
 
 from redlock_django.backends.base import BaseBackend, Notice, ignore
-from redlock_django.backends.redlock.inspection import MasterInspection
-from redlock_django.backends.redlock.settings import RedlockSettings
+from redlock_django.backends.redis.inspection import MasterInspection
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine import hand_on, rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership

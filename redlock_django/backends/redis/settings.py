@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import Section, StoreSettings
-from redlock_django.backends.redlock.masters import read_masters, read_sentinels
+from redlock_django.backends.redis.masters import read_masters, read_sentinels
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine.protocol.deployment import Deployment, identity
 from redlock_django.wire.servers.address import Address, nearest

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from redlock_django.backends.inspection.results import ServerHealth
-from redlock_django.backends.redlock.masters import caches_on
+from redlock_django.backends.redis.masters import caches_on
 from redlock_django.engine.inspection.faults import FAULTS, Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers

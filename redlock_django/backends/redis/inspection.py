@@ -7,7 +7,7 @@ from itertools import chain
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
-from redlock_django.backends.redlock.health import health_of
+from redlock_django.backends.redis.health import health_of
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.inspection.queries import (
     ForceRelease,

@@ -1,1 +1,0 @@
-"""Redlock over N masters: the Redis store, and what the memory store shares with it."""
