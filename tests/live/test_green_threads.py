@@ -38,7 +38,7 @@ PROCESS = """
     import django
     from django.conf import settings
     masters = {"MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0}
-    masters |= {"TTL": 2, "MASTER_TIMEOUT": 0.9}
+    masters |= {"TTL": 4, "MASTER_TIMEOUT": 1.8}
     settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK={"default": masters})
     django.setup()
     from redlock_django import lock
@@ -55,7 +55,7 @@ PROCESS = """
     for each in greenlets: each.start()
     for each in greenlets: each.join()
     with lock("order:2", wait=60) as held:
-        time.sleep(2.5)  # for longer than the TTL: a greenlet renews it
+        time.sleep(5)  # for longer than the TTL: a greenlet renews it
         held.ensure_held()
     print("done")
 """

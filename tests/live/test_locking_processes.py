@@ -135,7 +135,7 @@ HOLDER = """
     from tests.timeouts import generous_timeouts
     settings.configure(REDLOCK={"default": {
         "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
-        "TTL": 2, **generous_timeouts(2)}})
+        "TTL": 5, **generous_timeouts(5)}})
     django.setup()
     from redlock_django import lock
     with lock("order:1"):
@@ -156,12 +156,12 @@ def test_the_lock_of_a_killed_holder_is_free_after_its_ttl_and_not_before(
             lock(R).acquire()
     killed = time.time()
     left = ends(masters)
-    assert left[-1] - killed <= 2
+    assert left[-1] - killed <= 5
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
     assert caught.value.retry_after is not None
     assert left[0] - time.time() < caught.value.retry_after <= left[-1] - killed
-    with lock(R, wait=10):
+    with lock(R, wait=60):
         assert time.time() > left[len(masters) // 2], "on a majority the lock has not ended"
 
 

@@ -21,7 +21,7 @@ from tests.timeouts import generous_timeouts
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.django_db]
 
-TTL = 1.5
+TTL = 3.0  # a busy machine may stop this process for a second or two
 
 
 @pytest.fixture(autouse=True)
