@@ -16,17 +16,21 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import cache
 from itertools import count
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
+from django.dispatch import Signal
 from hypothesis import HealthCheck, settings
 
+from redlock_django import signals
 from redlock_django.backends.database.settings import _new_temporary_file
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.conf.settings import check_installed
+from redlock_django.conf.settings import check_installed, template_middleware
 from redlock_django.idempotency import recorder
+from redlock_django.idempotency import settings as idempotency_settings
 from redlock_django.locking import caller, leader, reports
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
@@ -124,21 +128,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run what takes over a second")
+    parser.addoption("--order", type=int, help="the number of an earlier run whose order to repeat")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Run slow tests also where markers, files or tests are named."""
+    """Run slow tests also where markers, files or tests are named; choose an order of the files."""
     if hasattr(config, "workerinput"):  # a worker is always given files
         config.option.slow = config.workerinput["slow"]
-    else:
-        named = config.args_source is pytest.Config.ArgsSource.ARGS
-        config.option.slow = config.option.slow or named or bool(config.option.markexpr)
+        config.option.order = config.workerinput["order"]
+        return
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    config.option.slow = config.option.slow or named or bool(config.option.markexpr)
+    if config.option.order is None:
+        config.option.order = SystemRandom().randrange(10_000)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Print how to repeat the order of the files."""
+    return f"order of files: {config.option.order} (repeat it with --order)"
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Pass on to a worker whether it runs slow tests."""
+    """Pass on to a worker whether it runs slow tests, and the order."""
     node.workerinput["slow"] = node.config.option.slow
+    node.workerinput["order"] = node.config.option.order
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -151,7 +165,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (later if any(map(item.get_closest_marker, left_out)) else now).append(item)
     config.hook.pytest_deselected(items=later)
     items[:] = now
-    place = _places({item.nodeid.partition("::")[0] for item in items})
+    files = sorted({item.nodeid.partition("::")[0] for item in items})
+    Random(config.option.order).shuffle(files)
+    place = _places(files)
     items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 
 
@@ -173,17 +189,19 @@ _WAITING = (
 )
 
 
-def _places(files: set[str]) -> dict[str, float]:
+def _places(files: list[str]) -> dict[str, float]:
     """Return the place of each file, from 0 to 1: some workers compute while others wait.
 
     So the files that wait, those of the algorithm, which take most of the processor time, and the
     rest are spread evenly. The many small ones of the rest, which are in directories, come last.
+    Files of one rank keep their order: it is another one in each run.
     """
     places: dict[str, float] = {}
-    waiting = {file for file in files if file.startswith(_WAITING)}
-    engine = {file for file in files if file.startswith("tests/engine/")}
-    for group in (waiting, engine, files - waiting - engine):
-        ordered = sorted(group, key=lambda file: (_rank(file), file.count("/"), file))
+    waiting = [file for file in files if file.startswith(_WAITING)]
+    engine = [file for file in files if file.startswith("tests/engine/")]
+    rest = [file for file in files if file not in {*waiting, *engine}]
+    for group in (waiting, engine, rest):
+        ordered = sorted(group, key=lambda file: (_rank(file), file.count("/")))
         places |= {file: number / len(ordered) for number, file in enumerate(ordered)}
     return places
 
@@ -214,6 +232,8 @@ def pytest_terminal_summary(
     )
     for reason, many in reasons.most_common():
         terminalreporter.write_line(f"Left out: {many} tests: {reason}")
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(pytest_report_header(config))  # "-q" leaves out the header
     if not config.option.slow:
         terminalreporter.write_line("Left out: what takes over a second; --slow runs it")
 
@@ -238,15 +258,22 @@ def pytest_runtest_setup() -> None:
         time.sleep(0.002)
 
 
+_SIGNALS = [signal for signal in vars(signals).values() if isinstance(signal, Signal)]
+
+
 @pytest.fixture(autouse=True)
 def _no_state_of_earlier_tests() -> Iterator[None]:
     """Reset every register of the process after each test, so that tests pass in any order.
 
     Settings that a test changed are those of the site again by then: this fixture is set up first.
     """
+    receivers = {sender: list(sender.receivers) for sender in _SIGNALS}
     yield
     locks.close()
     MemoryBackend.passed = 0.0
+    for sender, before in receivers.items():
+        sender.receivers[:] = before
+        sender.sender_receivers_cache.clear()
     rules.remove()
     counters._reset()
     _waiting._reset()
@@ -256,6 +283,8 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     caller._held_leases.clear()
     caller._acquired_here.set({})
     check_installed.cache_clear()
+    template_middleware.cache_clear()
+    idempotency_settings._read.clear()
     if "__del__" in vars(Lock):  # as `report_unused_locks` sets it
         del Lock.__del__  # type: ignore[attr-defined]
 
