@@ -17,7 +17,7 @@ from redlock_django import QuorumUnreachable, lock, locks
 from redlock_django.management.commands import redlock_init
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.wire.servers import trust_declaration as declaration
-from redlock_django.wire.servers.handshake import NotUpYet, check
+from redlock_django.wire.servers.trust import NotUpYet, check
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
 from tests.timeouts import generous_timeouts

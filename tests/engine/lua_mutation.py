@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from redlock_django.engine.protocol import commands
+from redlock_django.engine.protocol import commands, query
 from redlock_django.wire.links import replies, resp
 from redlock_django.wire.servers import handshake
 
@@ -91,7 +91,7 @@ def replace_scripts(patch: pytest.MonkeyPatch, source: Source) -> None:
         assert not failover
         return source(name)
 
-    for module in (replies, commands, handshake, resp):
+    for module in (replies, commands, query, handshake, resp):
         patch.setattr(module, "script", replaced)
 
 

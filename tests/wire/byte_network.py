@@ -34,7 +34,7 @@ from redlock_django.wire.links.link import Exchange, Link, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Joined, Trust
+from redlock_django.wire.servers.trust import Joined, Trust
 from tests.wire.scripted import NAMES, resp
 
 MASTERS, CLIENTS = 3, 3

@@ -34,8 +34,8 @@ from redlock_django.wire.links.late_masters import GIVE_UP, LONGEST, MOST_LATE, 
 from redlock_django.wire.links.link import Exchange
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.replies import Replies
-from redlock_django.wire.servers.handshake import Unfit, check
 from redlock_django.wire.servers.info import run_of
+from redlock_django.wire.servers.trust import Unfit, check
 from tests.engine.masters import Masters
 from tests.wire.manual_links import (
     DIAL,

@@ -29,7 +29,7 @@ from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.notice import ignore
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Joined, Trust, Unfit
+from redlock_django.wire.servers.trust import Joined, Trust, Unfit
 from tests.engine.masters import Masters
 from tests.wire.scripted import MARKER, NAMES, resp, short
 

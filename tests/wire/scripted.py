@@ -15,7 +15,7 @@ import hiredis
 
 from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.wire.clock import clock
-from redlock_django.wire.servers.handshake import Joined, Trust
+from redlock_django.wire.servers.trust import Joined, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable

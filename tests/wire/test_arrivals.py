@@ -13,7 +13,7 @@ from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.wire.drivers.loop import Arrival, LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.master import Master
-from redlock_django.wire.servers.handshake import Unfit
+from redlock_django.wire.servers.trust import Unfit
 from tests.waiting import until
 from tests.wire.variants import make_backend
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.deployment import Deployment
 
 Answer = TypeVar("Answer")
@@ -30,6 +31,12 @@ class Query(ABC, Generic[Answer]):
     def arguments(self) -> list[str | int | bytes]:
         """Return the ARGV of the script, without the round's number."""
         return []
+
+    def call(self, *, text: bool = False) -> tuple[str | int | bytes, ...]:
+        """Return the words that run the script: EVALSHA, or EVAL with its `text`."""
+        keys, (source, sha) = self.keys(), script(self.name)
+        run = ("EVAL", source) if text else ("EVALSHA", sha)
+        return (*run, len(keys), *keys, 0, *self.arguments())
 
     @abstractmethod
     def read(self, reply: Sequence[Any]) -> Answer:

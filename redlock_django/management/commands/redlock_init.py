@@ -19,7 +19,7 @@ from redlock_django.management.operator_command import OperatorCommand
 from redlock_django.management.single_run import UsageError
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Unfit
+from redlock_django.wire.servers.trust import Unfit
 from redlock_django.wire.servers.trust_declaration import (
     MasterState,
     close,

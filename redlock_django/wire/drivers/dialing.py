@@ -14,7 +14,8 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.notice import Notice
-from redlock_django.wire.servers.handshake import Joined, Unfit, Unmarked, join
+from redlock_django.wire.servers.handshake import join
+from redlock_django.wire.servers.trust import Joined, Unfit, Unmarked
 
 logger = logging.getLogger("redlock_django")
 

@@ -20,7 +20,7 @@ from redlock_django.wire.drivers.dialing import Dialing, Terms
 from redlock_django.wire.links.link import Link, ProtocolDesync, broken
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
-from redlock_django.wire.servers.handshake import Joined, Unfit
+from redlock_django.wire.servers.trust import Joined, Unfit
 
 CHUNK = 65536
 BACKLOG = 2048

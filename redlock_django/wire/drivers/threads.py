@@ -25,7 +25,7 @@ from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiter
-from redlock_django.wire.servers.handshake import Joined, Unfit
+from redlock_django.wire.servers.trust import Joined, Unfit
 from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")

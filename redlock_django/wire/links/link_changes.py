@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.link import Kind, Link, Owed
@@ -13,11 +12,8 @@ from redlock_django.wire.links.master import Master, find_twins
 from redlock_django.wire.links.resp import pack, pack_parts
 from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiter, Waiters
-from redlock_django.wire.servers.handshake import Trust, Unfit, Unmarked, check
 from redlock_django.wire.servers.info import run_of
-
-if TYPE_CHECKING:
-    from redlock_django.wire.servers.handshake import Joined
+from redlock_django.wire.servers.trust import Joined, Trust, Unfit, Unmarked, check
 
 logger = logging.getLogger("redlock_django")
 

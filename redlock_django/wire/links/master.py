@@ -13,7 +13,7 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.votes import failed
 from redlock_django.wire.links.link import Link
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import Trust
+from redlock_django.wire.servers.trust import Trust
 
 logger = logging.getLogger("redlock_django")
 

@@ -38,8 +38,8 @@ from redlock_django.wire.links.resp import (
 from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.error_replies import code_of, explain
-from redlock_django.wire.servers.handshake import Unfit, join_arguments, read_trust
 from redlock_django.wire.servers.info import read_info
+from redlock_django.wire.servers.trust import Unfit, read_trust
 
 logger = logging.getLogger("redlock_django")
 
@@ -306,10 +306,7 @@ class Replies:
         if isinstance(command, Swap):
             self._load(master, "restore")
         if command is None:
-            asked = join_arguments(
-                self._deployment, master.run_id, owed.mode, 0, self._membership, text=True
-            )
-            data = pack("EVAL", *asked)
+            data = pack(*self._sender.join(master, owed.mode).call(text=True))
         elif isinstance(command, Release) or owed.undecided is not None:
             data = pack_command(command, owed.number, text=True)
         else:

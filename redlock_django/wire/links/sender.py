@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.wire.links.late_masters import RunningTime
 from redlock_django.wire.links.link import Kind, Link, Owed
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.resp import Templates, pack, pack_parts
-from redlock_django.wire.servers.handshake import join_arguments
 
 
 class Sender:
@@ -63,9 +63,16 @@ class Sender:
         master.check_mode = mode
         if master.link is None or (master.checking and mode == "join"):
             return
-        asked = join_arguments(self._deployment, master.run_id, mode, 0, self._membership)
-        self.write(master, Owed(Kind.CHECK, self._clock(), mode=mode), pack("EVALSHA", *asked))
+        data = pack(*self.join(master, mode).call())
+        self.write(master, Owed(Kind.CHECK, self._clock(), mode=mode), data)
         master.checking = True  # last: after an interrupt it may be asked twice, but not never
+
+    def join(self, master: Master, mode: str) -> Join:
+        """Return the query whether the master is trusted."""
+        fingerprint = self._membership.fingerprint
+        return Join(
+            deployment=self._deployment, run_id=master.run_id, mode=mode, fingerprint=fingerprint
+        )
 
     def check_all(self) -> None:
         """Read the marker of every master that has a link again."""

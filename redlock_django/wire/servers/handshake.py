@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -24,89 +23,29 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.membership import NEW, Membership
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
-from redlock_django.engine.protocol.trust_marker import Join, JoinReply, read_marker
+from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.error_replies import explain, is_unknown_command, reply_text
-from redlock_django.wire.servers.info import faults, read_info, run_of
-
-EMPTIED, WAITS = "new or emptied", "waits to be trusted"
-"""Why a master is not trusted yet; NEW is reported instead while none of the alias is trusted."""
+from redlock_django.wire.servers.info import read_info, run_of
+from redlock_django.wire.servers.trust import (
+    Joined,
+    NotUpYet,
+    Trust,
+    Unfit,
+    Unmarked,
+    check,
+    read_trust,
+)
 
 NOT_REDIS = "does not answer as Redis does: check host and port, or the proxy before it"
 """The reason for a server that answers something else than Redis and Valkey do."""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
-
-
-class Unfit(Exception):
-    """A master cannot be used; the message gives the reason and contains no secret."""
-
-
-class NotUpYet(Unfit):
-    """A master does not answer, or is still loading its data: it may be usable soon."""
-
-
-class ConfigMismatch(Unfit):
-    """A master belongs to another deployment: to clients with other masters or other numbers."""
-
-
-class Unmarked(Unfit):
-    """A master has no marker, and this client may not write one yet.
-
-    `early` means that the other masters may still answer within the time of one connection.
-    """
-
-    early = False
-
-
-@dataclass(frozen=True, slots=True)
-class Trust:
-    """The trust of a master, as its marker states it.
-
-    `marker` is the marker itself. `ready` and the bounds of `offset` are in seconds of our clock;
-    `ready_at` is in µs of the master's. `doubt` is the reason why the master may have forgotten
-    locks ("" if it is known). `offset` bounds the master's clock minus ours.
-    """
-
-    marker: bytes
-    ready_at: int
-    ready: float
-    doubt: str
-    offset: tuple[float, float]
-
-    def why(self, now: float) -> str:
-        """Return why the master is not counted at `now`, in seconds of our clock; "" if it is."""
-        if now >= self.ready:
-            return ""
-        when = f"trusted in {max(self.ready - now, 1):.0f} s"
-        if self.doubt == NEW:
-            return f"{NEW} (if it was emptied: {when})"
-        hint = ""
-        if self.doubt in (EMPTIED, WAITS):
-            hint = " (if it is new: run 'manage.py redlock_init')"
-        return f"{self.doubt}: {when}{hint}"
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A usable master: its socket, which still blocks, and what it reported.
-
-    INFO was asked for at `inspected`, in seconds of our clock. With `pushes`, the connection uses
-    RESP3, so the master can call waiters on it.
-    """
-
-    socket: socket.socket
-    run_id: str
-    trust: Trust
-    warnings: tuple[str, ...]
-    inspected: float
-    pushes: bool = False
 
 
 def join(
@@ -148,7 +87,7 @@ def _ask_for_trust(
 ) -> Trust:
     """Load all scripts, and run join.lua; mark the master if this client may do that.
 
-    Raises ConfigMismatch and Unmarked.
+    Raises Unfit.
     """
     scripts = (*(command.name for command in COMMANDS), Join.name)
     loaded: list[tuple[str | int | bytes, ...]] = [
@@ -157,8 +96,10 @@ def _ask_for_trust(
     while True:
         sent = clock()
         mode = "mark" if membership.may_mark(sent) else "join"
-        evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
-        *_, answer = ask(connection, *loaded, ("EVAL", *evaluated))
+        query = Join(
+            deployment=deployment, run_id=run_id, mode=mode, fingerprint=membership.fingerprint
+        )
+        *_, answer = ask(connection, *loaded, query.call(text=True))
         try:
             return read_trust(membership, name, run_id, answer, sent, clock())
         except Unmarked:
@@ -244,50 +185,6 @@ def speaks_resp3(connected: socket.socket) -> bool:
     return isinstance(answer, dict)
 
 
-def join_arguments(
-    deployment: Deployment,
-    run_id: str,
-    mode: str,
-    number: int,
-    membership: Membership | None = None,
-    *,
-    text: bool = False,
-) -> tuple[str | int | bytes, ...]:
-    """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
-    fingerprint = None if membership is None else membership.fingerprint
-    query = Join(deployment=deployment, run_id=run_id, mode=mode, fingerprint=fingerprint)
-    keys = query.keys()
-    return (script(query.name)[0 if text else 1], len(keys), *keys, number, *query.arguments())
-
-
-def read_trust(
-    membership: Membership, name: str, run_id: str, answer: Any, sent: float, read: float
-) -> Trust:
-    """Read a reply of join.lua that was asked for at `sent` and received at `read`.
-
-    What the marker of this master, which has this name and run_id, says is noted in `membership`.
-    Raises ConfigMismatch and Unmarked.
-    """
-    status, time, ready_at, marker, reason = JoinReply.of(answer[1:])
-    known = read_marker(marker)
-    bound = known is not None and known.run_id == run_id
-    membership.saw(name, run_id, known.deployment if known else "", read, bound=bound)
-    if status == MISMATCH:
-        raise ConfigMismatch(membership.why_foreign(reason))
-    if status == UNMARKED:
-        raise Unmarked(membership.why_unmarked(read))
-    doubt = {
-        "": WAITS,
-        "fresh": EMPTIED if read >= membership.trusted_from else NEW,
-        "restarted": "restarted",
-        "stepped": "its clock stepped",
-    }[reason]
-    offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
-    ready = read + (ready_at - time) / 1_000_000
-    membership.trusted_from = min(membership.trusted_from, ready)
-    return Trust(marker, ready_at, ready, doubt, offset)
-
-
 def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
     """Send a pipeline of commands and return the answers; raises the first error among them."""
     connection.send_packed_command(connection.pack_commands(commands))
@@ -318,16 +215,6 @@ def ask_info(connection: Any) -> dict[str, str]:
     if "redis_version" not in info:
         raise Unfit(NOT_REDIS)
     return info
-
-
-def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
-    """Return the messages of tolerated faults; raises Unfit for a fault that is not tolerated."""
-    warnings = []
-    for one in faults(info):
-        if one.code not in tolerate:
-            raise (NotUpYet if one.code == "loading" else Unfit)(str(one))
-        warnings.append(str(one))
-    return tuple(warnings)
 
 
 def describe(error: Exception, timeout: float) -> str:

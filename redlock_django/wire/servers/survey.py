@@ -28,13 +28,13 @@ from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.error_replies import explain, reply_text
 from redlock_django.wire.servers.handshake import (
     NOT_REDIS,
-    Unfit,
     ask,
     ask_info,
     describe,
     prepare,
 )
 from redlock_django.wire.servers.info import faults, goes_on_alone, run_of
+from redlock_django.wire.servers.trust import Unfit
 from redlock_django.wire.servers.trust_declaration import stored_key
 
 Answer = TypeVar("Answer")
@@ -149,9 +149,7 @@ class Survey:
 
 def _sender(connection: Any) -> SendQuery:
     def send(query: Query[QueryAnswer], /) -> QueryAnswer:
-        keys = query.keys()
-        sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
-        return _read(query, ask(connection, sent)[0])
+        return _read(query, ask(connection, query.call(text=True))[0])
 
     return send
 
@@ -202,14 +200,12 @@ def _health(connection: Any, deployment: Deployment, looking: float) -> Health:
 
 def _facts(connection: Any, deployment: Deployment) -> MasterFacts:
     query = ReadFacts(deployment=deployment)
-    text, sha = script(query.name)
-    keys = query.keys()
     # With the three commands by which locks and inspection run scripts: the ACL must allow all.
     _, _, reply = ask(
         connection,
-        ("SCRIPT", "LOAD", text),
+        ("SCRIPT", "LOAD", script(query.name)[0]),
         ("EVAL", "return 1", 0),
-        ("EVALSHA", sha, len(keys), *keys, 0, *query.arguments()),
+        query.call(),
     )
     return _read(query, reply)
 

@@ -17,23 +17,15 @@ from typing import Any, Literal
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_django.engine.membership import Sight, same_servers
-from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import MISMATCH
 from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import (
-    NotUpYet,
-    Unfit,
-    ask,
-    ask_info,
-    check,
-    describe,
-    prepare,
-)
+from redlock_django.wire.servers.handshake import ask, ask_info, describe, prepare
 from redlock_django.wire.servers.info import run_of
+from redlock_django.wire.servers.trust import NotUpYet, Unfit, check
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
@@ -194,10 +186,8 @@ def _mark(
         fingerprint=fingerprint,
         delay=delay * 1000,
     )
-    keys = query.keys()
-    sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
     with _connection(state.address, timeout) as connection:
-        (answer,) = ask(connection, sent)
+        (answer,) = ask(connection, query.call(text=True))
     reply = query.read(answer[1:])
     if reply.status == MISMATCH:
         raise Unfit(f"its marker belongs to another deployment: {state.fingerprint!r}")

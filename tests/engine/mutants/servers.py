@@ -6,8 +6,8 @@ from redlock_django.engine.protocol.commands import Command, Extend
 from redlock_django.wire.drivers.sockets import _in_order
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.replies import Replies
-from redlock_django.wire.servers import handshake as join
 from redlock_django.wire.servers import info as server_info
+from redlock_django.wire.servers import trust
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     instead,
@@ -66,7 +66,7 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once,
     ),
     Mutant(
-        "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,
+        "a mismatch is ignored", "trust: another deployment", trust.read_trust,
         never("status == MISMATCH"), link_schedules.a_master_of_another_deployment_is_given_up,
     ),
     Mutant(
