@@ -123,7 +123,7 @@ def test_no_two_steps_of_a_deployment_both_enter(names: dict[str, Any], source: 
 
 def test_the_page_has_these_sources() -> None:
     named = re.findall(r"^## From (.+)$", PAGE, re.MULTILINE)
-    assert len(named) == 9
+    assert len(named) == 8
     assert len(BLOCKS) == 6
 
 
