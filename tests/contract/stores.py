@@ -220,7 +220,7 @@ class ZooKeeper(Store):
 
     def _shorten(self, backend: ZooKeeperBackend, seconds: float) -> None:
         """Make nodes without a session end earlier: these end by the time of the servers."""
-        client, tree = backend.session._client, backend.tree
+        client, tree = backend.session._client, backend.session.tree
         assert client is not None
         for queue in client.get_children(tree.locks):
             for name in client.get_children(f"{tree.locks}/{queue}"):

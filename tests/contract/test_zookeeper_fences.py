@@ -22,7 +22,9 @@ class Answered:
     generation = 1
 
     def __init__(self, ahead: int) -> None:
-        self.session = SimpleNamespace(prepared=0, note_servers_time=int)
+        self.session = SimpleNamespace(
+            prepared=0, note_servers_time=int, tree=Tree("/r"), settings=SimpleNamespace(max_ttl=60)
+        )
         self.base = NOW * 1000 + ahead
         self.raised = 0
 
@@ -47,7 +49,7 @@ def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
 ) -> None:
     """Otherwise the store to which a site moves next would give lower fences."""
     answered: Any = Answered(ahead)
-    steps = list(Fences(answered, Tree("/r"), 60).prepare())
+    steps = list(Fences(answered).prepare())
     assert [step.seconds for step in steps] == [pytest.approx(seconds)]
     assert answered.session.prepared == 1
     assert answered.raised == raised
@@ -59,7 +61,7 @@ def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
 )
 def test_a_base_is_above_all_fences_before_it_and_is_waited_for(ahead: int, seconds: float) -> None:
     answered: Any = Answered(ahead)
-    fences = Fences(answered, Tree("/r"), 60)
+    fences = Fences(answered)
     last = fences.of(20 + SPAN, (b"%d" % answered.base, SimpleNamespace(mzxid=20)))
     steps = list(fences.raise_base())
     assert [step.seconds for step in steps] == [pytest.approx(seconds)]
@@ -82,4 +84,4 @@ def test_a_fence_is_the_base_plus_the_transactions_since(
 ) -> None:
     answered: Any = Answered(0)
     base = b"1000", SimpleNamespace(mzxid=50)
-    assert Fences(answered, Tree("/r"), 60).of(transaction, base) == fence
+    assert Fences(answered).of(transaction, base) == fence

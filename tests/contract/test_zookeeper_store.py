@@ -29,9 +29,9 @@ from kazoo.security import OPEN_ACL_UNSAFE
 from redlock_django import lock
 from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper import slots
-from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
+from redlock_django.backends.zookeeper.attempt import ZooKeeperLease
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
-from redlock_django.backends.zookeeper.own_nodes import look_at
+from redlock_django.backends.zookeeper.own_nodes import OwnNodes, look_at
 from redlock_django.backends.zookeeper.paths import in_order
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
@@ -138,7 +138,7 @@ def test_an_expired_session_loses_its_locks(
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2.5}}
     held = lock("order:1")
     held.acquire()
-    first, queue = held.fence, backend_of().tree.queue("order:1")
+    first, queue = held.fence, backend_of().session.tree.queue("order:1")
     proxy.refuse()
     until(lambda: not client.get_children(queue), what="the servers end the session")
     with pytest.raises(LockLost):
@@ -446,7 +446,7 @@ def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> Non
     for number in range(3):
         waiters.append(caller.start("order:1", wait=20))
         until(partial(_waits, number + 1), what="it waits")
-    nodes = in_order(client.get_children(backend.tree.queue("order:1")))
+    nodes = in_order(client.get_children(backend.session.tree.queue("order:1")))
     assert nodes[0].token == holder.token
     ahead = {node.name for node in nodes[:-1]}
     until(lambda: _watched(backend) >= ahead, what="each waiter watches the one before it")
@@ -499,7 +499,7 @@ def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
             until(lambda: _waits(1), what="it waits")
         finally:
             child.kill()
-    queue = backend_of().tree.queue("order:1")
+    queue = backend_of().session.tree.queue("order:1")
     (_, node) = in_order(client.get_children(queue))
     backend_of().release(holder)
     for _ in range(3):
@@ -516,18 +516,21 @@ def test_a_waiter_whose_place_is_deleted_as_its_turn_comes_holds_nothing(
     holder = caller.acquire("order:1")
     deleted: list[str] = []
 
-    def delete_first(nodes: Sequence[str], data: bytes, ours: KazooClient) -> list[Any]:
-        if not deleted:
-            deleted.extend(nodes)
-            client.delete(nodes[0])
-        return set_all(nodes, data, ours)
+    write_again = OwnNodes._rewriting
 
-    monkeypatch.setattr(zookeeper_attempt, "set_all", delete_first)
+    def delete_first(nodes: OwnNodes, paths: Sequence[str], ours: KazooClient) -> list[Any]:
+        if not deleted:
+            deleted.extend(paths)
+            client.delete(paths[0])
+        return write_again(nodes, paths, ours)
+
+    monkeypatch.setattr(OwnNodes, "_rewriting", delete_first)
     waiter = caller.start("order:1", wait=20)
     until(partial(_waits, 1), what="it waits")
     caller.release(holder)
     lease = waiter.lease()
     assert isinstance(lease, ZooKeeperLease)
+    assert deleted
     assert set(deleted).isdisjoint(lease.nodes)
     assert taken("order:1")
 
@@ -538,7 +541,7 @@ def test_a_node_that_was_created_without_an_answer_is_removed(
     """The server that the client is connected to then may not know of the node yet."""
     backend = backend_of()
     backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
-    queue, ours = backend.tree.queue("order:1"), kazoo_of(backend)
+    queue, ours = backend.session.tree.queue("order:1"), kazoo_of(backend)
     create, sync, list_ = ours.create_async, ours.sync_async, ours.get_children_async
     is_current = []
 
@@ -569,7 +572,7 @@ def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: Kaz
     backend = backend_of()
     backend.acquire(("order:1",), 30, 0, HOLDER)
     assert taken("order:1")
-    queue = backend.tree.queue("order:1")
+    queue = backend.session.tree.queue("order:1")
     until(lambda: client.exists(queue).children_count == 1, what="the first refusal is undone")
     before = client.exists(queue).cversion
     with pytest.raises(ResourceLocked) as refused:
@@ -589,7 +592,7 @@ def test_the_servers_remove_a_queue_that_is_not_used(settings: Settings) -> None
             backend, client = backend_of(), KazooClient(hosts=server.host)
             client.start(timeout=60)
             backend.declare_new()
-            queues = [backend.tree.queue("order:1"), *slot_queues(2)]
+            queues = [backend.session.tree.queue("order:1"), *slot_queues(2)]
             for limit in (1, 2, 1, 2):
                 for _ in range(20):  # also while the servers remove the queue
                     backend.release(backend.acquire(("order:1",), 30, 0, HOLDER, limit))
@@ -640,7 +643,9 @@ def hold_slots(many: int, limit: int, ttl: float = 60) -> list[Lease]:
 
 def slot_queues(limit: int) -> list[str]:
     """Return the paths of the queues of all slots of "order:1"."""
-    return [backend_of().tree.queue(slot_resource("order:1", slot)) for slot in range(limit)]
+    return [
+        backend_of().session.tree.queue(slot_resource("order:1", slot)) for slot in range(limit)
+    ]
 
 
 def nodes_in(client: KazooClient, *queues: str) -> list[str]:
@@ -670,7 +675,7 @@ def test_only_the_first_waiter_watches_the_slots(
     for number in range(3):
         waiters.append(caller.start("order:1", wait=20, limit=limit))
         until(partial(_waits, number + 1), what="it waits")
-    turns = in_order(client.get_children(backend.tree.turns("order:1")))
+    turns = in_order(client.get_children(backend.session.tree.turns("order:1")))
     ahead = {node.name for node in turns[:-1]}
     until(lambda: _watched(backend) >= ahead, what="each waiter watches the one before it")
     assert _watched(backend) == ahead
@@ -689,7 +694,7 @@ def test_a_client_that_finds_no_slot_writes_nothing(store: Store, client: KazooC
     with pytest.raises(LimitReached) as refused:
         hold_slots(1, 2)
     assert [(stat.version, stat.cversion) for stat in map(client.exists, queues)] == before
-    assert client.exists(backend_of().tree.turns("order:1")) is None
+    assert client.exists(backend_of().session.tree.turns("order:1")) is None
     assert refused.value.retry_after == pytest.approx(60, abs=5)
 
 
@@ -704,7 +709,7 @@ def test_clients_that_choose_the_same_slot_find_another(
         assert {lease.slot for lease in leases} == {0, 1, 2}
         for lease in leases:
             caller.release(lease)
-    turns = backend_of().tree.turns("order:1")
+    turns = backend_of().session.tree.turns("order:1")
     until(lambda: not nodes_in(client, turns), what="no client is left in the queue of turns")
 
 
@@ -803,7 +808,7 @@ def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
     store: Store, settings: Settings, client: KazooClient, zookeeper: ZooKeeperServer, killed: str
 ) -> None:
     held = hold_slots(1 if killed == "holder" else 2, 2)
-    queues = [*slot_queues(2), backend_of().tree.turns("order:1")]
+    queues = [*slot_queues(2), backend_of().session.tree.turns("order:1")]
     source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     child = subprocess.Popen(
@@ -831,7 +836,7 @@ def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
 ) -> None:
     """Long before its session ends."""
     monkeypatch.setattr(slots, "TURN", 0.2)
-    held, turns = hold_slots(2, 2), backend_of().tree.turns("order:1")
+    held, turns = hold_slots(2, 2), backend_of().session.tree.turns("order:1")
     source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     with subprocess.Popen([sys.executable, "-c", source], env=environment) as child:
@@ -850,7 +855,7 @@ def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take
     store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "TURN", 0.2)
-    caller, turns = SyncCaller(store), backend_of().tree.turns("order:1")
+    caller, turns = SyncCaller(store), backend_of().session.tree.turns("order:1")
     held = hold_slots(2, 2)
     front = caller.start("order:1", wait=50, limit=2)
     until(lambda: len(nodes_in(client, turns)) == 1, what="it waits")
@@ -932,7 +937,7 @@ def test_an_interrupted_client_leaves_no_node_whether_it_waits_or_not(
     store: Store, client: KazooClient, held: int, limit: int
 ) -> None:
     hold_slots(held, limit)
-    turns, lines = backend_of().tree.turns("order:1"), Lines()
+    turns, lines = backend_of().session.tree.turns("order:1"), Lines()
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
         order = lock("order:1", limit=limit, wait=0.05 if held else 0.0)
@@ -1012,10 +1017,12 @@ def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
     other = backend_of("other")  # a new session, which raises the base
     fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
-    base = client.exists(backend.tree.fences).version
+    base = client.exists(backend.session.tree.fences).version
     backend.release(holder)
     waiter.lease()
-    assert client.exists(backend.tree.fences).version == base, "a waiter raises it no further"
+    assert client.exists(backend.session.tree.fences).version == base, (
+        "a waiter raises it no further"
+    )
     fences.append(other.acquire(("order:1",), 30, 0, HOLDER).fences[0])
     assert fences == sorted(set(fences))
     assert fences[-1] < 2**53
@@ -1067,11 +1074,11 @@ def test_with_credentials_no_other_client_can_delete_locks(
     guarded: ZooKeeperBackend, client: KazooClient
 ) -> None:
     lease = guarded.acquire(("order:1",), 30, 0, HOLDER)
-    queue = guarded.tree.queue("order:1")
+    queue = guarded.session.tree.queue("order:1")
     with pytest.raises(NoAuthError):
         client.get_children(queue)
     with pytest.raises(NoAuthError):
-        client.delete(guarded.tree.root, recursive=True)
+        client.delete(guarded.session.tree.root, recursive=True)
     assert free(guarded, "order:1").outcome.name == "RELEASED"
     assert guarded.extend(lease, 30)[0] is LeaseState.LOST
 

@@ -109,7 +109,7 @@ def test_a_deleted_tree_is_not_trusted(
     assert store("other").release(store("other").acquire(("order:2",), 30, 0, HOLDER))
     client = KazooClient(hosts=server.host)
     client.start()
-    client.delete(getattr(store().tree, what), recursive=True)
+    client.delete(getattr(store().session.tree, what), recursive=True)
     client.stop()
     client.close()
     for alias in ("third", "other", "third", "other"):  # the first makes the tree again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -22,15 +22,9 @@ from redlock_django.backends.zookeeper.own_nodes import (
     nodes_in,
     nodes_of,
 )
-from redlock_django.backends.zookeeper.paths import (
-    Node,
-    Tree,
-    data_of,
-    seconds_left,
-)
+from redlock_django.backends.zookeeper.paths import Node, data_of, seconds_left
 from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
-from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.validity import Lease, valid_until
 
@@ -53,19 +47,12 @@ class ZooKeeperLease(Lease):
 class ZooKeeperAttempt:
     """One attempt to take the locks, with a token of its own. Its steps are run by a driver."""
 
-    def __init__(
-        self,
-        session: Session,
-        tree: Tree,
-        clock: Callable[[], float],
-        settings: ZooKeeperSettings,
-        wanted: Acquisition,
-    ) -> None:
+    def __init__(self, session: Session, wanted: Acquisition) -> None:
         self._session = session
-        self._requests = Requests(session, settings.zookeeper_timeout)
-        self._fences = Fences(self._requests, tree, settings.max_ttl)
-        self._tree = tree
-        self._clock = clock
+        self._requests = Requests(session)
+        self._fences = Fences(self._requests)
+        self._tree = session.tree
+        self._clock = session.clock
         self._wanted = wanted
         self._token = secrets.token_hex(16)
         self._data = data_of(wanted.ttl, f"{self._token} {wanted.holder}")
@@ -87,9 +74,7 @@ class ZooKeeperAttempt:
         self._nodes.undo()
 
     def _take_slot(self) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
-        search = SlotSearch(
-            self._requests, self._fences, self._nodes, self._tree, self._clock, self._wanted
-        )
+        search = SlotSearch(self._requests, self._fences, self._nodes, self._wanted)
         taken = yield from search.take()
         if isinstance(taken, ZooKeeperRefusal):
             return taken
@@ -199,11 +184,6 @@ class ZooKeeperAttempt:
                 return None
         yield from self._requests.until_deleted(f"{queue}/{before[-1].name}", left)
         return None
-
-
-def set_all(nodes: Sequence[str], data: bytes, client: KazooClient) -> list[Any]:
-    """Store data in nodes."""
-    return [client.set_async(node, data) for node in nodes]
 
 
 def replace_all(

@@ -19,14 +19,13 @@ from redlock_django.backends.zookeeper.attempt import (
     ZooKeeperAttempt,
     ZooKeeperLease,
     replace_all,
-    set_all,
 )
 from redlock_django.backends.zookeeper.client import is_own_thread
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
 from redlock_django.backends.zookeeper.inspection import ZooKeeperInspection
 from redlock_django.backends.zookeeper.own_nodes import Acquisition, ZooKeeperRefusal
-from redlock_django.backends.zookeeper.paths import Tree, data_of, min_hold_path
+from redlock_django.backends.zookeeper.paths import data_of, min_hold_path
 from redlock_django.backends.zookeeper.requests import (
     RequestBatch,
     ZooKeeperProtocol,
@@ -54,7 +53,6 @@ class ZooKeeperBackend(BaseBackend):
 
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
-        self.tree = Tree(self.settings.root)
         self.session = self._new_session()
 
     def _new_session(self) -> Session:
@@ -100,7 +98,7 @@ class ZooKeeperBackend(BaseBackend):
             patient_until=asked + max(wait, patience),
         )
         while True:
-            attempt = ZooKeeperAttempt(session, self.tree, self.clock, self.settings, wanted)
+            attempt = ZooKeeperAttempt(session, wanted)
             try:
                 taken = yield from attempt.take()
                 if not isinstance(taken, ZooKeeperRefusal):
@@ -129,9 +127,7 @@ class ZooKeeperBackend(BaseBackend):
         asked, patience = self.clock(), self.settings.zookeeper_timeout
         while True:
             try:
-                requests = Requests(session, patience)
-                fences = Fences(requests, self.tree, self.settings.max_ttl)
-                return (yield from fences.declare())
+                return (yield from Fences(Requests(session)).declare())
             except Interrupted:
                 if self.clock() >= asked + patience:
                     raise session.unavailable(session.reason) from None
@@ -185,7 +181,7 @@ class ZooKeeperBackend(BaseBackend):
     def _hand_on(
         self, session: Session, lease: Lease, token: str, ttl: float, holder: str
     ) -> ZooKeeperProtocol[Lease]:
-        swap = self._swap(session, lease, token, ttl, holder)
+        swap = ZooKeeperSwap(session, lease, token, ttl, holder)
         try:
             return (yield from swap.hand_on())
         except Interrupted:
@@ -200,9 +196,9 @@ class ZooKeeperBackend(BaseBackend):
     ) -> ZooKeeperProtocol[Lease]:
         patient_until = self.clock() + self.settings.zookeeper_timeout
         while True:
-            swap = self._swap(session, handed, secrets.token_hex(16), ttl, holder)
+            swap = ZooKeeperSwap(session, handed, secrets.token_hex(16), ttl, holder)
             try:
-                return (yield from swap.resume(self.tree, self.settings.max_ttl))
+                return (yield from swap.resume())
             except Interrupted:
                 swap.undo()
                 if swap.has_written or self.clock() >= patient_until:
@@ -211,12 +207,6 @@ class ZooKeeperBackend(BaseBackend):
                 swap.undo()
                 raise
             yield ZooKeeperStep(_AGAIN)
-
-    def _swap(
-        self, session: Session, lease: Lease, token: str, ttl: float, holder: str
-    ) -> ZooKeeperSwap:
-        timeout = self.settings.zookeeper_timeout
-        return ZooKeeperSwap(session, lease, token, ttl, holder, timeout=timeout, clock=self.clock)
 
     def release(self, lease: Lease) -> bool | None:
         if is_own_thread():  # a finalizer that runs there
@@ -276,7 +266,7 @@ class ZooKeeperBackend(BaseBackend):
         return self.session.is_uncertain()
 
     def inspect(self) -> ZooKeeperInspection:
-        return ZooKeeperInspection(self.alias, self.settings, self.tree)
+        return ZooKeeperInspection(self.alias, self.settings)
 
     def forked(self) -> None:
         self.session.abandon()
@@ -300,7 +290,7 @@ class Extension:
             lasting = max(ttl, lease.until - self._started)
             data = data_of(lasting, lease.value)
             self.batch = RequestBatch(
-                partial(set_all, lease.nodes, data),
+                partial(_set_all, lease.nodes, data),
                 seconds=backend.settings.zookeeper_timeout,
                 is_proof=True,
             )
@@ -319,6 +309,10 @@ class Extension:
         until = max(lease.until, valid_until(self._ttl, self._started))
         renewed = replace(lease, ttl=self._ttl, started=self._started, until=until)
         return LeaseState.RENEWED, renewed
+
+
+def _set_all(nodes: Sequence[str], data: bytes, client: KazooClient) -> list[Any]:
+    return [client.set_async(node, data) for node in nodes]
 
 
 def _delete_all(nodes: Sequence[str], client: KazooClient) -> list[Any]:

@@ -13,7 +13,6 @@ from redlock_django.backends.zookeeper.client import explained
 from redlock_django.backends.zookeeper.paths import (
     LARGEST,
     SPAN,
-    Tree,
     trusted_in,
     untrusted,
 )
@@ -36,12 +35,11 @@ class Interrupted(Exception):
 
 
 class Requests:
-    """Requests in one generation of a session, each answered within `seconds`."""
+    """Requests in one generation of a session."""
 
-    def __init__(self, session: Session, seconds: float) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
         self.generation = session.generation
-        self._seconds = seconds
 
     def ask(
         self, send: Callable[[KazooClient], Sequence[Any]], *, is_write: bool = False
@@ -51,7 +49,8 @@ class Requests:
         Raises Interrupted, or StoreUnavailable if the servers do not answer or refuse.
         """
         while True:
-            batch = RequestBatch(send, seconds=self._seconds, is_proof=is_write)
+            seconds = self.session.settings.zookeeper_timeout
+            batch = RequestBatch(send, seconds=seconds, is_proof=is_write)
             yield batch
             failed = [one for one in batch.results if isinstance(one, Exception)]
             if batch.generation != self.generation:
@@ -79,14 +78,12 @@ class Fences:
     """The fences of a tree: a base, plus the transactions of the servers since it was set.
 
     Only a tree that is trusted has a base, and no lock is granted without it: see `Tree`. Locks may
-    have been forgotten with the tree before, for `forgotten` seconds.
+    have been forgotten with the tree before, for MAX_TTL.
     """
 
-    def __init__(self, requests: Requests, tree: Tree, forgotten: float) -> None:
-        self.path = tree.fences
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._tree = tree
-        self._forgotten = forgotten
+        self._tree = requests.session.tree
 
     def prepare(self) -> ZooKeeperProtocol[None]:
         """Make the tree, and raise the base of fences to the servers' time, once in a session.
@@ -96,12 +93,10 @@ class Fences:
         """
         session = self._requests.session
         while session.prepared != self._requests.generation:
-            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
-            if isinstance(root, NoNodeError) or locks is None:
-                yield from self._requests.ask(self._make, is_write=True)
-                continue
+            root, locks, base = yield from self._look_at_tree()
             if isinstance(base, NoNodeError):
-                if (left := trusted_in(root.mtime / 1000, locks, self._forgotten)) > 0:
+                forgotten = session.settings.max_ttl
+                if (left := trusted_in(root.mtime / 1000, locks, forgotten)) > 0:
                     raise session.unavailable(untrusted(left), retry_after=left)
                 yield from self._requests.ask(self._trust, is_write=True)
                 continue
@@ -117,14 +112,19 @@ class Fences:
         """Make the tree and trust it; return whether it was not trusted before."""
         declared = False
         while True:
-            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
-            if isinstance(root, NoNodeError) or locks is None:
-                yield from self._requests.ask(self._make, is_write=True)
-            elif isinstance(base, NoNodeError):
-                yield from self._requests.ask(self._trust, is_write=True)
-                declared = True
-            else:
+            _, _, base = yield from self._look_at_tree()
+            if not isinstance(base, NoNodeError):
                 return declared
+            yield from self._requests.ask(self._trust, is_write=True)
+            declared = True
+
+    def _look_at_tree(self) -> ZooKeeperProtocol[list[Any]]:
+        """Make the tree if it is not there; return the root, the node of all queues, the base."""
+        while True:
+            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
+            if not isinstance(root, NoNodeError) and locks is not None:
+                return [root, locks, base]
+            yield from self._requests.ask(self._make, is_write=True)
 
     def of(self, transaction: int, base: Any) -> int | None:
         """Return the fence of a transaction of the holder, made once it was first in the queue.

@@ -7,7 +7,7 @@ over. The client that takes the lease replaces them by nodes of its own session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from kazoo.exceptions import NoNodeError
@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, replace_all
 from redlock_django.backends.zookeeper.fences import Fences, Requests
 from redlock_django.backends.zookeeper.own_nodes import nodes_of
-from redlock_django.backends.zookeeper.paths import Tree, data_of, path_in_place, seconds_left
+from redlock_django.backends.zookeeper.paths import data_of, path_in_place, seconds_left
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.engine.hand_on import IN_TRANSIT, lost_before, refused_ticket
@@ -32,15 +32,12 @@ class ZooKeeperSwap:
         token: str,
         ttl: float,
         holder: str,
-        *,
-        timeout: float,
-        clock: Callable[[], float],
     ) -> None:
         self._session = session
-        self._requests = Requests(session, timeout)
-        self._clock = clock
+        self._requests = Requests(session)
+        self._clock = session.clock
         self._old = lease
-        self._started = started = clock()
+        self._started = started = session.clock()
         self._new = ZooKeeperLease(
             lease.resources, token, holder, ttl, started, valid_until(ttl, started), lease.fences,
             home=session, limit=lease.limit, givers=lease.givers,
@@ -70,15 +67,14 @@ class ZooKeeperSwap:
         new.ends = self._session.servers_time() + new.ttl
         return new
 
-    def resume(self, tree: Tree, forgotten: float) -> ZooKeeperProtocol[ZooKeeperLease]:
+    def resume(self) -> ZooKeeperProtocol[ZooKeeperLease]:
         """Replace the nodes without a session by nodes of this one.
 
-        Locks may have been forgotten for `forgotten` seconds (see `Fences`). Raises TicketUsed or
-        LockLost if the nodes are not there.
+        Raises TicketUsed or LockLost if the nodes are not there.
         """
         old, new, session = self._old, self._new, self._session
-        yield from Fences(self._requests, tree, forgotten).prepare()
-        found = yield from self._find(tree)
+        yield from Fences(self._requests).prepare()
+        found = yield from self._find()
         if len(found) == len(old.resources):
             self._old_nodes = [path for path, _, _ in found]
             self._old_data = [data_of(left, value) for _, left, value in found]
@@ -111,8 +107,9 @@ class ZooKeeperSwap:
         """True if the nodes may have been replaced."""
         return bool(self._new.nodes)
 
-    def _find(self, tree: Tree) -> ZooKeeperProtocol[list[tuple[str, float, str]]]:
+    def _find(self) -> ZooKeeperProtocol[list[tuple[str, float, str]]]:
         """Return the node of each resource that has the token: path, seconds left, and value."""
+        tree = self._session.tree
         queues = [tree.queue(resource) for resource in self._old.resources]
         # Without `sync`, a server that lags behind could not know yet what was handed on.
         answers = yield from self._requests.ask(

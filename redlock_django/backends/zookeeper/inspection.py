@@ -47,10 +47,10 @@ _MODE = re.compile(r"^Mode: (\w+)", re.MULTILINE)
 class ZooKeeperInspection(Inspection):
     """Asks the servers about locks, in a session that ends with it."""
 
-    def __init__(self, using: str, settings: ZooKeeperSettings, tree: Tree) -> None:
+    def __init__(self, using: str, settings: ZooKeeperSettings) -> None:
         super().__init__(using, [settings.ensemble])
         self._settings = settings
-        self._tree = tree
+        self._tree = Tree(settings.root)
         self._client: KazooClient | None = None
 
     def __exit__(self, *error: object) -> None:

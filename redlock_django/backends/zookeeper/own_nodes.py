@@ -153,7 +153,7 @@ class OwnNodes:
 
     def _rewriting(self, paths: Sequence[str], client: KazooClient) -> list[Any]:
         written = [client.set_async(path, self._data) for path in paths]
-        return [*written, client.get_async(self._fences.path)]
+        return [*written, client.get_async(self._session.tree.fences)]
 
     def _transaction(self, queue: str, version: int, look: Look, client: KazooClient) -> list[Any]:
         transaction = client.transaction()

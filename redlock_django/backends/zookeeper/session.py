@@ -12,6 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from kazoo.client import KazooClient
@@ -28,7 +29,7 @@ from redlock_django.backends.zookeeper.client import (
     stop,
     with_failure,
 )
-from redlock_django.backends.zookeeper.held_nodes import HeldNodes
+from redlock_django.backends.zookeeper.paths import Tree
 from redlock_django.backends.zookeeper.requests import RequestBatch, Watches, ZooKeeperStep
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
@@ -41,6 +42,61 @@ _CERTAIN, _BEAT, _HUNG = 1 / 2, 1 / 6, 1 / 4
 _AGAIN = 1.0  # seconds until a client that was refused is replaced
 
 
+@dataclass(slots=True, eq=False)
+class _Held:
+    until: float
+    nodes: tuple[str, ...]
+
+
+class HeldNodes:
+    """The nodes of each held lease, by token, and the moment at which its TTL ends.
+
+    ZooKeeper does not know of TTLs. Callers add, prolong and remove leases; one thread removes
+    those that are over.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, token: str, until: float, nodes: tuple[str, ...]) -> None:
+        """Add the nodes of a lease."""
+        self._held[token] = _Held(until, nodes)
+
+    def prolong(self, token: str, until: float) -> bool:
+        """Hold the nodes of a lease longer; return False if they are not held any more."""
+        held = self._held.get(token)
+        if held is not None:
+            held.until = max(held.until, until)
+        return held is not None and self._held.get(token) is held
+
+    def remove(self, token: str) -> None:
+        """Remove a lease; does nothing if it is not held."""
+        self._held.pop(token, None)
+
+    def clear(self) -> None:
+        """Remove all leases."""
+        self._held.clear()
+
+    def next_end(self) -> float:
+        """Return the moment at which the next TTL ends."""
+        return min((held.until for held in list(self._held.values())), default=math.inf)
+
+    def pop_over(self, now: float) -> list[tuple[str, ...]]:
+        """Remove the leases whose TTL has ended, and return their nodes."""
+        over = []
+        for token, held in list(self._held.items()):
+            # Removed first: an extension that comes now finds that the lease is lost.
+            if now >= held.until and self._held.pop(token, None) is held:
+                if now >= held.until:
+                    over.append(held.nodes)
+                else:
+                    self._held[token] = held
+        return over
+
+
 class Session:
     """The session of one process. After a fork, make a new one: its threads are the parent's.
 
@@ -51,6 +107,9 @@ class Session:
     def __init__(
         self, settings: ZooKeeperSettings, clock: Callable[[], float], notice: Notice
     ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.tree = Tree(settings.root)
         self.generation = 0
         self.prepared = -1  # the generation for which the fences have been raised
         self.is_connected = False
@@ -59,8 +118,6 @@ class Session:
         self.contended: set[str] = set()
         self.watches = Watches()
         self._servers_ahead = 0.0  # their time in seconds, minus ours
-        self._settings = settings
-        self._clock = clock
         self._notice = notice
         self._timeout = settings.session_timeout  # as the servers granted it
         self._certain_until = -math.inf
@@ -122,7 +179,7 @@ class Session:
 
     def unavailable(self, why: str, retry_after: float | None = None) -> StoreUnavailable:
         """Return the error for servers that did not answer, or not as expected."""
-        name = self._settings.ensemble
+        name = self.settings.ensemble
         return StoreUnavailable(
             f"ZooKeeper {name}: {why}", tally={name: why}, retry_after=retry_after
         )
@@ -171,15 +228,15 @@ class Session:
 
     def note_servers_time(self, milliseconds: int) -> None:
         """Note the servers' time, as an answer has just shown it."""
-        self._servers_ahead = milliseconds / 1000 - self._clock()
+        self._servers_ahead = milliseconds / 1000 - self.clock()
 
     def servers_time(self) -> float:
         """Return the servers' time, in seconds."""
-        return self._clock() + self._servers_ahead
+        return self.clock() + self._servers_ahead
 
     def is_uncertain(self) -> bool:
         """Return whether the servers may have ended the session without our knowledge."""
-        return not self.is_connected or self._clock() >= self._certain_until
+        return not self.is_connected or self.clock() >= self._certain_until
 
     def abandon(self) -> None:
         """Leave the session to the parent process: a forked child must not end it."""
@@ -200,16 +257,16 @@ class Session:
     def _run(self) -> None:
         client = self._new_client()
         while True:
-            delay = None if self._wakes_at == math.inf else self._wakes_at - self._clock()
+            delay = None if self._wakes_at == math.inf else self._wakes_at - self.clock()
             batch = None
             with suppress(queue.Empty):
                 batch = self._steps.get(timeout=None if delay is None else max(0.0, delay))
             if batch is not None and not batch.unwanted:
                 self._send(batch, client)
-            if batch is None or self._clock() >= self._wakes_at:
+            if batch is None or self.clock() >= self._wakes_at:
                 if self._closed and self._steps.empty():
                     break
-                if self._clock() >= self._replaced_at:
+                if self.clock() >= self._replaced_at:
                     self._replaced_at = math.inf
                     self._client = None
                     stop(client)
@@ -236,7 +293,7 @@ class Session:
 
     def _look(self, client: KazooClient) -> None:
         """Delete nodes that are over, repeat interrupted requests, and prove the session alive."""
-        now = self._clock()
+        now = self.clock()
         for nodes in self.held.pop_over(now):
             self.post_delete(nodes)
         if self.is_connected and now >= self._hung_at():
@@ -255,12 +312,12 @@ class Session:
         if self.held and now >= self._beats_at:
             self._beats_at = now + self._timeout * _BEAT
             if self.is_connected:
-                root = self._settings.root
+                root = self.tree.root
                 beat = RequestBatch(lambda client: [client.set_async(root, b"")], is_proof=True)
                 self._send(beat, client)
 
     def _send(self, batch: RequestBatch, client: KazooClient) -> None:
-        now = self._clock()
+        now = self.clock()
         self._unanswered[batch] = now
         self._wakes_at = min(self._wakes_at, now + self._timeout * _HUNG)
         batch.send(client, self.generation, now, self._answered)
@@ -277,7 +334,7 @@ class Session:
         return self._changed_at + self._timeout
 
     def _new_client(self) -> KazooClient:
-        client = self._client = new_client(self._settings)
+        client = self._client = new_client(self.settings)
         on_session_timeout(client, partial(setattr, self, "_timeout"))
         client.add_listener(partial(self._changed, client))
         client.start_async()
@@ -305,11 +362,11 @@ class Session:
             if lost == KeeperState.AUTH_FAILED:
                 self.reason = "the servers refuse the credentials"
             if lost != KeeperState.EXPIRED_SESSION:  # kazoo gives up
-                self._replaced_at = self._clock() + _AGAIN
+                self._replaced_at = self.clock() + _AGAIN
         elif state == KazooState.SUSPENDED:
             self.reason = "the connection was lost"
-        self._beats_at, self._changed_at = 0.0, self._clock()
+        self._beats_at, self._changed_at = 0.0, self.clock()
         self.look()
         if self._up is not self.is_connected and not self._closed:
             self._up = self.is_connected
-            self._notice(self._settings.ensemble, self._up, "" if self._up else self.reason)
+            self._notice(self.settings.ensemble, self._up, "" if self._up else self.reason)

@@ -29,7 +29,7 @@ from redlock_django.backends.zookeeper.own_nodes import (
     nodes_in,
     nodes_of,
 )
-from redlock_django.backends.zookeeper.paths import Node, Tree, in_order, seconds_left
+from redlock_django.backends.zookeeper.paths import Node, in_order, seconds_left
 from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol, ZooKeeperStep
 from redlock_django.engine.protocol.slots import slot_resource
 
@@ -65,16 +65,15 @@ class SlotSearch:
         requests: Requests,
         fences: Fences,
         nodes: OwnNodes,
-        tree: Tree,
-        clock: Callable[[], float],
         wanted: Acquisition,
     ) -> None:
         self._requests = requests
         self._session = requests.session
         self._fences = fences
         self._nodes = nodes
-        self._clock = clock
+        self._clock = self._session.clock
         self._wanted = wanted
+        tree = self._session.tree
         self._base = tree.fences
         (self._name,) = wanted.resources
         self._turns = tree.turns(self._name)
