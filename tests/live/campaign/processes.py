@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redlock_django.testing.processes import ProcessGroup
+from tests.live.campaign.history import Event
 from tests.live.clocks import Clock
-from tests.live.soak.history import Event
 from tests.waiting import until
 
 if TYPE_CHECKING:

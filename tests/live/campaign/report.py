@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.live.soak.history import Broken, Event, broken_order, observed_leases
+from tests.live.campaign.history import Broken, Event, broken_order, observed_leases
 
 HEALTHY = "healthy"
 LINGERING = 5.0  # seconds after a fault in which its effects may be seen

@@ -17,6 +17,7 @@ from django.test import override_settings
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.clock import clock
 from tests.live.campaign.faults import LASTS, Kind, Stage
+from tests.live.campaign.history import Event
 from tests.live.campaign.machines import Machine, machines
 from tests.live.campaign.processes import Workers
 from tests.live.campaign.report import HEALTHY, Window, broken_promises
@@ -24,7 +25,6 @@ from tests.live.campaign.worker import TTL, lock_settings
 from tests.live.clocks import build
 from tests.live.left_over import PATTERNS
 from tests.live.network import FaultUnavailable
-from tests.live.soak.history import Event
 
 WORKERS = 3
 LINGERS = 8.0  # seconds after the last release until no lock and no queue may be left

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.campaign.faults import KINDS
+from tests.live.campaign.history import Event
 from tests.live.campaign.report import (
     HEALTHY,
     Window,
@@ -21,7 +22,6 @@ from tests.live.campaign.report import (
 )
 from tests.live.clocks import NoShim, build
 from tests.live.network import namespace_obstacle
-from tests.live.soak.history import Event
 
 CHECKER = Path(__file__).resolve().parents[1] / "check_history.py"
 NOBODY: frozenset[str] = frozenset()

@@ -15,14 +15,14 @@ without it is correct whenever the history with it is.
 A lease is held from its reply until its release is requested, or until its deadline by its
 worker's clock. All workers share that clock (CLOCK_BOOTTIME, by which leases are measured:
 CLOCK_MONOTONIC plus the time for which the machine was suspended). A worker that is stopped beyond
-its deadline and then continues does not hold the lock; the register must refuse its writes.
+its deadline and then continues does not hold the lock.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,11 +32,10 @@ from redlock_django.engine.protocol.slots import name_of
 class Event(NamedTuple):
     """One step of a worker, in the order in which the worker reports its steps.
 
-    `what` is "acquire", "granted", "refused", "renew", "renewed", "lost", "release", "released",
-    or for the register "write", "wrote", "rejected". A renewal in the background is reported only
-    as "renewed". A permit is requested by its name, and granted and renewed as the resource of its
-    slot. A request is reported before it is sent, a reply after it has arrived. `until` is
-    the deadline of the lease, `entry` the entry that is written.
+    `what` is "acquire", "granted", "refused", "renewed", "release" or "released". A permit is
+    requested by its name, and granted and renewed as the resource of its slot. A request is
+    reported before it is sent, a reply after it has arrived. `until` is the deadline of the lease.
+    For "own", the try of an uncontended lock, `until` is its latency and `entry` its result.
     """
 
     worker: str
@@ -46,19 +45,6 @@ class Event(NamedTuple):
     fence: int = 0
     until: float = 0.0
     entry: str = ""
-
-
-class Write(NamedTuple):
-    """A write in the order of the register: `entry`, by a worker that had read the entry `after`.
-
-    `stood` is the entry that the register really had. A claim has no entry.
-    """
-
-    resource: str
-    entry: str
-    after: str
-    stood: str
-    fence: int
 
 
 @dataclass
@@ -100,7 +86,7 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
     """
     found: list[ObservedLease] = []
     wrong: list[str] = []
-    asked: dict[str, Event] = {}  # by worker: the acquire or renewal without a reply yet
+    asked: dict[str, Event] = {}  # by worker: the acquire without a reply yet
     held: dict[str, ObservedLease] = {}
     now: dict[str, float] = {}
     for event in events:
@@ -120,21 +106,13 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
                 worker, event.resource, event.fence, question.at, event.at, event.until
             )
             found.append(lease)
-        elif what == "renew":
-            asked[worker] = event
         elif what == "renewed":
-            question = asked.pop(worker, event)
             if lease is None or lease.released < math.inf:
                 wrong.append(f"{event}: renewed without a held lease")
-            elif question.what == "renew" and question.at > lease.until:
-                wrong.append(f"{event}: requested after the deadline, {lease.until}")
             elif event.until < lease.until:
                 wrong.append(f"{event}: shortened, from {lease.until}")
             else:
                 lease.until = event.until
-        elif what == "lost" and lease is not None:
-            asked.pop(worker, None)
-            lease.until = min(lease.until, event.at)
         elif what == "release" and lease is not None:
             lease.released = event.at
         elif what == "refused":
@@ -169,54 +147,3 @@ def broken_order(found: Iterable[ObservedLease]) -> list[Broken]:
             latest = max(latest, lease, key=lambda one: one.asked)
             longest = max(longest, lease, key=lambda one: one.ended)
     return wrong
-
-
-def broken_fences(writes: Iterable[Write], found: Iterable[ObservedLease]) -> list[str]:
-    """Return an error for each accepted write with a fence that is too low or was never granted."""
-    granted = {(lease.resource, lease.fence) for lease in found}
-    highest: dict[str, int] = defaultdict(int)
-    wrong = []
-    for write in writes:
-        if write.fence < highest[write.resource]:
-            wrong.append(f"{write}: accepted after fence {highest[write.resource]}")
-        elif (write.resource, write.fence) not in granted:
-            wrong.append(f"{write}: that fence was never granted")
-        highest[write.resource] = max(highest[write.resource], write.fence)
-    return wrong
-
-
-def lost_updates(writes: Sequence[Write], events: Iterable[Event] = ()) -> list[str]:
-    """Return the entries that were written, or reported as written, and are lost.
-
-    Each entry names the entry it was appended to, so the last one leads to all that are kept.
-    """
-    after: dict[str, str] = {}
-    last: dict[str, str] = {}
-    for write in writes:
-        if write.entry:
-            after[write.entry] = write.after
-            last[write.resource] = write.entry
-    kept = set()
-    for entry in last.values():
-        while entry in after and entry not in kept:
-            kept.add(entry)
-            entry = after[entry]
-    reported = {event.entry: None for event in events if event.what == "wrote"}
-    return [entry for entry in {**after, **reported} if entry not in kept]
-
-
-def late_holders(found: Iterable[ObservedLease]) -> tuple[int, int]:
-    """Return how many holders continued after their deadline, and how many met a newer holder.
-
-    Only holders that released later are counted, not workers that were killed.
-    """
-    late = [lease for lease in found if lease.until < lease.released < math.inf]
-    every: dict[str, list[ObservedLease]] = defaultdict(list)
-    for lease in found:
-        every[lease.resource].append(lease)
-    met = [
-        lease
-        for lease in late
-        if any(lease.fence < o.fence and o.granted < lease.released for o in every[lease.resource])
-    ]
-    return len(late), len(met)
