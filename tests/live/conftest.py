@@ -89,35 +89,25 @@ def site_masters() -> Iterator[list[LocalMaster]]:
 @pytest.fixture(scope="session")
 def sites(
     counters: Counters, postgres: dict[str, Any], site_masters: list[LocalMaster]
-) -> Iterator[Callable[[str, bool, bool], Site]]:
-    """Return a function that starts a kind of server once, with or without ATOMIC_REQUESTS.
-
-    With `outer`, a middleware opens a transaction around LockMiddleware.
-    """
+) -> Iterator[Callable[[str, bool], Site]]:
+    """Return a function that starts a kind of server once, with or without ATOMIC_REQUESTS."""
     from tests.live.increments.serving import serving
 
     with ExitStack() as running:
 
         @cache
-        def site(server: str, atomic: bool, outer: bool = False) -> Site:
-            return running.enter_context(
-                serving(
-                    server,
-                    database=postgres,
-                    masters=site_masters,
-                    atomic=atomic,
-                    INCREMENTS_OUTER="1" if outer else "",
-                )
-            )
+        def site(server: str, atomic: bool) -> Site:
+            opened = serving(server, database=postgres, masters=site_masters, atomic=atomic)
+            return running.enter_context(opened)
 
         yield site
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, sites: Callable[[str, bool, bool], Site]) -> Site:
-    """Return the server named by the parameter: "wsgi-atomic", "asgi-plain-outer" and so on."""
-    server, transactions, *outer = request.param.split("-")
-    return sites(server, transactions == "atomic", bool(outer))
+def site(request: pytest.FixtureRequest, sites: Callable[[str, bool], Site]) -> Site:
+    """Return the server named by the parameter: "wsgi-atomic", "asgi-plain" and so on."""
+    server, transactions = request.param.split("-")
+    return sites(server, transactions == "atomic")
 
 
 @pytest.fixture(scope="session")

@@ -19,10 +19,6 @@ INSTALLED_APPS = [
     "tests.live.increments",
 ]
 MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
-if os.environ.get("INCREMENTS_OUTER"):
-    # It opens a transaction around everything.
-    INSTALLED_APPS.append("reversion")
-    MIDDLEWARE.insert(0, "reversion.middleware.RevisionMiddleware")
 WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -46,6 +42,5 @@ REDLOCK = {
         "MAX_WAITERS": 100,
         "TTL": 10,
         **generous_timeouts(),
-        "RULES": [{"view": "rule", "key": "counter:<int:pk>", "methods": ["POST"]}],
     },
 }

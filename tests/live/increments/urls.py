@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from django.urls import path
 
-from tests.live.increments import apis
 from tests.live.increments.views import KINDS
 
 urlpatterns = [path(f"{kind}/<int:pk>/", view, name=kind) for kind, view in KINDS.items()]
-urlpatterns += apis.urlpatterns

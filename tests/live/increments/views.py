@@ -49,7 +49,7 @@ async def aincrement(pk: int) -> HttpResponse:
 
 
 def unlocked(request: HttpRequest, pk: int) -> HttpResponse:
-    """Increment without a lock. This is also the view of the rule."""
+    """Increment without a lock."""
     return increment(pk)
 
 
@@ -62,29 +62,10 @@ def with_lock(request: HttpRequest, pk: int) -> HttpResponse:
         return increment(pk)
 
 
-async def async_with_lock(request: HttpRequest, pk: int) -> HttpResponse:
-    """Lock inside an async view."""
-    async with lock(f"counter:{pk}"):
-        return await aincrement(pk)
-
-
 @locked
 async def async_function(request: HttpRequest, pk: int) -> HttpResponse:
     """An async view, for which Django does not allow ATOMIC_REQUESTS."""
     return await aincrement(pk)
-
-
-class Plain(View):
-    """A class that is locked by its subclasses or decorators."""
-
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Increment."""
-        return increment(pk)
-
-
-@method_decorator(locked, name="dispatch")
-class Dispatch(Plain):
-    """Locked before its transaction begins."""
 
 
 class Handler(View):
@@ -94,12 +75,6 @@ class Handler(View):
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment."""
         return increment(pk)
-
-
-class Mixin(LockResourceMixin, Plain):
-    """Locked by attributes."""
-
-    lock_key = "counter:<int:pk>"
 
 
 class HandlerTwice(View):
@@ -216,12 +191,8 @@ async def async_stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 KINDS: dict[str, Any] = {
     "unlocked": unlocked,
     "function": function,
-    "dispatch": Dispatch.as_view(),
     "handler": Handler.as_view(),
-    "mixin": Mixin.as_view(),
-    "rule": unlocked,
     "with-lock": with_lock,
-    "async-with-lock": async_with_lock,
     "async-function": async_function,
     "async-mixin": AsyncMixin.as_view(),
     "twice": locked(increment_twice),
