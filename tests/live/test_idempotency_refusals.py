@@ -1,4 +1,4 @@
-"""Refusals by real servers, with locks and without; and that no secret is revealed."""
+"""A key that is sent twice to real servers, and that no secret is revealed."""
 
 from __future__ import annotations
 
@@ -9,37 +9,9 @@ from typing import Any
 import pytest
 
 from tests.live.payments.paying import Answer, Shop, new_key, new_order
-from tests.live.test_idempotency_once import opposites, plain
-from tests.waiting import until
+from tests.live.test_idempotency_once import opposites
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
-
-
-def problem(
-    answer: Answer,
-    status: int,
-    code: str,
-    *,
-    retryable: bool,
-    safe_new_key: bool | None,
-    wait: range | None = None,
-) -> None:
-    """Check a refusal and all its headers; `wait` is the range of `Retry-After`, None for none."""
-    details = answer.json
-    assert (answer.status, details["code"]) == (status, code), details
-    assert answer.headers["Content-Type"] == "application/problem+json"
-    assert answer.headers["Cache-Control"] == "no-store"
-    assert not answer.replayed
-    assert (details["status"], details["type"]) == (status, f"urn:redlock-django:{code}")
-    assert details["title"]
-    assert details["detail"]
-    assert (details["retryable"], details.get("safe_new_key")) == (retryable, safe_new_key)
-    seconds = answer.headers["Retry-After"]
-    assert seconds is None if wait is None else int(seconds) in wait
-
-
-ONE = range(1, 2)
-TTL = range(1, 11)
 
 
 @opposites
@@ -58,105 +30,7 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     answer = Answer(response.status, response.headers, response.read())
     connection.close()
     assert (answer.status, shop.books.payments(order)) == (400, 0), answer
-    problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
-
-
-@opposites
-def test_a_key_in_flight_and_reused(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-
-    def reused() -> None:
-        answer = client.pay("function", order, key, b"{}")
-        problem(answer, 422, "idempotency-key-reused", retryable=False, safe_new_key=False)
-
-    with shop.waiting(client, "function", order, key):
-        busy = client.pay("function", order, key)
-        problem(
-            busy, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False, wait=ONE
-        )
-        reused()
-    reused()
-    assert shop.books.payments(order) == 1
-
-
-# Users.
-
-
-@plain
-def test_a_new_session_at_an_async_view(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    first = client.pay("async", order, key)
-    client.log_in()
-    assert client.pay("async", order, key).body == first.body
-    assert shop.books.payments(order) == 1
-
-
-@opposites
-def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop) -> None:
-    order, key = new_order(), new_key()
-    first = shop.client().pay("function", order, key)
-    anonymous = shop.client().without_name()
-    for _ in range(2):
-        answer = anonymous.pay("function", order, key)
-        problem(answer, 400, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
-        assert answer.body != first.body
-    assert shop.books.payments(order) == 1
-
-
-@opposites
-def test_csrf_protection_runs_before_a_replay(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    assert client.pay("function", order, key).status == 201
-    forged = client.pay("function", order, key, headers={"X-CSRFToken": "forged"})
-    assert (forged.status, forged.replayed) == (403, None)
-    assert b'"payment"' not in forged.body
-
-
-# Locks of resources.
-
-
-@opposites
-@pytest.mark.parametrize("kind", ["locked"])
-def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> None:
-    client, order, done, key = shop.client(), new_order(), new_key(), new_key()
-    first = client.pay(kind, order, done)
-    assert first.status == 201, shop.site.log
-    with shop.waiting(client, "only-locked", order, None):
-        replay = client.pay(kind, order, done)
-        assert (replay.status, replay.replayed, replay.body) == (201, True, first.body)
-        busy = client.pay(kind, order, key)
-        problem(busy, 423, "resource-locked", retryable=True, safe_new_key=None, wait=TTL)
-        assert not [name for name in shop.locks("redlock") if "idempotency" in name]
-    # The key of a request that found the resource busy is unused.
-    answer = client.pay(kind, order, key)
-    assert (answer.status, answer.replayed) == (201, False), shop.site.log
-    assert shop.books.payments(order) == 3
-
-
-@opposites
-def test_a_resource_lock_that_is_lost_rolls_everything_back(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    with shop.waiting(client, "locked-short", order, key) as first:
-        for master in shop.masters:
-            with master.client() as redis:
-                # The lock of another client, as far as the request can know.
-                redis.set(f"short:lock:order:{order}", "another-client", px=60_000)
-        until(lambda: lost_in(shop, order), "a lost lock")
-        problem(first.answer, 503, "lock-lost", retryable=True, safe_new_key=None, wait=ONE)
-    assert shop.books.payments(order) == 0
-    for master in shop.masters:
-        with master.client() as redis:
-            redis.delete(f"short:lock:order:{order}")
-    assert client.pay("locked-short", order, key).replayed is False
-    assert shop.books.payments(order) == 1
-
-
-def lost_in(shop: Shop, order: int) -> bool:
-    """Return whether the site has logged that the lock of an order is lost."""
-    return any("lost" in line and f"order:{order}" in line for line in shop.site.log.splitlines())
-
-
-# Secrets.
+    assert answer.code == "idempotency-key-invalid"
 
 
 @opposites

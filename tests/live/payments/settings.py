@@ -16,8 +16,6 @@ INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
     "django.contrib.sessions",
-    "rest_framework",
-    "rest_framework.authtoken",
     "redlock_django",
     "tests.live.payments",
 ]
