@@ -26,7 +26,7 @@ B26    app/test_lock.py::test_every_call_honours_its_ttl
 B30    test_locking_processes.py
 B31    app/test_renewal_service.py::test_max_hold_ends_it,
        ::test_a_late_renewal_stays_within_max_hold
-B33    test_locking_transactions.py
+B33    test_web_increments.py
 B34    app/test_renewal_service.py::test_stops_at_release
 =====  ==========================================================================================
 """

@@ -5,13 +5,15 @@ Every kind of view is in tests/live/test_web_matrix.py and tests/views/test_cont
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from redlock_django.testing.masters import LocalMaster
-from tests.live.increments.serving import Counters, Site, serving
+from tests.live.increments.serving import Counters, Site, holders, serving
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
@@ -70,3 +72,27 @@ def test_without_a_lock_increments_are_lost(site: Site, counters: Counters) -> N
         if counters.value(pk) < attempt * TIMES:
             return
     pytest.fail("nothing was ever lost: the tests above prove nothing")
+
+
+@pytest.mark.fault
+@on("wsgi-atomic")
+@pytest.mark.parametrize("kind", ["slow", "slow-handler"])
+def test_what_was_written_under_a_lock_that_is_lost_is_rolled_back(
+    site: Site, counters: Counters, site_masters: list[LocalMaster], kind: str
+) -> None:
+    pk = counters.new()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(
+            site.request, "POST", f"/{kind}/{pk}/", headers={"Accept": "application/json"}
+        )
+        until(lambda: holders(site_masters, pk) >= 2, "the lock")
+        for master in site_masters:
+            with master.client() as client:
+                client.delete(f"redlock:lock:counter:{pk}")
+        until(lambda: f"counter:{pk}: the lock was lost" in site.log, "the loss")
+        counters.set(-pk, 2)  # the view may end
+        status, body = answer.result(60)
+    assert (status, json.loads(body)["code"]) == (503, "lock-lost")
+    assert counters.value(pk) == 0
+    assert site.post(f"/function/{pk}/") == 200
+    assert counters.value(pk) == 1
