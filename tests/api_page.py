@@ -75,6 +75,29 @@ SECTIONS = {
 LISTED = ("Exceptions", "Tests")
 """Sections with one line for each name."""
 
+PAGES = {
+    "redlock_django.idempotent": "idempotency.md#arguments",
+    "redlock_django.leader": "../how-to/leader.md",
+    "redlock_django.resume_lock": "../how-to/hand-on.md",
+    "redlock_django.transaction_lock": "../how-to/transaction-lock.md",
+    "redlock_django.contrib.edit_locks.EditLockMixin": "../how-to/edit-locks.md",
+    "redlock_django.fenced.FencedModel": "../how-to/fencing.md",
+    "redlock_django.management.single_run.SingleRunMixin": "../how-to/tasks.md",
+    "redlock_django.contrib.drf.LockAPIMixin": "../how-to/drf.md#rest-framework",
+    "redlock_django.contrib.drf.as_api_exception": "../how-to/drf.md#rest-framework",
+    "redlock_django.contrib.drf.object_permissions": "../how-to/drf.md#rest-framework",
+    "redlock_django.contrib.spectacular.hook": "../how-to/drf.md#the-openapi-schema",
+    "redlock_django.contrib.ninja.complete_schema": "../how-to/drf.md#the-openapi-schema",
+    "redlock_django.contrib.prometheus.RedlockCollector": "../how-to/observe.md#prometheus",
+    "redlock_django.contrib.opentelemetry.observe": "../how-to/observe.md#opentelemetry",
+    "redlock_django.contrib.opentelemetry.trace": "../how-to/observe.md#opentelemetry",
+    "redlock_django.contrib.health_check.Redlock": "../how-to/observe.md#health-checks",
+    "redlock_django.counters": "../how-to/observe.md#numbers",
+}
+"""Where all arguments of a name are described: then the page has the first paragraph only."""
+
+CALLED_BY_DJANGO = {"as_view", "collect", "describe", "dispatch", "run"}
+
 # Members that frameworks or this package call.
 INTERNAL = {
     "redlock_django.Lock": "aenter_in detach disown enter_in guard is_of_call is_repeated "
@@ -142,13 +165,18 @@ def page() -> str:
 
 
 def _entry(name: str, value: Any) -> str:
-    about = inspect.getdoc(value if callable(value) else type(value))
+    about = inspect.getdoc(value if callable(value) else type(value)) or ""
+    if name in PAGES:
+        about = f"{_summary(about)} [More]({PAGES[name]})."
     lines = [f"\n### `{_shown(name)}{_called(name, value)}`\n\n{about}\n\n"]
     if inspect.isclass(value):
         plain = []
-        for key, member in members(name, value):
+        shown = dict(members(name, value))
+        for key, member in shown.items():
+            if key in CALLED_BY_DJANGO or (key[0] == "a" and key[1:] in shown):
+                continue  # a coroutine method is named in the line of the method that it is like
             if callable(member) or isinstance(member, property):
-                lines.append(_line(key, member))
+                lines.append(_line(key, member, f"a{key}" if f"a{key}" in shown else ""))
             else:
                 plain.append(f"`{key}`")
         if plain:
@@ -156,9 +184,14 @@ def _entry(name: str, value: Any) -> str:
     return "".join(lines)
 
 
-def _line(name: str, value: Any) -> str:
-    about = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
-    return f"- `{_shown(name)}{_called(name, value)}`: {about}\n"
+def _line(name: str, value: Any, coroutine: str = "") -> str:
+    also = f", `{coroutine}`" if coroutine else ""
+    about = _summary(inspect.getdoc(value) or "")
+    return f"- `{_shown(name)}{_called(name, value)}`{also}: {about}\n"
+
+
+def _summary(about: str) -> str:
+    return about.split("\n\n")[0].replace("\n", " ")
 
 
 def _shown(name: str) -> str:

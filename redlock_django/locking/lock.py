@@ -482,17 +482,17 @@ def _has_parameters_of(cls: Callable[_P, Lock]) -> Callable[[Any], Callable[_P, 
 def lock(*args: Any, **kwargs: Any) -> Lock:
     """Return a lock on all `resources`, all of which or none are acquired; acquire nothing yet.
 
-    `using` is the alias. `ttl` and `wait` are seconds (None: as the alias says). Waiters are served
-    in order; a caller that does not wait (0) is refused while the lock is reserved for a waiter,
-    0.1 s for each waiter that is called. `renew` None renews the lock in `with` blocks, and not
-    after an explicit `acquire()`. With `reentrant`, a task or thread that holds
-    the resources shares the lease of its outer lock, which is released with the last of the locks;
-    inside a lock that was lost, acquiring raises LockLost. Sync code that `sync_to_async` runs
-    shares only while the call that acquired the outer lock runs. With `until_commit`, a release
-    inside a transaction takes effect at its end, and a transaction that may read older data is
-    refused; False ignores transactions. Whenever it is released, the lock stays held for `min_hold`
-    seconds at least. Operators see `holder`. With a `limit`, so many clients may hold
-    the name at once, each one slot of it, whose number is `Lock.slot`.
+    - `using`: the alias. `ttl` and `wait` are seconds; None is the setting of the alias.
+    - `renew`: None renews the lock in `with` blocks, and not after an explicit `acquire()`.
+    - `reentrant`: a task or thread that holds the resources shares the lease of its outer lock,
+      which is released with the last of the locks. Inside a lock that was lost, acquiring raises
+      LockLost. Sync code that `sync_to_async` runs shares only while the call that acquired the
+      outer lock runs.
+    - `until_commit`: a release inside a transaction takes effect at its end, and a transaction that
+      may read older data is refused; False ignores transactions.
+    - `min_hold`: for how many seconds the lock stays held at least, whenever it is released.
+    - `holder`: what operators see.
+    - `limit`: how many clients may hold the name at once, each one slot of it (`Lock.slot`).
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """
