@@ -39,6 +39,6 @@ class RedlockConfig(AppConfig):
 
 def _idempotency_field() -> object:
     """Return the value of `{{ request.idempotency_field }}`."""
-    from redlock_django.idempotency.request import HiddenKey
+    from redlock_django.idempotency.key import HiddenKey
 
     return HiddenKey()

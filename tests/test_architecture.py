@@ -72,7 +72,7 @@ LAYERS = [
     idempotency.key
     idempotency.records
     idempotency.placement
-    idempotency.request idempotency.recorder
+    idempotency.recorder
     idempotency.keyed_request
     idempotency.once idempotency.resolve
     idempotency.decorators

@@ -1,40 +1,32 @@
-"""The idempotency key: where it is, its syntax, its owner, and the claim of a request to it."""
+"""The idempotency key: its syntax, its owner, its lock, and what a view sees of it."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
+import hmac
 import json
-import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
-from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import split_domain_port
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 
-from redlock_django.exceptions import BadResource, IdempotencyRefused, InvalidRedlock
-from redlock_django.idempotency.fingerprint import read_for_view, request_fingerprint
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
-from redlock_django.idempotency.refusals import KEY_INVALID, KEY_MISSING, KEY_UNSCOPED
-from redlock_django.idempotency.settings import IdempotentOptions, KeySource
-from redlock_django.web.locked_view import Call
-from redlock_django.web.request import (
-    check_body_is_complete,
-    request_user,
-    request_value,
-    user_of_async_view,
-)
-from redlock_django.web.view_kinds import view_name
-
-logger = logging.getLogger("redlock_django")
+from redlock_django.idempotency.refusals import KEY_INVALID
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.locking.lock import Lock
+from redlock_django.web.request import mark_single_use
 
 LONGEST = 255
 """The greatest length of an idempotency key, in characters."""
@@ -74,25 +66,6 @@ def _quoted(text: str) -> str:
         # Not chained, because the message quotes the client's string.
         raise IdempotencyRefused(KEY_INVALID) from None
     return str(item[0])  # item[1] has its parameters
-
-
-def check_key(key: Callable[..., Any], value: object) -> None:
-    """Raise InvalidRedlock for a result of a callable `key` that is neither a string nor None."""
-    if value is not None and not isinstance(value, str):
-        raise InvalidRedlock(
-            f"idempotent(): key {getattr(key, '__qualname__', key)!r} must return a string, or "
-            f"None for a request without a key, got {type(value).__name__}"
-        )
-
-
-def given_key(key: str) -> str:
-    """Return the key that a sender has put into its request as it is, such as the id of an event.
-
-    Raises IdempotencyRefused if it is empty, too long or has characters that are not printable.
-    """
-    if key.strip() and len(key) <= LONGEST and key.isprintable():
-        return key
-    raise IdempotencyRefused(KEY_INVALID)
 
 
 class RequestHashes(NamedTuple):
@@ -233,6 +206,18 @@ class Claim:
         """The hash by which the record is found."""
         return self.hashes[0].key_hash
 
+    @property
+    def exact_names(self) -> list[str]:
+        """The resources that are locked while the same request runs."""
+        return [f"{lock_name(each.key_hash)}~{each.fingerprint[:32]}" for each in self.hashes]
+
+    def lock(self, *, using: str, wait: float) -> InFlightLock:
+        """Return the lock to hold while the request runs, for an attempt that waits so long."""
+        # Another process may still use an older SECRET_KEY.
+        names = [lock_name(each.key_hash) for each in self.hashes]
+        holder = {"path": self.path}
+        return InFlightLock(*self.exact_names, *names, using=using, wait=wait, holder=holder)
+
     def status_of(
         self, key_hash: str, fingerprint: str, state: str, expires: datetime | None
     ) -> RecordStatus:
@@ -244,123 +229,89 @@ class Claim:
         )
 
 
-class ClaimReader:
-    """Reads the claim of one request; for an async view, in a thread.
+class InFlightLock(Lock):
+    """The lock that a request with a key holds while it runs, whatever `ON_UNAVAILABLE` says.
 
-    `seed` is that of the derived keys.
+    Without this lock it is not known whether the first request is still running.
     """
 
-    def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
-        self._call = call
-        self._options = options
-        self._is_async = is_async
-        self._settings = options.settings()
-        self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._from_form = False
-        self.seed = b""
+    _strict = True
+    keeps_response = True
 
-    def key(self) -> str | None:
-        """Return the key of the request; None without one, where the view requires none."""
-        key = self._sent_key() if self._options.may_have_key(self._request) else None
-        required = self._settings.required and self._request.method in self._settings.methods
-        if key is None and required:
-            if self._options.key is not None:
-                self._log_refusal("it has no key")
-            raise IdempotencyRefused(KEY_MISSING)
-        return key
+    def __init__(self, *resources: str, **options: Any) -> None:
+        super().__init__(*resources, **options)
+        # Names with a fingerprint come first: the refused one tells which request is running.
+        self._arguments.in_order = self.resources
 
-    def _sent_key(self) -> str | None:
-        """Return the key where `key=` says, in the header or in the form, or None."""
-        request, settings = self._request, self._settings
-        if (place := self._options.key) is not None:
-            return self._given_key(place)
-        if (sent := settings.sent_header(request)) is None:
-            sent = settings.key_in_form(request)
-            check_body_is_complete(request)  # the field may be in the part that is missing
-            self._from_form = sent is not None
-        return None if sent is None else parse_key(sent)
 
-    def _given_key(self, place: KeySource | Callable[..., Any]) -> str | None:
-        read_for_view(self._request)
-        check_body_is_complete(self._request)
-        try:
-            if isinstance(place, KeySource):
-                value = request_value(self._request, *place)
-            else:
-                check_key(place, value := self.hook(place))
-            return None if value is None else given_key(value)
-        except (BadResource, IdempotencyRefused) as error:
-            self._log_refusal(
-                str(error)
-                if isinstance(error, BadResource)
-                else "the value is empty, too long or not printable"
+class Idempotency:
+    """The value of `request.idempotency` in a view that is `@idempotent`.
+
+    It does not contain the key itself.
+    """
+
+    def __init__(
+        self,
+        key_hash: str = "",
+        seed: bytes | None = None,
+        complete: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.key_hash = key_hash
+        self._seed = seed or secrets.token_bytes(32)
+        self._complete = complete
+
+    @property
+    def active(self) -> bool:
+        """True if the request came with a key."""
+        return bool(self.key_hash)
+
+    def __repr__(self) -> str:
+        return f"<Idempotency {self.key_hash[:8] or 'without a key'}>"
+
+    def derived_key(self, name: str) -> str:
+        """Return a key for a downstream call, as a UUID: every retry gets the same one.
+
+        Each `name` has its own key. For a request without a key it is different for each request.
+        """
+        digest = hmac.digest(self._seed, name.encode(), hashlib.sha256)
+        return str(UUID(bytes=digest[:16], version=4))
+
+    def complete(self, response: Any) -> None:
+        """Record the response of an async view, inside the transaction of its effects.
+
+        Call it last in that `atomic()` block, in a thread, and return the same response from the
+        view. The record is then committed with the block, or not at all. Raises InvalidRedlock in
+        a sync view, whose record is in its transaction anyway, and outside of an atomic block of
+        the record's database.
+        """
+        if not self.active:
+            return
+        if self._complete is None:
+            raise InvalidRedlock(
+                "request.idempotency.complete() is for async views; in a sync view @idempotent "
+                "completes the record itself"
             )
-            raise IdempotencyRefused(KEY_INVALID) from None
+        self._complete(response)
 
-    def _log_refusal(self, reason: str) -> None:
-        # The sender of an event seldom shows its answer to those who operate the site.
-        name, key = view_name(self._call.view), self._options.key
-        place = str(key) if isinstance(key, KeySource) else "its key"
-        logger.warning("idempotency: %s refused a request for %s: %s", name, place, reason)
 
-    def claim(self, key: str) -> Claim:
-        """Return the claim of the request with this key."""
-        request, settings = self._request, self._settings
-        # With a scope, too: `ResponsePolicy` compares the user, who must be loaded in a thread.
-        user_now = (user_of_async_view if self._is_async else request_user)(self._call.request)
-        user = user_of(user_now) if self._options.scope is None else None
-        scope = self._scope(user)
-        if scope is None:
-            logger.warning(
-                "idempotency: %s refused an anonymous request with a key. Pass anonymous_scope= to "
-                "@idempotent, or scope= for a webhook",
-                view_name(self._call.view),
-            )
-            raise IdempotencyRefused(KEY_UNSCOPED)
-        self.seed = seed_of(scope, key)
-        fingerprint = request_fingerprint(
-            request, key_field=settings.field, path_only=not self._options.compares_body
-        )
-        return Claim(
-            hashes=request_hashes(scope, key, fingerprint),
-            user="" if user is None else user.pk,
-            method=request.method or "",
-            path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
-            retention=timedelta(seconds=settings.retention),
-            wait=self._options.wait(from_form=self._from_form),
+class HiddenKey:
+    """The value of `{{ request.idempotency_field }}`: a hidden input, with a new key each time."""
+
+    def __init__(self, using: str = "default") -> None:
+        self._using = using
+
+    def __str__(self) -> SafeString:
+        mark_single_use()
+        name = settings_of(self._using).field
+        # Firefox restores hidden fields when a page is reloaded: it would send the old key.
+        return format_html(
+            '<input type="hidden" name="{}" value="{}" autocomplete="off">', name, uuid4()
         )
 
-    def _scope(self, user: Any) -> str | None:
-        if (scope := self._options.scope) is not None:
-            name = self.hook(scope) if callable(scope) else scope
-            return None if name in (None, "") else provider_scope(name, self._tenant())
-        anonymous = None
-        if user is None and self._options.anonymous_scope is not None:
-            anonymous = self.hook(self._options.anonymous_scope)
-            if anonymous in (None, ""):
-                return None  # such as a header that the client did not send
-            # Other empty values, such as 0, are refused: all clients would share that scope.
-            anonymous = anonymous or ""
-        return scope_of(user, anonymous, self._tenant(), host_of(self._request))
-
-    def _tenant(self) -> Any:
-        tenant = self._settings.tenant
-        return None if tenant is None else self.hook(tenant) or ""
-
-    def hook(self, hook: Callable[..., Any]) -> Any:
-        """Return the result of a hook; a coroutine function of an async view runs in its loop."""
-        result = hook(self._call.request, **self._call.kwargs)
-        if not inspect.isawaitable(result):
-            return result
-        if self._is_async:
-            return async_to_sync(_awaited)(result)
-        if inspect.iscoroutine(result):
-            result.close()
-        raise InvalidRedlock(
-            f"{view_name(self._call.view)} is a sync view, but {view_name(hook)}, an argument of "
-            "its @idempotent, is a coroutine function. Use a plain function"
-        )
+    __html__ = __str__
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+def attach(request: HttpRequest, idempotency: Idempotency, using: str) -> None:
+    """Set `request.idempotency` for the view, and `request.idempotency_field` for templates."""
+    request.idempotency = idempotency  # type: ignore[attr-defined]
+    request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]

@@ -1,24 +1,43 @@
-"""One request of an idempotent view: its record, the lock of its key, and its response."""
+"""One request of an idempotent view: its key, its record, the lock of its key, its response."""
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cached_property
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import (
+    BadResource,
     IdempotencyRefused,
+    InvalidRedlock,
     RedlockError,
     ResourceLocked,
     StoreUnavailable,
 )
-from redlock_django.idempotency.key import Claim, ClaimReader, lock_name
+from redlock_django.idempotency.fingerprint import read_for_view, request_fingerprint
+from redlock_django.idempotency.key import (
+    LONGEST,
+    Claim,
+    Idempotency,
+    InFlightLock,
+    attach,
+    host_of,
+    parse_key,
+    provider_scope,
+    request_hashes,
+    scope_of,
+    seed_of,
+    user_of,
+)
 from redlock_django.idempotency.placement import (
     check_lock_of_handler,
     check_middleware,
@@ -26,53 +45,37 @@ from redlock_django.idempotency.placement import (
     check_other_views,
     check_placement,
 )
-from redlock_django.idempotency.protocol import (
-    Action,
-    Decision,
-    KeyLock,
-    decide,
-)
-from redlock_django.idempotency.recorder import (
-    SeparateRecorder,
-    TransactionRecorder,
-    forget_some,
-)
+from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
+from redlock_django.idempotency.recorder import SeparateRecorder, TransactionRecorder, forget_some
 from redlock_django.idempotency.records import DATABASE_ERRORS, AlreadyRecorded, Record, store_of
 from redlock_django.idempotency.refusals import (
     COUNTERS,
     KEY_IN_FLIGHT,
+    KEY_INVALID,
+    KEY_MISSING,
+    KEY_UNSCOPED,
     OUTCOME_UNCERTAIN,
     UNAVAILABLE,
 )
-from redlock_django.idempotency.request import Idempotency, attach
 from redlock_django.idempotency.response import StoredResponse, add_again
-from redlock_django.idempotency.settings import IdempotentOptions
+from redlock_django.idempotency.settings import IdempotentOptions, KeySource
 from redlock_django.locking.caller import open_blocks
-from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.signals import request_replayed, send
 from redlock_django.web.answers import Problem
 from redlock_django.web.locked_view import Call
 from redlock_django.web.misplaced_locks import idempotent_below_error
-from redlock_django.web.request import current_page, forbid_caching
-from redlock_django.web.view_kinds import opens_transaction
+from redlock_django.web.request import (
+    check_body_is_complete,
+    current_page,
+    forbid_caching,
+    request_user,
+    request_value,
+    user_of_async_view,
+)
+from redlock_django.web.view_kinds import opens_transaction, view_name
 
 logger = logging.getLogger("redlock_django")
-
-
-class InFlightLock(Lock):
-    """The lock that a request with a key holds while it runs, whatever `ON_UNAVAILABLE` says.
-
-    Without this lock it is not known whether the first request is still running.
-    """
-
-    _strict = True
-    keeps_response = True
-
-    def __init__(self, *resources: str, **options: Any) -> None:
-        super().__init__(*resources, **options)
-        # Names with a fingerprint come first: the refused one tells which request is running.
-        self._arguments.in_order = self.resources
 
 
 class KeyedRequest:
@@ -85,6 +88,8 @@ class KeyedRequest:
 
     claim: Claim | None = None
     key_lock: InFlightLock | None = None
+    _seed = b""
+    _from_form = False
     _is_first = False
     _record: Record | None = None
     _waited = False
@@ -96,7 +101,6 @@ class KeyedRequest:
         self._is_async = is_async
         self._settings = options.settings()
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._reader = ClaimReader(call, options, is_async=is_async)
         if call.state.is_locked:
             raise idempotent_below_error(call.view)
         self._may_be_recorded = self._request.method in self._settings.methods
@@ -114,14 +118,121 @@ class KeyedRequest:
 
     def look_up(self) -> Decision | None:
         """Look for the record of the key; return what to do, or None without a key."""
-        key = self._reader.key()
+        key = self._key()
         if key is None:
             return None
         check_placement(self.call, self._settings, is_async=self._is_async)
-        self.claim = self._reader.claim(key)
+        self.claim = self._claim_of(key)
         self.find()
         check_other_views(self.call, self.claim.key_hash, found=self._record is not None)
         return self.decide(KeyLock.NOT_TRIED)
+
+    # The key and its owner.
+
+    def _key(self) -> str | None:
+        """Return the key of the request; None without one, where the view requires none."""
+        key = self._sent_key() if self.may_have_key else None
+        if key is None and self._settings.required and self._may_be_recorded:
+            if self.options.key is not None:
+                self._log_refusal("it has no key")
+            raise IdempotencyRefused(KEY_MISSING)
+        return key
+
+    def _sent_key(self) -> str | None:
+        """Return the key where `key=` says, in the header or in the form, or None."""
+        if (place := self.options.key) is not None:
+            return self._given_key(place)
+        sent = self._settings.sent_header(self._request)
+        if sent is None:
+            sent = self._settings.key_in_form(self._request)
+            check_body_is_complete(self._request)  # the field may be in the part that is missing
+            self._from_form = sent is not None
+        return None if sent is None else parse_key(sent)
+
+    def _given_key(self, place: KeySource | Callable[..., Any]) -> str | None:
+        """Return the key that a sender puts into its request as it is, such as an event's id."""
+        read_for_view(self._request)
+        check_body_is_complete(self._request)
+        fault = "the value is empty, too long or not printable"
+        try:
+            if isinstance(place, KeySource):
+                key: Any = request_value(self._request, *place)
+            else:
+                key = self._hook(place)
+        except BadResource as error:
+            key, fault = "", str(error)
+        if key is not None and not isinstance(key, str):
+            raise InvalidRedlock(
+                f"idempotent(): key {getattr(place, '__qualname__', place)!r} must return a "
+                f"string, or None for a request without a key, got {type(key).__name__}"
+            )
+        if key is None or (key.strip() and len(key) <= LONGEST and key.isprintable()):
+            return key
+        self._log_refusal(fault)
+        raise IdempotencyRefused(KEY_INVALID)
+
+    def _log_refusal(self, reason: str) -> None:
+        # The sender of an event seldom shows its answer to those who operate the site.
+        name, key = view_name(self.call.view), self.options.key
+        place = str(key) if isinstance(key, KeySource) else "its key"
+        logger.warning("idempotency: %s refused a request for %s: %s", name, place, reason)
+
+    def _claim_of(self, key: str) -> Claim:
+        request, settings = self._request, self._settings
+        # With a scope, too: `ResponsePolicy` compares the user, who must be loaded in a thread.
+        user_now = (user_of_async_view if self._is_async else request_user)(self.call.request)
+        user = user_of(user_now) if self.options.scope is None else None
+        scope = self._scope(user)
+        if scope is None:
+            logger.warning(
+                "idempotency: %s refused an anonymous request with a key. Pass anonymous_scope= to "
+                "@idempotent, or scope= for a webhook",
+                view_name(self.call.view),
+            )
+            raise IdempotencyRefused(KEY_UNSCOPED)
+        self._seed = seed_of(scope, key)
+        path_only = not self.options.compares_body
+        fingerprint = request_fingerprint(request, key_field=settings.field, path_only=path_only)
+        return Claim(
+            hashes=request_hashes(scope, key, fingerprint),
+            user="" if user is None else user.pk,
+            method=request.method or "",
+            path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
+            retention=timedelta(seconds=settings.retention),
+            wait=self.options.wait(from_form=self._from_form),
+        )
+
+    def _scope(self, user: Any) -> str | None:
+        """Return the owner of the key, or None without one."""
+        if (scope := self.options.scope) is not None:
+            name = self._hook(scope) if callable(scope) else scope
+            return None if name in (None, "") else provider_scope(name, self._tenant())
+        anonymous = None
+        if user is None and self.options.anonymous_scope is not None:
+            anonymous = self._hook(self.options.anonymous_scope)
+            if anonymous in (None, ""):
+                return None  # such as a header that the client did not send
+            # Other empty values, such as 0, are refused: all clients would share that scope.
+            anonymous = anonymous or ""
+        return scope_of(user, anonymous, self._tenant(), host_of(self._request))
+
+    def _tenant(self) -> Any:
+        tenant = self._settings.tenant
+        return None if tenant is None else self._hook(tenant) or ""
+
+    def _hook(self, hook: Callable[..., Any]) -> Any:
+        """Return the result of a hook; a coroutine function of an async view runs in its loop."""
+        result = hook(self.call.request, **self.call.kwargs)
+        if not inspect.isawaitable(result):
+            return result
+        if self._is_async:
+            return async_to_sync(_awaited)(result)
+        if inspect.iscoroutine(result):
+            result.close()
+        raise InvalidRedlock(
+            f"{view_name(self.call.view)} is a sync view, but {view_name(hook)}, an argument of "
+            "its @idempotent, is a coroutine function. Use a plain function"
+        )
 
     # The decisions, and the lock of the key.
 
@@ -150,18 +261,8 @@ class KeyedRequest:
         """Return the lock of the key, for an attempt that waits for so many seconds."""
         assert self.claim is not None
         self._waited = self._waited or wait > 0
-        holder = {"path": self.call.request.path}
-        using = self.options.using
-        self.key_lock = InFlightLock(*self._names(), using=using, wait=wait, holder=holder)
+        self.key_lock = self.claim.lock(using=self.options.using, wait=wait)
         return self.key_lock
-
-    def _names(self) -> list[str]:
-        # A name with a fingerprint is locked while the same request runs, a name without one while
-        # any request with the key runs. Another process may still use an older SECRET_KEY.
-        hashes = () if self.claim is None else self.claim.hashes
-        names = [lock_name(each.key_hash) for each in hashes]
-        exact = [f"{lock_name(each.key_hash)}~{each.fingerprint[:32]}" for each in hashes]
-        return [*exact, *names]
 
     def state_of(self, error: RedlockError) -> KeyLock:
         """Return the state of a lock that was not acquired."""
@@ -170,8 +271,9 @@ class KeyedRequest:
             self._no_quorum = error
             return KeyLock.NO_QUORUM
         if isinstance(error, ResourceLocked):
-            exact = self._names()[: len(self._names()) // 2]
-            return KeyLock.BUSY if {*exact} & {*error.resources} else KeyLock.BUSY_OTHERWISE
+            assert self.claim is not None
+            is_same = {*self.claim.exact_names} & {*error.resources}
+            return KeyLock.BUSY if is_same else KeyLock.BUSY_OTHERWISE
         return KeyLock.BUSY  # this task or thread holds it: its view has sent the request again
 
     # The view.
@@ -186,7 +288,7 @@ class KeyedRequest:
             self.call.state.recorder = recorder
             recorder.claim = claim
             complete = recorder.complete if isinstance(recorder, SeparateRecorder) else None
-            current = Idempotency(claim.key_hash, self._reader.seed, complete)
+            current = Idempotency(claim.key_hash, self._seed, complete)
         else:
             if not self._is_async and self._may_be_recorded and not open_blocks():
                 self.call.state.recorder = recorder
@@ -257,7 +359,7 @@ class KeyedRequest:
 
     def _replay(self, key_hash: str, stored: StoredResponse) -> Any:
         replay_check, using = self.options.replay_check, self.options.using
-        if replay_check is not None and not self._reader.hook(replay_check):
+        if replay_check is not None and not self._hook(replay_check):
             raise PermissionDenied
         response = stored.replay()
         if stored.messages:
@@ -281,3 +383,7 @@ def _set_header(response: Any, name: str, value: str) -> None:
     # If a view returns anything else, Django raises an error later.
     if isinstance(response, HttpResponseBase):
         response[name] = value
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result

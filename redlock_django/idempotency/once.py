@@ -23,18 +23,9 @@ from redlock_django.exceptions import (
     StoreUnavailable,
 )
 from redlock_django.idempotency.keyed_request import KeyedRequest
-from redlock_django.idempotency.placement import (
-    check_permissions,
-)
-from redlock_django.idempotency.protocol import (
-    Action,
-    KeyLock,
-    ViewOutcome,
-)
-from redlock_django.idempotency.recorder import (
-    SeparateRecorder,
-    TransactionRecorder,
-)
+from redlock_django.idempotency.placement import check_permissions
+from redlock_django.idempotency.protocol import Action, KeyLock, ViewOutcome
+from redlock_django.idempotency.recorder import SeparateRecorder, TransactionRecorder
 from redlock_django.idempotency.records import AlreadyRecorded
 from redlock_django.idempotency.refusals import TOO_MANY_WAITERS
 from redlock_django.idempotency.settings import IdempotentOptions

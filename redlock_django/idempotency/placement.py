@@ -202,29 +202,16 @@ def check_permissions(call: Call, options: IdempotentOptions) -> None:
 
 
 def check_lock_of_handler(call: Call) -> None:
-    """Raise InvalidRedlock if the answer to a held lock of a handler would be recorded.
-
-    Only async views are checked. Under ATOMIC_REQUESTS they are refused in any case.
-    """
+    """Raise InvalidRedlock if the answer to a held lock of an async handler would be recorded."""
     name = str(call.request.method).lower()
     owner = _class_inside(call)
     lock = getattr(getattr(owner, name, None), "lock_options", None)
-    if (
-        owner is not None
-        and lock is not None
-        and lock.apply_to(call.request)
-        and not call.aliases()
-    ):
-        raise lock_inside_error(f"{view_name(owner)}.{name}")
-
-
-def lock_inside_error(name: str) -> InvalidRedlock:
-    """Return the error for a handler whose lock would be refused inside of what is recorded."""
-    return InvalidRedlock(
-        f"{name}: its lock is inside of @idempotent, which would record the answer to a lock that "
-        "is held, for all retries. Put @idempotent on the handler, above "
-        "@lock_resource, or put both on the class: list IdempotentMixin and LockResourceMixin"
-    )
+    if owner is not None and lock is not None and lock.apply_to(call.request):
+        raise InvalidRedlock(
+            f"{view_name(owner)}.{name}: its lock is inside of @idempotent, which would record the "
+            "answer to a lock that is held, for all retries. Put @idempotent on the handler, above "
+            "@lock_resource, or put both on the class: list IdempotentMixin and LockResourceMixin"
+        )
 
 
 def _class_inside(call: Call) -> type | None:

@@ -12,7 +12,6 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
-from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.records import AlreadyRecorded, RecordStore, store_of
 from redlock_django.idempotency.refusals import UNAVAILABLE
@@ -27,6 +26,7 @@ from redlock_django.web.request import request_user
 from redlock_django.web.view_kinds import view_name
 
 if TYPE_CHECKING:
+    from redlock_django.idempotency.key import Claim
     from redlock_django.web.locked_view import Call
 
 logger = logging.getLogger("redlock_django")

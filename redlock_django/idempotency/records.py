@@ -23,7 +23,6 @@ from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyRefused
-from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.protocol import UNRESOLVED, RecordState, RecordStatus
 from redlock_django.idempotency.refusals import UNAVAILABLE
 from redlock_django.idempotency.response import StoredResponse
@@ -31,6 +30,7 @@ from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.locking.transaction_lock import RowBusy, limited_wait
 
 if TYPE_CHECKING:
+    from redlock_django.idempotency.key import Claim
     from redlock_django.models import IdempotencyRecord, IdempotencyRecordQuerySet
 
 logger = logging.getLogger("redlock_django")

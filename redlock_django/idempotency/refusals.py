@@ -116,19 +116,7 @@ UNAVAILABLE = _refusal(
     retryable=True,
 )
 
-REFUSALS = (
-    KEY_MISSING,
-    KEY_INVALID,
-    KEY_UNSCOPED,
-    KEY_REUSED,
-    KEY_IN_FLIGHT,
-    TOO_MANY_WAITERS,
-    OUTCOME_UNCERTAIN,
-    RESULT_UNAVAILABLE,
-    KEY_EXPIRED,
-    BODY_TOO_LARGE,
-    UNAVAILABLE,
-)
+REFUSALS = tuple(one for one in [*globals().values()] if isinstance(one, Problem))
 """The reasons for which idempotency refuses requests."""
 
 COUNTERS = {

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
-from redlock_django.idempotency.key import lock_name
-from redlock_django.idempotency.keyed_request import InFlightLock
+from redlock_django.idempotency.key import InFlightLock, lock_name
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import RecordStore, store_of
 from redlock_django.idempotency.settings import settings_of

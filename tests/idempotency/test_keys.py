@@ -17,9 +17,15 @@ from pytest_django import Settings
 
 from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
-from redlock_django.idempotency.key import UserId, parse_key, request_hashes, scope_of, user_of
+from redlock_django.idempotency.key import (
+    Idempotency,
+    UserId,
+    parse_key,
+    request_hashes,
+    scope_of,
+    user_of,
+)
 from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.request import Idempotency
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 
 writes = pytest.mark.django_db(transaction=True)

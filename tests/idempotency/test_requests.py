@@ -34,8 +34,8 @@ from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
+from redlock_django.idempotency.key import Idempotency
 from redlock_django.idempotency.records import RecordStore
-from redlock_django.idempotency.request import Idempotency
 from redlock_django.models import IdempotencyRecord
 from redlock_django.signals import request_replayed
 from testproject.shop.models import Order
