@@ -179,7 +179,7 @@ class KeyedRequest:
 
     def _claim_of(self, key: str) -> Claim:
         request, settings = self._request, self._settings
-        # With a scope, too: `ResponsePolicy` compares the user, who must be loaded in a thread.
+        # With a scope, too: the recorder compares the user, who must be loaded in a thread.
         user_now = (user_of_async_view if self._is_async else request_user)(self.call.request)
         user = user_of(user_now) if self.options.scope is None else None
         scope = self._scope(user)

@@ -1,7 +1,8 @@
 """The decisions: run, replay or refuse a request, and what to record of it. No I/O.
 
 `decide` is called before the view runs: first without the lock of the key and, if it returns
-`Action.LOCK`, again with the lock. `view_outcome` is called after the view has answered or failed.
+`Action.LOCK`, again with the lock. `view_outcome` is called with what the view, or its
+site for an error of the view, has answered.
 """
 
 from __future__ import annotations
@@ -107,13 +108,13 @@ class ViewOutcome(Enum):
     UNCERTAIN = "uncertain"
 
 
-def view_outcome(status: int | None, *, undone: bool, storable: bool) -> ViewOutcome:
-    """Return what to record of a view that answered with `status`, or failed (None).
+def view_outcome(status: int, *, undone: bool, storable: bool) -> ViewOutcome:
+    """Return what to record of a view that answered with `status`.
 
     `undone` is whether its effects are rolled back, because they are in a transaction of the
     package. Nothing else makes a key unused again: whatever its status, an answer does not prove
     that the view did nothing.
     """
-    if status is None or status >= 500:
+    if status >= 500:
         return ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN
     return ViewOutcome.COMPLETED if storable else ViewOutcome.TOMBSTONE

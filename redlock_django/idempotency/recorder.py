@@ -35,21 +35,99 @@ _EVERY = 20  # requests
 _recorded = count(1)
 
 
-class TransactionRecorder:
+class _ViewRecorder:
+    """Both recorders: the record of a view's call, and what is stored of its response."""
+
+    claim: Claim | None = None
+    begun = started = False
+    database: str | None = None
+
+    def __init__(self, call: Call, options: IdempotentOptions) -> None:
+        self._call = call
+        self._options = options
+        self._request: HttpRequest = getattr(call.request, "_request", call.request)
+        self._store = store_of(options.settings())
+
+    def _insert(self, claim: Claim, *, savepoint: bool) -> None:
+        """Insert the record, and note what the view may change."""
+        self._before = Caller.of(self._request)
+        self._added_before = added_messages(self._request)
+        self._store.begin(claim, savepoint=savepoint)
+        self.started = True
+
+    def _complete(self, claim: Claim, response: Any, stored: StoredResponse | None) -> None:
+        if not self._store.complete(claim, response.status_code, stored):
+            raise IdempotencyRefused(UNAVAILABLE, "the record of a running request was deleted")
+
+    def _check_recordable(self, response: Any) -> None:
+        """Raise InvalidRedlock for what is not a response yet: a framework makes it later."""
+        if not isinstance(response, HttpResponseBase):
+            raise InvalidRedlock(
+                f"{view_name(self._call.view)} returned {type(response).__name__}, and "
+                "@idempotent records an HttpResponse. Return a JsonResponse, for example; "
+                "django-ninja passes it on"
+            )
+
+    def _outcome(self, response: Any, *, undone: bool) -> tuple[ViewOutcome, StoredResponse | None]:
+        """Return what to record of a response; `undone` is that of `view_outcome`."""
+        stored = None if self._is_private() else self._stored(response)
+        storable = stored is not None
+        return view_outcome(response.status_code, undone=undone, storable=storable), stored
+
+    def _is_private(self) -> bool:
+        """Return whether the response must not be replayed.
+
+        A replay does not run the view, so it neither sets the cookie of a session nor checks a
+        token.
+        """
+        after = Caller.of(self._request)
+        if after.cookie != self._before.cookie:  # such as that of a login
+            return True
+        if self._options.replay_check is not None or after == self._before:
+            return False
+        logger.warning(
+            "idempotency: the response of %s is not stored, because request.user or request.auth "
+            "was set inside of @idempotent, and a replay would skip that. Put @idempotent below "
+            "what authenticates the client, or pass replay_check=",
+            view_name(self._call.view),
+        )
+        return True
+
+    def _stored(self, response: Any) -> StoredResponse | None:
+        redact = self._options.redact
+        largest = self._options.settings().max_response_bytes
+        stored = StoredResponse.of(response, largest=largest, messages=self._messages())
+        if stored is None:
+            return None
+        forbidden = "no-store" in response.get("Cache-Control", "").lower()
+        # `redact` would find nothing in a compressed body, which would be stored whole.
+        unreadable = redact is not None and stored.is_encoded
+        if forbidden or unreadable:
+            return stored.without_body()
+        if redact is None:
+            return stored
+        body = redact(self._call.request, stored.body)
+        if not isinstance(body, bytes):
+            kind = type(body).__name__
+            raise InvalidRedlock(f"idempotent(): redact must return bytes, got {kind}")
+        return stored.with_body(body)
+
+    def _messages(self) -> str:
+        """Return what the view has added to Django's messages, and not shown itself."""
+        before = {id(message) for message in self._added_before}
+        return dumps(one for one in added_messages(self._request) if id(one) not in before)
+
+
+class TransactionRecorder(_ViewRecorder):
     """Writes the record in the view's own transaction: both are committed, or neither is.
 
     A request without a key has the same transaction, and no `claim`: a client must not choose by a
     header whether the view has a transaction.
     """
 
-    claim: Claim | None = None
-    begun = started = False
-
     def __init__(self, call: Call, options: IdempotentOptions) -> None:
-        self._call = call
-        self._options = options
-        self._store = store_of(options.settings())
-        self.database: str | None = self._store.alias
+        super().__init__(call, options)
+        self.database = self._store.alias
 
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record before anything else.
@@ -58,27 +136,26 @@ class TransactionRecorder:
         """
         self._aliases = aliases
         if self.claim is not None:
-            self._policy = ResponsePolicy(self._call, self._options)
-            self._store.begin(self.claim)
-            self.started = True
+            self._insert(self.claim, savepoint=False)
 
-    def finish(self, response: HttpResponseBase) -> None:
+    def finish(self, response: Any) -> None:
         """Complete the record, or roll back what the view did before it failed."""
+        self._check_recordable(response)
         if transaction.get_rollback(using=self.database):
             return  # the view rolls back its transaction, and the record with it
         stored = None
         if self.claim is None:
             outcome = view_outcome(response.status_code, undone=True, storable=True)
         else:
-            outcome, stored = self._policy.outcome_of(response, undone=True)
+            outcome, stored = self._outcome(response, undone=True)
         if outcome is ViewOutcome.NO_EFFECT:
             for alias in self._aliases:
                 transaction.set_rollback(True, using=alias)
         elif self.claim is not None:
-            _complete(self._store, self.claim, response, stored)
+            self._complete(self.claim, response, stored)
 
 
-class SeparateRecorder:
+class SeparateRecorder(_ViewRecorder):
     """Writes "running" before an async view, and its outcome after it.
 
     If a later request finds "running" and the lock of the key is not held, then the first request
@@ -86,24 +163,15 @@ class SeparateRecorder:
     """
 
     claim: Claim
-    begun = started = False
-    database: str | None = None
     is_completed_by_view = False
     _undone_by_view: Any = None
     _is_recorded = False
 
-    def __init__(self, call: Call, options: IdempotentOptions) -> None:
-        self._call = call
-        self._options = options
-        self._store = store_of(options.settings())
-
     def begin(self, aliases: Sequence[str]) -> None:
         """Insert the record; of an async view, `aliases` is empty."""
-        self._policy = ResponsePolicy(self._call, self._options)
         # A middleware may have opened a transaction, which a key that another request has recorded
         # meanwhile must not break.
-        self._store.begin(self.claim, savepoint=True)
-        self.started = True
+        self._insert(self.claim, savepoint=True)
 
     @property
     def is_unfinished(self) -> bool:
@@ -120,18 +188,19 @@ class SeparateRecorder:
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
-        outcome, stored = self._policy.outcome_of(response, undone=True)
+        outcome, stored = self._outcome(response, undone=True)
         self.is_completed_by_view = True
         if outcome is ViewOutcome.NO_EFFECT:
             self._undone_by_view = response  # a 5xx is rolled back, as in a sync view
             transaction.set_rollback(True, using=alias)
         else:
-            _complete(self._store, self.claim, response, stored)
+            self._complete(self.claim, response, stored)
 
-    def finish(self, response: HttpResponseBase) -> None:
+    def finish(self, response: Any) -> None:
         """Record the response of the view, or the answer to its error."""
+        self._check_recordable(response)
         undone = response is self._undone_by_view
-        outcome, stored = self._policy.outcome_of(response, undone=undone)
+        outcome, stored = self._outcome(response, undone=undone)
         self.record(outcome, stored, response.status_code)
         forget_some(self._store)
 
@@ -172,86 +241,10 @@ class SeparateRecorder:
             )
 
 
-def _complete(
-    store: RecordStore, claim: Claim, response: HttpResponseBase, stored: StoredResponse | None
-) -> None:
-    if not store.complete(claim, response.status_code, stored):
-        raise IdempotencyRefused(UNAVAILABLE, "the record of a running request was deleted")
-
-
 def forget_some(store: RecordStore) -> None:
     """Empty old records, once in some requests: so responses end even if nothing is purged."""
     if next(_recorded) % _EVERY == 0:
         store.forget_expired_responses()
-
-
-class ResponsePolicy:
-    """Decides what is recorded of a view's response. It is made before the view is called."""
-
-    def __init__(self, call: Call, options: IdempotentOptions) -> None:
-        self._call = call
-        self._options = options
-        self._before = Caller.of(call)
-        self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._added_before = added_messages(self._request)
-
-    def outcome_of(
-        self, response: Any, *, undone: bool
-    ) -> tuple[ViewOutcome, StoredResponse | None]:
-        """Return what to record of a response, or of None if the view failed.
-
-        `undone` is that of `view_outcome`.
-        """
-        stored = None if response is None or self._is_private() else self._stored(response)
-        outcome = view_outcome(
-            None if response is None else response.status_code,
-            undone=undone,
-            storable=stored is not None,
-        )
-        return outcome, stored
-
-    def _is_private(self) -> bool:
-        """Return whether the response must not be replayed.
-
-        A replay does not run the view, so it neither sets the cookie of a session nor checks a
-        token.
-        """
-        after = Caller.of(self._call)
-        if after.cookie != self._before.cookie:  # such as that of a login
-            return True
-        if self._options.replay_check is not None or after == self._before:
-            return False
-        logger.warning(
-            "idempotency: the response of %s is not stored, because request.user or request.auth "
-            "was set inside of @idempotent, and a replay would skip that. Put @idempotent below "
-            "what authenticates the client, or pass replay_check=",
-            view_name(self._call.view),
-        )
-        return True
-
-    def _stored(self, response: Any) -> StoredResponse | None:
-        redact = self._options.redact
-        largest = self._options.settings().max_response_bytes
-        stored = StoredResponse.of(response, largest=largest, messages=self._messages())
-        if stored is None:
-            return None
-        forbidden = "no-store" in response.get("Cache-Control", "").lower()
-        # `redact` would find nothing in a compressed body, which would be stored whole.
-        unreadable = redact is not None and stored.is_encoded
-        if forbidden or unreadable:
-            return stored.without_body()
-        if redact is None:
-            return stored
-        body = redact(self._call.request, stored.body)
-        if not isinstance(body, bytes):
-            kind = type(body).__name__
-            raise InvalidRedlock(f"idempotent(): redact must return bytes, got {kind}")
-        return stored.with_body(body)
-
-    def _messages(self) -> str:
-        """Return what the view has added to Django's messages, and not shown itself."""
-        before = {id(message) for message in self._added_before}
-        return dumps(one for one in added_messages(self._request) if id(one) not in before)
 
 
 class Caller(NamedTuple):
@@ -265,9 +258,8 @@ class Caller(NamedTuple):
     auth: object
 
     @classmethod
-    def of(cls, call: Call) -> Caller:
+    def of(cls, request: HttpRequest) -> Caller:
         """Return the caller at this moment."""
-        request = getattr(call.request, "_request", call.request)
         # REST framework and django-ninja set `auth`.
         return cls(_session_cookie(request), _user(request), getattr(request, "auth", None))
 

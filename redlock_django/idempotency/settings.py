@@ -104,14 +104,6 @@ class IdempotencySettings:
     max_response_bytes: int
     tenant: Callable[..., Any] | None
 
-    # The key of a request is in one of these places, and `key.ClaimReader` reads it.
-
-    def may_have_key(self, request: HttpRequest) -> bool:
-        """Return whether a request has a key in its header, or a form that may contain one."""
-        if request.method not in self.methods:
-            return False
-        return self.sent_header(request) is not None or has_posted_form(request)
-
     def sent_header(self, request: HttpRequest) -> str | None:
         """Return the key in the header, as it was sent, or None."""
         return header_of(request, self.header)
@@ -205,11 +197,12 @@ class IdempotentOptions:
         return (self.settings().wait or None) if waits else None
 
     def may_have_key(self, request: HttpRequest) -> bool:
-        """Return whether a request may have a key; `key.ClaimReader` reads it."""
+        """Return whether a request may have a key: in its header, its form or where `key` says."""
         settings = self.settings()
-        if self.key is not None:
-            return request.method in settings.methods
-        return settings.may_have_key(request)
+        if request.method not in settings.methods:
+            return False
+        has_place = self.key is not None or has_posted_form(request)
+        return has_place or settings.sent_header(request) is not None
 
     def read_body(self, request: HttpRequest) -> None:
         """Read the body of a request that may have a key, so that it can be read again.

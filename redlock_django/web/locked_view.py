@@ -39,12 +39,11 @@ from redlock_django.web.answers import (
 )
 from redlock_django.web.misplaced_locks import (
     async_error,
-    check_recordable,
     check_template_middleware,
     locked_twice_error,
     unanswerable_error,
 )
-from redlock_django.web.request import RequestState, read_body
+from redlock_django.web.request import RequestState, acall_hook, read_body
 from redlock_django.web.view_kinds import (
     TransactionMarker,
     bound_to,
@@ -203,7 +202,6 @@ class Call:
             self._begun = True
             response = self._finished(self.view(*self.args, **self.kwargs))
             if self._recorder is not None:
-                check_recordable(self.view, response)
                 self._recorder.finish(response)
             # Only before COMMIT: after it, refusing the response would undo nothing.
             if held is not None and (aliases or self._blocks):
@@ -253,7 +251,8 @@ class Call:
         elif self._blocks:
             undone = undone or was_rolled_back_by_django(self.request, error)
         judge_effects(error, self.request, undone=undone)
-        own = self.options.own_answer(self.request, error)
+        hook = self.options.hook_for(error)
+        own = None if hook is None else hook(self.request, error)
         if own is None:
             reply = getattr(self.owner, "answer_lock_error", answer)
             own = reply(self.request, error, status=self.options.status_for(error))
@@ -287,7 +286,8 @@ class Call:
         except RedlockError as error:
             self._raise_unanswered(error)
             judge_effects(error, self.request, undone=not self._begun)
-            own = await self.options.aown_answer(self.request, error)
+            hook = self.options.hook_for(error)
+            own = None if hook is None else await acall_hook(hook, self.request, error)
             if own is None:
                 status = self.options.status_for(error)
                 own = await aanswer(self.request, error, status=status)
@@ -327,7 +327,6 @@ class Call:
         if self._renders(response):
             response = await sync_to_async(response.render)()
         if self._recorder is not None:
-            check_recordable(self.view, response)
             await sync_to_async(self._recorder.finish)(response)
         return response
 

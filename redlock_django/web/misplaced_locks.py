@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.http.response import HttpResponseBase
 
 from redlock_django.conf.settings import template_middleware
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
@@ -58,14 +58,18 @@ def locked_twice_error(view: Callable[..., Any], request: Any, error: AlreadyHel
     )
 
 
-def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRedlock:
-    """Return the error for a view whose lock was refused inside an open transaction."""
-    return InvalidRedlock(
-        f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
-        f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction around "
-        "locked views needs PostgreSQL at READ COMMITTED; instead of RevisionMiddleware, use "
-        "reversion.views.create_revision below @lock_resource"
-    )
+@contextmanager
+def naming_old_data(view: Callable[..., Any]) -> Iterator[None]:
+    """Name the view whose lock is refused in the block, because of an open transaction."""
+    try:
+        yield
+    except MayReadOldData as error:
+        raise InvalidRedlock(
+            f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
+            f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction "
+            "around locked views needs PostgreSQL at READ COMMITTED; instead of "
+            "RevisionMiddleware, use reversion.views.create_revision below @lock_resource"
+        ) from None
 
 
 def async_error() -> RuntimeError:
@@ -76,15 +80,6 @@ def async_error() -> RuntimeError:
         "above @lock_resource and @idempotent (of a class: on dispatch, first in the list of "
         "@method_decorator), or set ATOMIC_REQUESTS to False."
     )
-
-
-def check_recordable(view: Callable[..., Any], response: Any) -> None:
-    """Raise InvalidRedlock for a result that is not a response yet: a framework makes it later."""
-    if not isinstance(response, HttpResponseBase):
-        raise InvalidRedlock(
-            f"{view_name(view)} returned {type(response).__name__}, and @idempotent records an "
-            "HttpResponse. Return a JsonResponse, for example; django-ninja passes it on"
-        )
 
 
 def check_template_middleware(view: Callable[..., Any], *, recorded: bool) -> None:

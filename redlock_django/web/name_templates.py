@@ -80,18 +80,14 @@ class Template:
         """
         if self._computed:
             return self._check(self._computed(request, **kwargs))
-        if not self.needs_request:
-            return self._join(kwargs)  # the placeholders have their names as keys
-        user = self._known(request, request_user(request)) if self.needs_user else None
+        user = request_user(request) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
         if self._computed:
             return self._check(await acall_hook(self._computed, request, **kwargs))
-        if not self.needs_request:
-            return self._join(kwargs)
-        user = self._known(request, await arequest_user(request)) if self.needs_user else None
+        user = await arequest_user(request) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
     def unconverted(self, converters: Mapping[str, object]) -> list[str]:
@@ -112,13 +108,6 @@ class Template:
             raise InvalidRedlock(f"template {self.text!r} has no placeholder {_quoted(unknown)}")
         return self._join(values)
 
-    def _known(self, request: HttpRequest, user: Any) -> Any:
-        if user is None and not hasattr(request, "user"):
-            raise InvalidRedlock(
-                f"template {self.text!r} needs AuthenticationMiddleware in MIDDLEWARE"
-            )
-        return user
-
     def _check(self, name: object) -> str:
         if inspect.iscoroutine(name):
             name.close()
@@ -135,6 +124,12 @@ class Template:
         self, request: HttpRequest, kwargs: Mapping[str, Any], user: Any
     ) -> Mapping[str, object]:
         """Return the values of the placeholders in one request, by their keys."""
+        if not self.needs_request:
+            return kwargs  # these placeholders have their names as keys
+        if self.needs_user and user is None and not hasattr(request, "user"):
+            raise InvalidRedlock(
+                f"template {self.text!r} needs AuthenticationMiddleware in MIDDLEWARE"
+            )
         values = {**kwargs}
         for slot in self._slots:
             if slot.source == "user":
@@ -256,33 +251,24 @@ def _slot(text: str, inner: str) -> Slot:
     if inner == "user.pk":
         return Slot(inner, "user", inner)
     head, colon, rest = inner.partition(":")
+    if not colon and not inner.isidentifier():
+        raise _malformed(text, f"<{inner}> is neither a URL kwarg nor <user.pk>")
+    converter = ""
+    if colon and head not in SOURCES:
+        known = (*get_converters(), *SOURCES)
+        if head not in known:
+            what = f"unknown converter or source {head!r}{nearest(head, known)}"
+            raise _malformed(text, f"<{inner}>: {what}")
+        converter, (head, colon, rest) = head, rest.partition(":")
     if not colon:
-        if not inner.isidentifier():
-            raise _malformed(text, f"<{inner}> is neither a URL kwarg nor <user.pk>")
-        return Slot(inner, "url", inner)
-    if head in SOURCES:
-        return _request_slot(text, inner, head, rest)
-    known = (*get_converters(), *SOURCES)
-    if head not in known:
-        raise _malformed(
-            text, f"<{inner}>: unknown converter or source {head!r}{nearest(head, known)}"
-        )
-    source, colon, name = rest.partition(":")
-    if colon:
-        if source not in SOURCES:
-            raise _malformed(
-                text, f"<{inner}>: unknown source {source!r}{nearest(source, SOURCES)}"
-            )
-        return _request_slot(text, inner, source, name, head)
-    if not rest.isidentifier():
-        raise _malformed(text, f"<{inner}> does not name a URL kwarg")
-    return Slot(inner, "url", rest, head)
-
-
-def _request_slot(text: str, inner: str, source: str, name: str, converter: str = "") -> Slot:
-    if not name:
+        if not head.isidentifier():
+            raise _malformed(text, f"<{inner}> does not name a URL kwarg")
+        return Slot(inner, "url", head, converter)
+    if head not in SOURCES:
+        raise _malformed(text, f"<{inner}>: unknown source {head!r}{nearest(head, SOURCES)}")
+    if not rest:
         raise _malformed(text, f"<{inner}> names nothing to read")
-    return Slot(inner, source, name, converter)
+    return Slot(inner, head, rest, converter)
 
 
 def written(slot: Slot, value: object) -> str:

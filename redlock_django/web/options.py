@@ -18,10 +18,8 @@ from redlock_django.locking.caller import open_transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
-from redlock_django.locking.transactions import MayReadOldData
-from redlock_django.web.misplaced_locks import old_data_error
+from redlock_django.web.misplaced_locks import naming_old_data
 from redlock_django.web.name_templates import Template
-from redlock_django.web.request import acall_hook
 from redlock_django.web.view_kinds import Framework, authenticating_framework, view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
@@ -67,20 +65,11 @@ class LockOptions:
         MAX_WAITERS. A request that may not wait is refused at once.
         """
         wait = self.seconds_to_wait
-        try:
+        with naming_old_data(view):
             if wait and has_room(self.using):
                 self._enter_waiting(lock, wait)
             else:
                 lock.__enter__()
-        except MayReadOldData as error:
-            raise old_data_error(view, error) from None
-
-    async def aenter(self, lock: Lock, view: Callable[..., Any]) -> None:
-        """Acquire as `enter` does; an async view waits in no thread."""
-        try:
-            await self._aenter(lock)
-        except MayReadOldData as error:
-            raise old_data_error(view, error) from None
 
     def _enter_waiting(self, lock: Lock, wait: float) -> None:
         lock.is_repeated = True
@@ -94,18 +83,20 @@ class LockOptions:
                 return_pooled_connections()
             lock.__enter__()
 
-    async def _aenter(self, lock: Lock) -> None:
+    async def aenter(self, lock: Lock, view: Callable[..., Any]) -> None:
+        """Acquire as `enter` does; an async view waits in no thread."""
         wait = self.seconds_to_wait
-        if wait and has_pools():
-            lock.is_repeated = True
-            with suppress(NotAcquired):
-                await lock.__aenter__()
-                return
-            lock.is_repeated = False
-            await sync_to_async(return_pooled_connections)()
-        if wait:
-            lock.set_wait(wait)
-        await lock.__aenter__()
+        with naming_old_data(view):
+            if wait and has_pools():
+                lock.is_repeated = True
+                with suppress(NotAcquired):
+                    await lock.__aenter__()
+                    return
+                lock.is_repeated = False
+                await sync_to_async(return_pooled_connections)()
+            if wait:
+                lock.set_wait(wait)
+            await lock.__aenter__()
 
     def lock(self, request: HttpRequest, names: list[str]) -> Lock:
         """Return the lock on these resources, for `enter`."""
@@ -175,17 +166,9 @@ class LockOptions:
                 "of its @lock_resource, is a coroutine function. Use a plain function"
             )
 
-    def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
-        """Return the answer of `on_locked` to a held lock, or None."""
-        if self.on_locked is None or not isinstance(error, ResourceLocked):
-            return None
-        return self.on_locked(request, error)
-
-    async def aown_answer(self, request: HttpRequest, error: RedlockError) -> Any:
-        """Return the answer of `on_locked` of an async view to a held lock, or None."""
-        if self.on_locked is None or not isinstance(error, ResourceLocked):
-            return None
-        return await acall_hook(self.on_locked, request, error)
+    def hook_for(self, error: RedlockError) -> Callable[..., Any] | None:
+        """Return `on_locked` if it is to be asked for the answer to this error."""
+        return self.on_locked if isinstance(error, ResourceLocked) else None
 
     def status_for(self, error: RedlockError) -> int | None:
         """Return the HTTP status of the answer to a held lock; None for any other error."""

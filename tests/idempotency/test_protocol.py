@@ -88,9 +88,7 @@ def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: Problem) -
 
 
 VIEWS: list[Any] = list(
-    product(
-        [None, 200, 201, 302, 400, 403, 404, 408, 423, 425, 429, 500, 503], *[(True, False)] * 2
-    )
+    product([200, 201, 302, 400, 403, 404, 408, 423, 425, 429, 500, 503], *[(True, False)] * 2)
 )
 
 
@@ -99,9 +97,8 @@ def test_a_view_that_is_not_undone_never_runs_again() -> None:
         outcome = view_outcome(status, undone=undone, storable=storable)
         if outcome is ViewOutcome.NO_EFFECT:
             assert undone
-            assert status is None or status >= 500
+            assert status >= 500
         if outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE):
-            assert status is not None
             assert (outcome is ViewOutcome.COMPLETED) == storable
             assert status < 500
         if outcome is ViewOutcome.UNCERTAIN:
@@ -110,7 +107,7 @@ def test_a_view_that_is_not_undone_never_runs_again() -> None:
 
 def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
     for status, undone, storable in VIEWS:
-        if status is not None and status < 500:
+        if status < 500:
             outcome = view_outcome(status, undone=undone, storable=storable)
             assert outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE)
 
