@@ -11,7 +11,7 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
-from redlock_django.wire.servers import handshake
+from redlock_django.wire.servers import probe
 from redlock_django.wire.servers.info import read_info
 from tests import inspecting
 from tests.waiting import until
@@ -266,7 +266,7 @@ def test_a_proxy_that_hides_the_role_is_named(
     def without(answer: bytes) -> dict[str, str]:
         return {key: value for key, value in read_info(answer).items() if key != "role"}
 
-    monkeypatch.setattr(handshake, "read_info", without)
+    monkeypatch.setattr(probe, "read_info", without)
     backend = make_backend([masters[0].url], **LONG)
     with open_variant(name, backend) as variant:
         assert refuses(variant, "reports no role in INFO, without which no failover is noticed")

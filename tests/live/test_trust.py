@@ -15,7 +15,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.servers import handshake as join
+from redlock_django.wire.servers import probe
 from redlock_django.wire.servers.info import read_info
 from tests import inspecting
 from tests.waiting import until
@@ -485,7 +485,7 @@ def test_a_server_without_a_run_id_is_named(
     def without(answer: bytes) -> dict[str, str]:
         return {key: value for key, value in read_info(answer).items() if key != "run_id"}
 
-    monkeypatch.setattr(join, "read_info", without)
+    monkeypatch.setattr(probe, "read_info", without)
     backend = make_backend([master.url for master in masters[:3]])
     with open_variant(name, backend) as variant:
         for _ in range(3):

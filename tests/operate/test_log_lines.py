@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from redlock_django import RedlockError, lock, lock_resource
 from redlock_django.operate.forced_release import force_release
-from redlock_django.wire.servers.handshake import describe
 from redlock_django.wire.servers.info import faults, read_info
+from redlock_django.wire.servers.probe import ErrorReply, reaching
 from tests.operate.commands import THREE_IN_MEMORY, memory, put
 
 if TYPE_CHECKING:
@@ -69,7 +69,9 @@ def test_the_value_of_another_client(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_words_of_a_server_are_made_printable() -> None:
-    assert describe(ResponseError("\x1b[31mEVIL\x07 rest"), 1.0) == "answered ERR (see its log)"
+    with pytest.raises(ErrorReply) as refused, reaching(1.0):
+        raise ResponseError("\x1b[31mEVIL\x07 rest")
+    assert str(refused.value) == "answered ERR (see its log)"
     info = read_info(b"redis_version:4.\x1b[2J\xff\r\nrole:master\r\nmaxmemory_policy:\x9b2J\r\n")
     assert all(str(one).isprintable() for one in faults(info))
     assert info["role"] == "master"

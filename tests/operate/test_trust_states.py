@@ -10,8 +10,9 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.servers import trust_declaration
+from redlock_django.wire.servers import probe
 from redlock_django.wire.servers.info import run_of
+from redlock_django.wire.servers.probe import Probe
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 
@@ -150,13 +151,13 @@ def test_a_large_master_is_looked_through_for_a_part_of_the_time(
     deployment = locks["default"].settings.store.deployment  # type: ignore[attr-defined]
     asked: list[Any] = []
 
-    def ask(connection: Any, *commands: Any) -> Any:
+    def ask(self: Probe, *commands: Any) -> Any:
         asked.extend(commands)
         return [(b"7", [])]
 
-    monkeypatch.setattr(trust_declaration, "ask", ask)
-    monkeypatch.setattr(trust_declaration, "clock", lambda: float(len(asked)))
-    assert trust_declaration.stored_key(None, deployment, within=2.5) == ""
+    monkeypatch.setattr(Probe, "ask", ask)
+    monkeypatch.setattr(probe, "clock", lambda: float(len(asked)))
+    assert Probe.stored_key(Probe.__new__(Probe), deployment, within=2.5) == ""
     assert [command[0] for command in asked] == ["SCAN"] * 3
 
 

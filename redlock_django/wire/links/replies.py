@@ -18,6 +18,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Release, Swap, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
+from redlock_django.engine.protocol.trust_marker import JoinReply
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.links.clock_steps import StepWatch
@@ -235,7 +236,8 @@ class Replies:
             raise ProtocolDesync("a reply of another round")
         name, run_id = master.address.name, master.run_id
         try:
-            trust = read_trust(self._membership, name, run_id, reply, owed.sent, self._clock())
+            joined = JoinReply.of(reply[1:])
+            trust = read_trust(self._membership, name, run_id, joined, owed.sent, self._clock())
         except Unfit as error:
             self._changes.lose(master, str(error))
             return

@@ -10,42 +10,28 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-
-from redis.exceptions import RedisError, ResponseError
+from typing import TypeVar
 
 from redlock_django.engine.inspection.faults import Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.inspection.queries import MasterFacts, ReadFacts
-from redlock_django.engine.protocol.commands import as_array, script
+from redlock_django.engine.protocol.commands import script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.query import Answer as QueryAnswer
-from redlock_django.engine.protocol.query import Query, SendQuery
-from redlock_django.engine.protocol.trust_marker import Marker, read_marker
+from redlock_django.engine.protocol.query import SendQuery
+from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.acl import LOCKS, WAITING, forbidden
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.error_replies import explain, reply_text
-from redlock_django.wire.servers.handshake import (
-    NOT_REDIS,
-    ask,
-    ask_info,
-    describe,
-    prepare,
-)
+from redlock_django.wire.servers.error_replies import explain
 from redlock_django.wire.servers.info import faults, goes_on_alone, run_of
-from redlock_django.wire.servers.trust import Unfit
-from redlock_django.wire.servers.trust_declaration import stored_key
+from redlock_django.wire.servers.probe import ErrorReply, Probe, Words
+from redlock_django.wire.servers.trust import Unfit, ready_in
 
 Answer = TypeVar("Answer")
 
 LOOKING = 1 / 4
 """The part of the time for an answer in which a master that is not trusted is looked through for a
 lock: if all of it were used, the master would count as one that did not answer."""
-
-
-class _Forbidden(Unfit):
-    """The ACL of the master forbids the query."""
 
 
 class Survey:
@@ -64,15 +50,15 @@ class Survey:
         self.silent: dict[int, str] = {}
         self.forbidden: set[int] = set()
         self._addresses = addresses
-        self._connections: dict[int, Any] = {}
+        self._probes: dict[int, Probe] = {}
         self._closed = threading.Event()
 
     def close(self) -> None:
         """Close the connections."""
         self._closed.set()
-        for index, connection in self._connections.items():
+        for index, probe in self._probes.items():
             if index not in self.silent:  # otherwise its thread may be using it, and closes it
-                connection.disconnect()
+                probe.close()
 
     def ask(
         self, work: Callable[[SendQuery], Answer], within: float | None = None
@@ -82,14 +68,14 @@ class Survey:
         `work` runs once for each master, in a thread of its own, with a function that sends a
         query to that master. `within` is `timeout` if left out.
         """
-        return self._each(lambda connection: work(_sender(connection)), within)
+        return self._each(lambda probe: work(probe.run), within)
 
     def health(self) -> dict[int, Health]:
         """Return what each master that answers reports of itself, by index."""
         looking = self.timeout * LOOKING
-        return self._each(lambda connection: _health(connection, self.deployment, looking), None)
+        return self._each(lambda probe: _health(probe, self.deployment, looking), None)
 
-    def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
+    def _each(self, work: Callable[[Probe], Answer], within: float | None) -> dict[int, Answer]:
         done: queue.SimpleQueue[tuple[int, Answer | Unfit]] = queue.SimpleQueue()
         asked = [index for index in range(len(self._addresses)) if index not in self.silent]
         for index in asked:
@@ -111,7 +97,7 @@ class Survey:
             heard.add(index)
             if isinstance(answer, Unfit):
                 self.silent[index] = str(answer)
-                if isinstance(answer, _Forbidden):
+                if isinstance(answer, ErrorReply) and forbidden(answer.reply):
                     self.forbidden.add(index)
             else:
                 answers[index] = answer
@@ -122,61 +108,43 @@ class Survey:
     def _one(
         self,
         index: int,
-        work: Callable[[Any], Answer],
+        work: Callable[[Probe], Answer],
         done: queue.SimpleQueue[tuple[int, Answer | Unfit]],
     ) -> None:
-        connection = None
+        probe = self._probes.get(index)
         try:
-            connection = self._connections.get(index)
-            if connection is None:
-                connection = prepare(self._addresses[index], self.timeout)
-                connection.connect()
-                self._connections[index] = connection
-            done.put((index, work(connection)))
+            if probe is None:
+                probe = self._probes[index] = Probe(self._addresses[index], self.timeout)
+            done.put((index, work(probe)))
         except Unfit as error:
             done.put((index, error))
-        except (RedisError, OSError) as error:
-            kind = _Forbidden if forbidden(reply_text(error)) else Unfit
-            done.put((index, kind(describe(error, self.timeout))))
         except Exception as error:  # noqa: BLE001 - a traceback of this thread would help nobody
             done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
         else:
             if not self._closed.is_set():
                 return
-        if connection is not None:
-            connection.disconnect()
+        if probe is not None:
+            probe.close()
 
 
-def _sender(connection: Any) -> SendQuery:
-    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
-        return _read(query, ask(connection, query.call(text=True))[0])
-
-    return send
-
-
-def _read(query: Query[QueryAnswer], reply: Any) -> QueryAnswer:
-    """Return what a query reads in a reply. Raises Unfit if no script has written the reply."""
-    try:
-        return query.read(as_array(reply)[1:])
-    except (ValueError, TypeError, LookupError, AttributeError):
-        raise Unfit(NOT_REDIS) from None
-
-
-def _health(connection: Any, deployment: Deployment, looking: float) -> Health:
-    info = ask_info(connection)
+def _health(probe: Probe, deployment: Deployment, looking: float) -> Health:
+    info = probe.info()
     sent, wall = clock(), time.time()
-    (seconds, micros) = ask(connection, ("TIME",))[0]
+    (seconds, micros) = probe.ask(("TIME",))[0]
     latency = clock() - sent
     now = int(seconds) + int(micros) / 1_000_000
     found = list(faults(info))
     try:
-        facts = _facts(connection, deployment)
-    except ResponseError:
+        facts = _facts(probe, deployment)
+    except ErrorReply:
         if not found:
             raise
         facts = MasterFacts()  # INFO says why it runs no script: a cluster node, a lost replica
     known = read_marker(facts.marker)
-    ready_in = _ready_in(known, run_of(info), facts)
+    if facts.time and "get" not in facts.errors:
+        left = ready_in(known, run_of(info), facts.time)
+    else:
+        left = 0.0  # not known: another fault says why the master is not counted
     return Health(
         run_id=run_of(info),
         latency=latency,
@@ -188,9 +156,9 @@ def _health(connection: Any, deployment: Deployment, looking: float) -> Health:
         maxmemory=int(info.get("maxmemory", 0)),
         persistent=info.get("aof_enabled", "0") == "1",
         held=facts.held,
-        ready_in=ready_in,
-        restarted=known is not None and ready_in is None,
-        key="" if ready_in == 0 else _key(connection, deployment, looking),
+        ready_in=left,
+        restarted=known is not None and left is None,
+        key="" if left == 0 else _key(probe, deployment, looking),
         deployment="" if known is None else known.deployment,
         forbidden=facts.forbidden,
         faults=(*found, *_refused(facts.errors)),
@@ -198,32 +166,18 @@ def _health(connection: Any, deployment: Deployment, looking: float) -> Health:
     )
 
 
-def _facts(connection: Any, deployment: Deployment) -> MasterFacts:
+def _facts(probe: Probe, deployment: Deployment) -> MasterFacts:
     query = ReadFacts(deployment=deployment)
     # With the three commands by which locks and inspection run scripts: the ACL must allow all.
-    _, _, reply = ask(
-        connection,
-        ("SCRIPT", "LOAD", script(query.name)[0]),
-        ("EVAL", "return 1", 0),
-        query.call(),
-    )
-    return _read(query, reply)
+    loaded: Words = ("SCRIPT", "LOAD", script(query.name)[0])
+    return probe.run(query, loaded, ("EVAL", "return 1", 0), text=False)
 
 
-def _ready_in(known: Marker | None, run_id: str, facts: MasterFacts) -> float | None:
-    """Return the seconds until the marker of this run is trusted; None if it has none."""
-    if not facts.time or "get" in facts.errors:
-        return 0.0  # not known: another fault says why the master is not counted
-    if known is None or known.run_id != run_id:
-        return None
-    return max(0, known.ready_at - facts.time) / 1_000_000
-
-
-def _key(connection: Any, deployment: Deployment, within: float) -> str:
+def _key(probe: Probe, deployment: Deployment, within: float) -> str:
     """Return a lock or a fence that a master stores, as far as it is found in so many seconds."""
     try:
-        return stored_key(connection, deployment, within)
-    except ResponseError:  # SCAN is forbidden or renamed
+        return probe.stored_key(deployment, within)
+    except ErrorReply:  # SCAN is forbidden or renamed
         return ""
 
 

@@ -6,11 +6,11 @@ Nothing here connects: the core decides by these values, the handshake reads the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redlock_django.engine.membership import NEW, Membership
 from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
-from redlock_django.engine.protocol.trust_marker import JoinReply, read_marker
+from redlock_django.engine.protocol.trust_marker import JoinReply, Marker, read_marker
 from redlock_django.wire.servers.info import faults
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ class Joined:
 
 
 def read_trust(
-    membership: Membership, name: str, run_id: str, answer: Any, sent: float, read: float
+    membership: Membership, name: str, run_id: str, reply: JoinReply, sent: float, read: float
 ) -> Trust:
     """Read a reply of join.lua that was asked for at `sent` and received at `read`.
 
     What the marker of this master, which has this name and run_id, says is noted in `membership`.
     Raises Unfit, and Unmarked if it has none.
     """
-    status, time, ready_at, marker, reason = JoinReply.of(answer[1:])
+    status, time, ready_at, marker, reason = reply
     known = read_marker(marker)
     bound = known is not None and known.run_id == run_id
     membership.saw(name, run_id, known.deployment if known else "", read, bound=bound)
@@ -107,6 +107,13 @@ def read_trust(
     ready = read + (ready_at - time) / 1_000_000
     membership.trusted_from = min(membership.trusted_from, ready)
     return Trust(marker, ready_at, ready, doubt, offset)
+
+
+def ready_in(marker: Marker | None, run_id: str, time: int) -> float | None:
+    """Return the seconds, at a `time` in µs, until a marker is trusted; None if not of this run."""
+    if marker is None or marker.run_id != run_id:
+        return None
+    return max(0, marker.ready_at - time) / 1_000_000
 
 
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:

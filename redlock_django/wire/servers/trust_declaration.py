@@ -6,15 +6,11 @@ know that it is new and so cannot have forgotten a lock.
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from typing import Literal
 
 from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
@@ -23,9 +19,9 @@ from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.handshake import ask, ask_info, describe, prepare
 from redlock_django.wire.servers.info import run_of
-from redlock_django.wire.servers.trust import NotUpYet, Unfit, check
+from redlock_django.wire.servers.probe import Probe
+from redlock_django.wire.servers.trust import NotUpYet, Unfit, check, ready_in
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
@@ -89,21 +85,19 @@ def read_state(
     address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
 ) -> MasterState:
     """Return the state of a master; `timeout` is in seconds for each answer. Raises Unfit."""
-    with _connection(address, timeout) as connection:
-        info = ask_info(connection)
+    with Probe(address, timeout) as probe:
+        info = probe.info()
         check(info, tolerate)
-        marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
-        now = int(seconds) * 1_000_000 + int(micros)
-        known = read_marker(marker)
-        run_id = run_of(info)
-        bound = known is not None and known.run_id == run_id
+        marker, (seconds, micros) = probe.ask(("GET", deployment.marker), ("TIME",))
+        known, run_id = read_marker(marker), run_of(info)
+        left = ready_in(known, run_id, int(seconds) * 1_000_000 + int(micros))
         return MasterState(
             address=address,
             run_id=run_id,
-            trusted=bool(known and bound and known.ready_at <= now),
+            trusted=left == 0,
             fingerprint=known.deployment if known else "",
-            bound=bound,
-            key=stored_key(connection, deployment),
+            bound=left is not None,
+            key=probe.stored_key(deployment),
         )
 
 
@@ -186,41 +180,8 @@ def _mark(
         fingerprint=fingerprint,
         delay=delay * 1000,
     )
-    with _connection(state.address, timeout) as connection:
-        (answer,) = ask(connection, query.call(text=True))
-    reply = query.read(answer[1:])
+    with Probe(state.address, timeout) as probe:
+        reply = probe.run(query)
     if reply.status == MISMATCH:
         raise Unfit(f"its marker belongs to another deployment: {state.fingerprint!r}")
     return float(max(0, reply.ready_at - reply.time) / 1_000_000)
-
-
-@contextmanager
-def _connection(address: Address, timeout: float) -> Iterator[Any]:
-    connection = prepare(address, timeout)
-    try:
-        connection.connect()
-        yield connection
-    except (AuthenticationError, ResponseError) as error:
-        raise Unfit(describe(error, timeout)) from None
-    except (RedisError, OSError) as error:
-        raise NotUpYet(describe(error, timeout)) from None
-    finally:
-        connection.disconnect()
-
-
-def stored_key(connection: Any, deployment: Deployment, within: float = math.inf) -> str:
-    """Return a lock or a fence that a master stores, "" if none is found within so many seconds.
-
-    At least 1000 keys are looked at.
-    """
-    prefixes = (deployment.lock("").encode(), deployment.fence("").encode())
-    match = f"{deployment.prefix}:[lf]*"  # both at once; it may match keys of others
-    cursor, until = b"0", clock() + within
-    while True:
-        ((cursor, keys),) = ask(
-            connection, ("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000)
-        )
-        if stored := [key for key in keys if key.startswith(prefixes)]:
-            return str(min(stored).decode(errors="replace"))
-        if cursor == b"0" or clock() >= until:
-            return ""
