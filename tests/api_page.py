@@ -25,8 +25,8 @@ HEAD = """# API
 
 The public names of `redlock_django`, from their docstrings. What they are for:
 [lock in code](../how-to/lock.md), [lock views](../how-to/views.md),
-[idempotency](../how-to/idempotency.md). Durations are seconds or timedeltas. Signals are listed
-[where locks are observed](../how-to/observe.md#signals).
+[idempotency](../how-to/idempotency.md). Durations are seconds or timedeltas. Exceptions are listed
+in [errors](errors.md), signals [where locks are observed](../how-to/observe.md#signals).
 """
 
 # Names as users import them; "module:" stands for all that the module exports.
@@ -68,11 +68,11 @@ SECTIONS = {
         "redlock_django.contrib.health_check.Redlock",
     ),
     "Numbers": ("redlock_django.counters",),
-    "Exceptions": ("redlock_django.exceptions:",),
+    "Exceptions": ("redlock_django.exceptions:",),  # listed in docs/reference/errors.md
     "Tests": ("redlock_django.testing:",),
 }
 
-LISTED = ("Exceptions", "Tests")
+LISTED = ("Tests",)
 """Sections with one line for each name."""
 
 PAGES = {
@@ -157,6 +157,8 @@ def page() -> str:
     """Return the page."""
     text, section = [HEAD], ""
     for part, name, value in public_objects():
+        if part == "Exceptions":
+            continue
         if part != section:
             section = part
             text.append(f"\n## {section}\n\n")
@@ -202,7 +204,7 @@ def _shown(name: str) -> str:
 
 def _called(name: str, value: Any) -> str:
     is_made_here = name.rpartition(".")[2] in {"Lock", "LocalMaster", "Term"}
-    if not callable(value) or is_made_here or name.startswith("redlock_django.exceptions."):
+    if not callable(value) or is_made_here:
         return ""
     return re.sub(r"\((self|cls)(?:, )?", "(", signature(value)).split(" -> ")[0]
 
