@@ -1,4 +1,4 @@
-"""Slots of a name with a limit in `list_locks`, `release_lock` and the results of inspection."""
+"""Slots of a name with a limit in `list_locks`, `release_lock`, the admin, and inspection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import builtins
 import logging
 import re
 import threading
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
+from django.utils import timezone, translation
 
 from redlock_django import lock
+from redlock_django.admin import lock_rows
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.lock import Lock
@@ -18,10 +22,12 @@ from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks, who_holds
 from redlock_django.signals import lock_force_released
 from redlock_django.wire.clock import clock
+from tests.operate import conftest as admin
 from tests.operate.commands import THREE_IN_MEMORY, Ran, run
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from django.test import Client
     from pytest_django import Settings
 
 pytestmark = pytest.mark.django_db
@@ -264,3 +270,97 @@ def test_a_name_that_is_held_in_slots_is_similar_to_a_misspelt_one() -> None:
     assert ran.status == 1
     assert "exports is not held. Similar resources that are held: export" in ran.said
     assert "[" not in ran.said
+
+
+# The admin.
+
+
+def id_of(held: Lock) -> str:
+    slot = f"[{held.slot}]" if held.slot else ""
+    return f"{held.fingerprint}:export{slot}"
+
+
+def text_of(answer: Any) -> str:
+    """Return the text of a page, on one line."""
+    assert answer.status_code == 200
+    return " ".join(re.sub("<[^>]*>", " ", answer.content.decode()).split())
+
+
+def test_the_list_shows_each_slot_and_how_many_are_held(viewer: Client) -> None:
+    held = holders(2)
+    lock("order:1").acquire().disown()
+    text = text_of(viewer.get(admin.LIST))
+    first, second = sorted(held)
+    assert f"export slot {first} · 2/3 held" in text
+    assert f"export slot {second} · 2/3 held" in text
+    assert text.count("slot ") == 2
+    assert "[" not in text.split("order:1")[0].split("export")[1]
+
+
+def test_a_search_finds_all_slots(viewer: Client) -> None:
+    holders(3)
+    lock("order:1").acquire().disown()
+    text = text_of(viewer.get(admin.LIST, {"q": "export"}))
+    assert "3 locks match." in text
+    assert [f"slot {slot} · 3/3 held" in text for slot in range(3)] == [True] * 3
+
+
+def test_waiters_of_a_name_are_shown_once(viewer: Client) -> None:
+    holders(3)
+    add_waiters(4)
+    assert text_of(viewer.get(admin.LIST)).count("4 waiters") == 1
+
+
+def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
+    holders(1, limit=3)
+    assert "different limits" not in text_of(viewer.get(admin.LIST))
+    holders(1, limit=5)
+    text = text_of(viewer.get(admin.LIST))
+    assert text.count("2/5 held different limits: 3, 5") == 2
+    assert "different limits: the holders of a name state different limits" in text
+    assert "write the same limit in both" in text
+
+
+def test_a_lock_and_a_permit_of_one_name_are_shown(viewer: Client) -> None:
+    lock("export").acquire().disown()
+    holders(1, limit=2)
+    assert text_of(viewer.get(admin.LIST)).count("different limits: 1, 2") == 2
+
+
+@pytest.mark.parametrize("slot", [0, 1, 2])
+def test_the_slot_that_was_chosen_is_released(
+    slot: int, operator: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = holders(3)
+    question = operator.post(admin.LIST, {"lock": id_of(held[slot])})
+    assert f"export slot {slot} {held[slot].fingerprint}" in text_of(question)
+    assert f'aria-label="Release export, slot {slot} ' in question.content.decode()
+    (message,) = admin.release(operator, id_of(held[slot]))
+    assert message.startswith(f"Released: export, slot {slot}.")
+    left = {one.slot for one in who_holds("export", slots=True).locks}
+    assert left == {0, 1, 2} - {slot}
+    assert LogEntry.objects.get().object_repr == f"export, slot {slot}"
+    assert f"redlock export, slot {slot}: lock {held[slot].fingerprint} of " in caplog.text
+
+
+def test_a_slot_that_was_acquired_again_is_kept(operator: Client) -> None:
+    held = holders(3)
+    shown = id_of(held[1])
+    held[1].release()
+    again = lock("export", limit=3).acquire()
+    again.disown()
+    (message,) = admin.release(operator, shown)
+    assert message.startswith("Not released: export, slot 1.")
+    assert again.locked
+
+
+def test_pages_are_english_where_the_admin_has_another_language(
+    viewer: Client, settings: Settings
+) -> None:
+    settings.LANGUAGE_CODE = "de"
+    (one,) = holders(1).values()
+    text = text_of(viewer.get(admin.LIST))
+    assert "Abmelden" in text  # Django's own words
+    assert f"slot {one.slot} · 1/3 held" in text
+    with translation.override("de"):
+        assert lock_rows.age(timezone.now() - timedelta(hours=3)) == "3\xa0hours"
