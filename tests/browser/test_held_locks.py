@@ -1,4 +1,7 @@
-"""Held locks in a real browser: list, search, release; phones, keyboard, dark mode, themes."""
+"""Held locks in a real browser: layout, keyboard, colors, themes, accessibility, no scripts.
+
+What the pages say and do is in tests/operate/.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,7 @@ from tests.browser.conftest import (
     shoot,
     violations,
 )
-from tests.operate.planted import free, on, plant, plant_value
-from tests.waiting import until
+from tests.operate.planted import on, plant, plant_value
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -43,6 +45,8 @@ def everyday(masters: list[LocalMaster]) -> None:
     plant(masters[:2], "stock:42", token="1", ttl=420)
     plant(masters[2:4], "stock:42", token="2", ttl=300, host="web2")
     plant(masters[4:], "stock:42", token="3", ttl=120, host="worker-9")
+    plant(masters, "export[1]", token="8", ttl=600, limit=3, path="/export/1/")
+    plant(masters, "export[4]", token="9", ttl=600, limit=5, path="/export/4/")
 
 
 def row(page: Page, resource: str) -> Locator:
@@ -83,53 +87,6 @@ def tour(page: Page, name: str) -> None:
     assert cut_off(page) == []
 
 
-def test_list_and_search(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    everyday(masters)
-    plant(masters, "refund:9", prefix="payments", ttl=600)
-    page = visitor.open()
-    count = page.locator("#redlock-count")
-    expect(count).to_have_text("12 locks are held.")
-    expect(row(page, "order:1003")).to_contain_text("web1 · pid 7 · shop")
-    expect(row(page, "stock:42").first).to_contain_text("disagreeing")
-    expect(page.locator("#redlock-locks").get_by_role("columnheader")).to_have_text(
-        ["Resource", "Holder", "Held since", "Time left", "Servers", "State"]
-    )
-    page.get_by_label("Name or holder").fill("order: web1")
-    page.get_by_label("Name or holder").press("Enter")
-    expect(count).to_have_text("8 locks match.")
-    page.get_by_label("Name or holder").fill("nobody")
-    page.get_by_role("button", name="Search").click()
-    expect(count).to_have_text("No lock matches.")
-    page.get_by_role("link", name="Show all").click()
-    expect(count).to_have_text("12 locks are held.")
-    page.get_by_role("navigation", name="Alias").get_by_role("link", name="payments").click()
-    expect(row(page, "refund:9")).to_be_visible()
-    expect(page.locator("#redlock-locks tbody tr")).to_have_count(1)
-
-
-@pytest.mark.nightly
-def test_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    page = visitor.open()
-    expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
-    expect(page.locator(".redlock")).to_contain_text("while a client holds it")
-    assert violations(page) == []
-    page.set_viewport_size(PHONE["viewport"])
-    shoot(page, "empty-phone")
-    assert overflowing(page) == []
-
-
-def test_pages(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    for number in range(60):
-        plant(masters, f"n:{number:02}", ttl=600 + number)
-    page = visitor.open()
-    page.get_by_role("link", name="Next").click()
-    expect(page.get_by_role("navigation", name="Pages")).to_contain_text("Page 2 of 2")
-    expect(page.locator("#redlock-locks tbody tr")).to_have_count(10)
-    page.get_by_role("link", name="Previous").click()
-    expect(row(page, "n:00")).to_be_visible()
-    assert violations(page) == []
-
-
 def test_the_list_is_refreshed_without_a_script(
     visitor: Visitor, masters: list[LocalMaster]
 ) -> None:
@@ -149,7 +106,7 @@ def test_the_list_is_refreshed_without_a_script(
 
 
 @pytest.mark.nightly
-def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_light_dark_phone_and_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     tour(visitor.open(), "light")
     page = visitor.open(color_scheme="dark")
@@ -158,6 +115,10 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
         assert min(map(int, re.findall(r"\d+", shade)[:3])) > 170, (what, shade)
     tour(page, "dark")
     tour(visitor.open(**PHONE), "phone")
+    page = visitor.open(locale="ar", **PHONE)
+    expect(page.locator("html")).to_have_attribute("dir", "rtl")
+    tour(page, "rtl-phone")
+    tour(visitor.open(locale="ar"), "rtl")
 
 
 def test_no_column_is_cut(visitor: Visitor, masters: list[LocalMaster]) -> None:
@@ -174,35 +135,6 @@ def test_no_column_is_cut(visitor: Visitor, masters: list[LocalMaster]) -> None:
             page.wait_for_function("document.querySelector('#nav-sidebar').offsetLeft < 0")
             assert cut_off(page) == [], f"{width} without the sidebar"
             sidebar.click()
-
-
-@pytest.mark.nightly
-def test_servers_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1", ttl=600)
-    with masters[1].client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        client.config_set("maxmemory", "100mb")
-    masters[3].kill()
-    masters[4].pause()
-    page = visitor.open()
-    lines = page.locator("#redlock-quorum li")
-
-    def looked() -> bool:  # A survey takes at most 0.5 s, which a busy machine may exceed.
-        if lines.count() == 3 and "may evict" in lines.nth(0).inner_text():
-            return True
-        page.reload()
-        return False
-
-    until(looked, "the others answer in time", seconds=60)
-    expect(lines.nth(0)).to_contain_text("may evict locks")
-    expect(lines.nth(0)).to_contain_text("Set maxmemory-policy to noeviction.")
-    expect(lines.nth(1)).to_contain_text("refused the connection")
-    expect(lines.nth(2)).to_contain_text("did not answer within")
-    expect(row(page, "order:1")).to_contain_text("3/5")
-    shoot(page, "troubled-list")
-    page.set_viewport_size(PHONE["viewport"])
-    shoot(page, "troubled-phone")
-    assert overflowing(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
@@ -235,50 +167,6 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     assert overflowing(page) == []
 
 
-def test_release_of_one_and_of_many_locks(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    everyday(masters)
-    page = visitor.open()
-    select(page, "order:1000")
-    expect(page.locator(".redlock")).to_contain_text("does not stop the holder")
-    assert on(masters, "order:1000") == 5
-    page.get_by_role("link", name="No, take me back").click()
-    select(page, "order:1000")
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("Released: order:1000.")
-    assert on(masters, "order:1000") == 0
-    select(page, "order:1001", "order:1002", "user:17")
-    row(page, "order:1002").get_by_role("checkbox").uncheck()
-    shoot(page, "confirm-many")
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("order:1001")
-    shoot(page, "released")
-    assert [on(masters, f"order:{n}") for n in (1001, 1002, 1003)] == [0, 5, 5]
-    assert on(masters, "user:17") == 0
-
-
-@pytest.mark.nightly
-def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1", ttl=600)
-    page = visitor.open()
-    select(page, "order:1")
-    free(masters, "order:1")
-    plant(masters, "order:1", token="b", host="web2")
-    yes(page)
-    told = page.locator(".messagelist .warning")
-    expect(told).to_contain_text("Not released: order:1. It has been acquired again")
-    shoot(page, "refused")
-    assert on(masters, "order:1") == 5
-
-
-@pytest.mark.nightly
-def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1", ttl=600)
-    page = visitor.open(user="viewer")
-    expect(row(page, "order:1")).to_be_visible()
-    expect(page.get_by_role("checkbox")).to_have_count(0)
-    expect(page.get_by_role("button", name="Release")).to_have_count(0)
-
-
 def test_a_lock_can_be_released_by_keyboard_only(
     visitor: Visitor, masters: list[LocalMaster]
 ) -> None:
@@ -305,33 +193,6 @@ def test_a_lock_can_be_released_by_keyboard_only(
     assert on(masters, "order:1") == 0
 
 
-def test_slots_of_a_name(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    everyday(masters)
-    for slot, resource in enumerate(["export", "export[1]"]):
-        plant(masters, resource, token="ab"[slot], ttl=600, limit=3, path=f"/export/{slot}/")
-    plant(masters, "export[4]", token="c", ttl=600, limit=5, path="/export/4/")
-    page = visitor.open(f"{HELD}?q=export")
-    rows = page.locator("#redlock-locks tbody tr")
-    expect(rows).to_have_count(3)
-    second = rows.filter(has_text="slot 1")
-    expect(second).to_contain_text("slot 1 · 3/5 held")
-    expect(second).to_contain_text("different limits: 3, 5")
-    expect(rows.filter(has_text="slot 4")).to_contain_text("/export/4/")
-    shoot(page, "slots-list")
-    assert violations(page) == []
-    page.set_viewport_size(PHONE["viewport"])
-    assert cut_off(page) == []
-    shoot(page, "slots-list-phone")
-    page.get_by_role("checkbox", name=re.compile("Release export, slot 0")).check()
-    page.get_by_role("button", name="Release selected locks…").click()
-    expect(rows).to_have_count(1)
-    expect(rows).to_contain_text("slot 0")
-    assert violations(page) == []
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("Released: export, slot 0.")
-    assert [on(masters, name) for name in ("export", "export[1]", "export[4]")] == [0, 5, 5]
-
-
 def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMaster]) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil, ttl=600)
@@ -342,15 +203,6 @@ def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMas
     expect(page.locator("#redlock-locks")).to_contain_text("<script>alert(1)")
     yes(page)
     expect(page.locator(".messagelist")).to_contain_text("Released: odd:'&%3C;/é~ü.")
-
-
-@pytest.mark.nightly
-def test_pages_may_be_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    everyday(masters)
-    page = visitor.open(locale="ar", **PHONE)
-    expect(page.locator("html")).to_have_attribute("dir", "rtl")
-    tour(page, "rtl-phone")
-    tour(visitor.open(locale="ar"), "rtl")
 
 
 @pytest.mark.nightly
