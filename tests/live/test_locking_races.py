@@ -4,14 +4,14 @@ The bugs of other libraries (B1-B34) that concern `Lock`, and the tests for them
 
 =====  ==========================================================================================
 B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_it
-B9     test_a_late_release_never_frees_another_holders_lock
+B9     contract/test_leases.py::test_a_late_release_leaves_the_next_holder_alone
 B10    app/test_lock.py::test_the_bodys_exception_wins_*
 B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_a_lock_timed_out_*
 B12    app/test_lock.py::test_an_interrupted_release_is_posted_again,
        test_a_release_during_an_outage_is_sent_again
 B13    test_locks_work_in_one_loop_after_the_other
 B14    app/test_lock.py::test_extend_never_revives_an_expired_lock,
-       test_an_expired_lock_cannot_be_extended
+       contract/test_leases.py::test_an_expired_lease_is_not_extended
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
 B16    app/test_lock.py::test_lost_when_its_lease_expires
@@ -19,7 +19,7 @@ B18    app/test_lock.py::test_a_jump_of_the_wall_clock_changes_nothing
 B19    app/test_lock.py::test_bad_ttl*, ::test_bad_wait
 B20    test_every_key_has_its_ttl
 B21    test_release_never_deletes_a_foreign_lock
-B22    test_two_locks_of_one_process_do_not_disturb_each_other
+B22    contract/test_leases.py::test_a_late_release_leaves_the_next_holder_alone
 B23    app/test_lock.py::test_release_of_a_lock_that_a_majority_forgot_is_a_loss
 B25    app/test_renewal_service.py::test_a_minority_that_is_down_does_not_matter
 B26    app/test_lock.py::test_every_call_honours_its_ttl
@@ -311,96 +311,7 @@ def test_contenders_on_many_resources_at_once() -> None:
     assert wrong == []
 
 
-# Several locks in one process.
-
-
-@pytest.mark.usefixtures("brief_locks")
-def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalMaster]) -> None:
-    first = lock(R, ttl=0.3, wait=60).acquire()
-    until(lambda: not first.locked)
-    with lock(R, wait=60) as second:  # the masters keep the key a little longer
-        everywhere(masters)
-        before = values(masters, R)
-        with pytest.raises(LockLost):
-            first.extend()
-        assert first.release() is False
-        second.ensure_held()
-        assert values(masters, R) == before
-    nothing_left(masters)
-
-
-@pytest.mark.fault(without=("plain DEL",))
-@pytest.mark.usefixtures("brief_locks")
-def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMaster]) -> None:
-    """The lock of task A expires, task B acquires it, A releases; the same with threads."""
-
-    async def tasks() -> None:
-        a_lost, b_has, a_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-        async def a() -> None:
-            held = await lock(R, ttl=0.3, wait=60).aacquire()
-            while held.locked:  # noqa: ASYNC110 - time is what it waits for
-                await asyncio.sleep(0.01)
-            a_lost.set()
-            await b_has.wait()
-            assert await held.arelease() is False
-            a_done.set()
-
-        async def b() -> None:
-            await a_lost.wait()
-            async with lock(R, wait=60) as held:
-                b_has.set()
-                await a_done.wait()
-                await asyncio.to_thread(everywhere, masters)
-                held.ensure_held()
-
-        await asyncio.wait_for(asyncio.gather(a(), b()), 120)
-
-    asyncio.run(tasks())
-    a_has, b_has, a_done = threading.Event(), threading.Event(), threading.Event()
-
-    def a() -> None:
-        held = lock(R, ttl=0.3, wait=60).acquire()
-        a_has.set()
-        until(lambda: not held.locked)
-        assert b_has.wait(60)
-        assert held.release() is False
-        a_done.set()
-
-    def b() -> None:
-        with lock(R, wait=60) as held:
-            b_has.set()
-            assert a_done.wait(60)
-            everywhere(masters)
-            held.ensure_held()
-
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(a)
-        assert a_has.wait(60)
-        for future in (first, pool.submit(b)):
-            future.result(60)
-
-
-@pytest.mark.fault
-@pytest.mark.usefixtures("brief_locks")
-def test_an_expired_lock_cannot_be_extended(masters: list[LocalMaster]) -> None:
-    held = lock(R, ttl=0.3, wait=60).acquire()
-    until(lambda: not values(masters, R))
-    with lock(R, wait=60):
-        pass
-    with pytest.raises(LockLost):
-        held.extend()
-    nothing_left(masters)
-
-
-def test_an_extension_never_shortens(masters: list[LocalMaster]) -> None:
-    held = lock(R, ttl=60).acquire()
-    everywhere(masters)
-    assert held.extend(2) > 4
-    for master in masters:
-        with master.client() as client:
-            assert client.pttl(KEY) > 4000
-    assert held.release() is True
+# Keys.
 
 
 def test_every_key_has_its_ttl(masters: list[LocalMaster]) -> None:
