@@ -109,15 +109,6 @@ def test_the_links_to_pages_keep_the_search(site: Site, viewer: Client) -> None:
 
 
 @on_stores
-def test_locks_are_sorted_by_the_time_left(site: Site, viewer: Client) -> None:
-    site.put("b", ttl=90)
-    site.put("a", ttl=95)
-    site.put("c", ttl=85)
-    assert listed(viewer) == ["c", "b", "a"]
-    assert listed(viewer, q="shop") == ["c", "b", "a"]
-
-
-@on_stores
 def test_one_search_finds_names_and_holders(site: Site, viewer: Client) -> None:
     site.put("order:1", host="web1")
     site.put("order:2", host="web2")

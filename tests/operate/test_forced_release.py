@@ -74,20 +74,6 @@ def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
         assert second.fence > fence
 
 
-def test_a_lock_that_was_acquired_since_survives(
-    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
-) -> None:
-    with lock(R) as first:
-        shown = first.fingerprint
-    with lock(R) as second:
-        everywhere(masters)
-        freed = force_release(R, by="me", fingerprint=shown)
-        assert freed.outcome is ReleaseOutcome.CHANGED
-        assert freed.now == second.fingerprint
-        assert second.extend() > 0
-    assert "by force" not in caplog.text
-
-
 @pytest.mark.slow
 def test_a_release_without_a_quorum_is_logged(
     masters: list[LocalMaster], short_wait: None, caplog: pytest.LogCaptureFixture

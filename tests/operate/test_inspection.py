@@ -17,7 +17,7 @@ from redlock_django.operate.inspection import held_locks, nearest_held, who_hold
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
-from tests.waiting import stalls, until
+from tests.waiting import until
 from tests.wire.test_waiters import queued
 
 if TYPE_CHECKING:
@@ -51,20 +51,6 @@ def put(masters: list[LocalMaster], resource: str, value: str = VALUE, ttl: int 
 def only(**asked: Any) -> Any:
     (holding,) = held_locks(**asked).locks
     return holding
-
-
-def test_a_held_lock_is_listed_with_its_holder_and_ttl(masters: list[LocalMaster]) -> None:
-    with lock("order:1", ttl=30, holder={"path": "/orders/1/pay/", "user": "7"}) as held:
-        until(lambda: len(only().leading) == 5, what="all five have it")
-        seen = only()
-        assert seen.resource == "order:1"
-        assert seen.state is HoldingState.HELD
-        assert seen.fingerprint == held.fingerprint
-        assert 25 < seen.ttl <= 30
-        assert abs(seen.since - time.time()) < 5
-        assert seen.holder["path"] == "/orders/1/pay/"
-        assert seen.holder["user"] == "7"
-    until(lambda: not held_locks().locks, what="released")
 
 
 def test_a_lock_that_a_waiter_has_got_is_listed_by_a_majority(masters: list[LocalMaster]) -> None:
@@ -145,18 +131,6 @@ def test_the_index_expires_after_its_last_lock(masters: list[LocalMaster]) -> No
                 assert client.pttl("redlock:lock:order:1") <= index <= 120_000  # twice MAX_TTL
 
 
-def test_held_locks_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
-    for number in range(25):
-        put(masters, f"n:{number:02}", ttl=1_000_000 - 30_000 * number)
-    names = [f"n:{number:02}" for number in range(25)]
-    found = held_locks()
-    assert [holding.resource for holding in found.locks] == names[::-1]
-    assert not found.truncated
-    page = held_locks(offset=10, limit=10)
-    assert [holding.resource for holding in page.locks] == names[::-1][10:20]
-    assert page.count == 25
-
-
 @pytest.mark.slow
 def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
     for master in masters:
@@ -173,13 +147,6 @@ def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
     assert [one.resource for one in held_locks(search="n:10000").locks] == ["n:10000"]
 
 
-def test_waiters_are_counted(masters: list[LocalMaster]) -> None:
-    put(masters, "order:1")
-    with masters[2].client() as client:
-        client.zadd("redlock:queue:order:1", {"here 1": 1.0, "there 2": 2.0})
-    assert only().waiters == 2
-
-
 @pytest.mark.attack
 def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
@@ -189,40 +156,6 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     assert found == ["order:1", "order:21"]
     for glob in ("*", "order?1", "[a-z]", "\\", "^o"):
         assert not held_locks(search=glob).locks
-
-
-@pytest.mark.slow
-def test_a_hung_master_is_reported_and_costs_one_timeout(
-    masters: list[LocalMaster], short_wait: None
-) -> None:
-    put(masters, "order:1")
-    masters[4].pause()
-    with stalls() as late:
-        began = time.monotonic()
-        page = held_locks()
-        assert time.monotonic() - began < 4 + late()
-    assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
-    assert "did not answer" in next(iter(page.silent.values()))
-    assert page.locks[0].state is HoldingState.HELD
-    assert len(page.locks[0].leading) == 4
-
-
-def test_a_lock_that_silent_masters_may_hold_is_unclear(masters: list[LocalMaster]) -> None:
-    put(masters[:2], "order:1")
-    for master in masters[3:]:
-        master.kill()
-    assert only().state is HoldingState.UNCLEAR
-
-
-def test_with_all_masters_down_the_page_is_empty_and_all_are_silent(
-    masters: list[LocalMaster],
-) -> None:
-    for master in masters:
-        master.kill()
-    page = held_locks(search="order:1")
-    assert not page.locks
-    assert len(page.silent) == 5
-    assert all("refused the connection" in reason for reason in page.silent.values())
 
 
 def test_holders_of_some_resources(masters: list[LocalMaster]) -> None:
@@ -243,25 +176,3 @@ def test_inspection_is_refused_in_a_running_loop() -> None:
             held_locks()
 
     asyncio.run(page())
-
-
-def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> None:
-    put(masters, "order:1")
-    with masters[1].client() as client:
-        client.config_set("maxmemory-policy", "allkeys-lru")
-        client.config_set("maxmemory", "100mb")
-    with masters[2].client() as client:
-        client.replicaof("127.0.0.1", masters[0].port)
-    masters[3].kill()
-    status = master_status()
-    codes = [[fault.code for fault in one.faults] for one in status]
-    assert codes[0] == []
-    assert codes[1] == ["eviction"]
-    assert "replica" in codes[2]
-    assert codes[3] == ["unreachable"]
-    assert status[3].health is None
-    health = status[0].health
-    assert health is not None
-    assert health.held == 1
-    assert 0 < health.latency < 5
-    assert abs(health.offset) < 5

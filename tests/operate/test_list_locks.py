@@ -17,7 +17,6 @@ from django.core.management import execute_from_command_line
 from redlock_django import lock, resume_lock
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection import holders
-from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.inspection.queries import HeldPage, ListHeld, ReadLocks
 from redlock_django.operate.inspection import held_locks
 from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
@@ -124,17 +123,6 @@ def test_nothing_is_held(site: Site) -> None:
     assert run("list_locks", "--format=json").json["locks"] == []
 
 
-def test_search_order_and_pages(site: Site) -> None:
-    for number in range(5):
-        site.put(f"order:{number}", ttl=50 - 5 * number)
-    site.put("user:1", ttl=58)
-    site.put("user:2", ttl=15)
-    assert resources(search="user") == ["user:2", "user:1"]
-    assert resources()[:3] == ["user:2", "order:4", "order:3"]
-    assert len(resources()) == 7
-    assert resources(offset=1, limit=2) == ["order:4", "order:3"]
-
-
 def test_the_command_searches_and_limits(site: Site) -> None:
     for number in range(5):
         site.put(f"order:{number}", ttl=50 - 5 * number)
@@ -144,14 +132,6 @@ def test_the_command_searches_and_limits(site: Site) -> None:
     ran = run("list_locks", "--limit", "2")
     assert [line.split()[0] for line in ran.out.splitlines()[1:]] == ["order:4", "order:3"]
     assert ran.said == "2 of 6 locks are listed. See --limit and --search.\n"
-
-
-def test_states_of_several_masters() -> None:
-    put("order:1", VALUE)
-    put("user:1", b"theirs", (0, 1, 2))
-    put("user:2", VALUE, (0,), ms=1000)
-    states = {one.name: one.state for one in held_locks().locks}
-    assert (states["user:1"], states["user:2"]) == (HoldingState.FOREIGN, HoldingState.PARTIAL)
 
 
 def test_a_cut_list_is_reported(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,13 +156,6 @@ def test_names_without_a_lock_are_not_counted() -> None:
         assert (len(found.locks), found.count) == (1, 1), search
     ran = run("list_locks", "--format=json")
     assert (ran.json["total"], ran.said) == (1, "")
-
-
-def test_a_lock_outside_the_index_is_found_by_its_name() -> None:
-    put("order:3", b"theirs", (0, 1, 2))
-    for master in memory().masters:
-        del master.keyspace.sets["redlock:held"][b"order:3"]
-    assert resources(search="order:3") == ["order:3"]
 
 
 def test_a_search_finds_names_and_holders(site: Site) -> None:
