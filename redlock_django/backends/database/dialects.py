@@ -1,7 +1,8 @@
-"""The statements of the database store, as each of three databases has them.
+"""The statements of the database store that three databases do not have alike, and their parts.
 
-Each method returns a whole statement, for a number of resources; `%s` is a value. Times are µs
-since 1970 by the server's clock, in plain integers, so that all databases compute alike.
+Methods return a whole statement, for a number of resources, or an expression; `%s` is a value.
+Times are µs since 1970 by the server's clock, in plain integers, so that all databases compute
+alike.
 
 A row of LOCKS stays when its lock ends, because the next fence must be higher; then `expires_at` is
 the moment since which the resource is free. WAITERS has a row for every resource that a waiter
@@ -131,37 +132,6 @@ RETURNING resource, fence, token_hash"""
         raise NotImplementedError
 
     @cache
-    def look(self, many: int) -> str:
-        """Read for how long locks are held, and for how long they are reserved, too.
-
-        Values: those of `free`, then the resources.
-        """
-        return f"""
-SELECT resource, expires_at - {self.now}, expires_at + %s * {self.ahead} - {self.now} FROM {LOCKS}
-WHERE resource IN ({marks(many)}) AND NOT (token_hash = '' AND expires_at > {self.now})"""
-
-    @cache
-    def look_at_slots(self, many: int) -> str:
-        """Read how long each slot of a name is held, and how many waiters came before.
-
-        Values: the name, the place of the waiter, then the slots.
-        """
-        return f"""
-SELECT resource, expires_at - {self.now},
-    (SELECT count(*) FROM {WAITERS} AS ahead WHERE ahead.resource = %s
-     AND ahead.alive_until > {self.now} AND (ahead.arrived_at, ahead.name) < (%s, %s))
-FROM {LOCKS}
-WHERE resource IN ({marks(many)}) AND NOT (token_hash = '' AND expires_at > {self.now})"""
-
-    @cache
-    def extend(self, many: int) -> str:
-        """Extend locks, never shorten them. Values: the TTL, the resources, the hash."""
-        return f"""
-UPDATE {LOCKS} SET expires_at = {self.greatest}(expires_at, {self.now} + %s)
-WHERE resource IN ({marks(many)}) AND token_hash = %s AND expires_at > {self.now}
-{self._returning(self.kept)}"""
-
-    @cache
     def swap(self, many: int, exactly: bool) -> str:
         """Replace a token, for at least a TTL or `exactly` for it; NULL as the fence as in `rows`.
 
@@ -172,25 +142,10 @@ WHERE resource IN ({marks(many)}) AND token_hash = %s AND expires_at > {self.now
 UPDATE {LOCKS} SET token_hash = %s, holder = %s, fence = {self.trusted(f"{LOCKS}.fence")},
     expires_at = {end if exactly else f"{self.greatest}(expires_at, {end})"}
 WHERE resource IN ({marks(many)}) AND token_hash IN (%s, %s) AND expires_at > {self.now}
-{self._returning(self.kept)}"""
+{self.returning(self.kept)}"""
 
-    @cache
-    def release(self, many: int, tokens: int, siblings: int) -> str:
-        """Release locks of some tokens. Values: the resources, the hashes, those of `called`."""
-        return f"""
-UPDATE {LOCKS} SET expires_at = {self.now}, token_hash = '', holder = ''
-WHERE resource IN ({marks(many)}) AND token_hash IN ({marks(tokens)}) AND expires_at > {self.now}
-{self._returning(self.called(siblings))}"""
-
-    @cache
-    def shorten(self, many: int, tokens: int, siblings: int) -> str:
-        """Shorten locks to a time from now. Values: the time, those of `release`."""
-        return f"""
-UPDATE {LOCKS} SET expires_at = {self.least}(expires_at, {self.now} + %s)
-WHERE resource IN ({marks(many)}) AND token_hash IN ({marks(tokens)}) AND expires_at > {self.now}
-{self._returning(self.called(siblings))}"""
-
-    def _returning(self, expression: str) -> str:
+    def returning(self, expression: str) -> str:
+        """Return the end of an UPDATE of LOCKS that evaluates an expression in each row."""
         return f"RETURNING {expression}" if expression else ""
 
     def called(self, siblings: int = 0) -> str:
@@ -272,6 +227,7 @@ WITH blocked AS (
 ){f", gone AS ({left})" if leaves else ""}
 SELECT resource, fence, token_hash, 1 / (count(*) OVER () / {many}) FROM taken"""
 
+    @cache
     def called(self, siblings: int = 0) -> str:
         """Notify of the names of the first two waiters, and of `[2]` if the row is slot 2."""
         # A notification costs all commits of the server a common lock: only where a waiter exists.
@@ -319,7 +275,8 @@ ON DUPLICATE KEY UPDATE
     expires_at = IF(token_hash = VALUES(token_hash), VALUES(expires_at), expires_at)
 RETURNING resource, fence, token_hash"""
 
-    def _returning(self, expression: str) -> str:
+    def returning(self, expression: str) -> str:
+        """Return nothing: there is no expression to evaluate."""
         return ""
 
     @cache

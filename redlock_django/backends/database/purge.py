@@ -6,28 +6,22 @@ the server's clock in µs. So a row is deleted only if its fence is far below th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from redlock_django.backends.database.dialects import LOCKS, SECOND, dialect_of, marks, text
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
-T = TypeVar("T")
+    from redlock_django.backends.database.connections import Connections
+
 SHORTEST_AGE = 86_400.0
 """Seconds. A clock that is set back by less does not lower fences."""
 
 
-class Runs(Protocol):
-    """Runs a piece of work on a connection to the database of locks."""
-
-    def run(self, work: Callable[[CursorWrapper], T]) -> T:
-        """Return the result of the work."""
-
-
-def purge(connections: Runs, age: float, batch: int) -> Iterator[int]:
+def purge(connections: Connections, age: float, batch: int) -> Iterator[int]:
     """Delete the rows of locks that ended more than `age` seconds ago; yield how many, by batch.
 
     Raises StoreUnavailable. Batches that were yielded stay deleted.

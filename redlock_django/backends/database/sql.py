@@ -1,6 +1,6 @@
 """Operations on rows by one or a few statements, on one cursor in autocommit.
 
-The statements are in `dialects`.
+Statements and parts of them in which databases differ are in `dialects`.
 """
 
 from __future__ import annotations
@@ -162,8 +162,12 @@ def _take_in_transaction(cursor: CursorWrapper, wanted: LockRequest) -> Sequence
 
 def refusal(cursor: CursorWrapper, wanted: LockRequest) -> DatabaseRefusal | None:
     """Return why the locks cannot be taken now, or None if they can."""
-    statement = dialect_of(cursor).look(len(wanted.resources))
-    cursor.execute(statement, [*wanted.queue, *wanted.resources])
+    dialect = dialect_of(cursor)
+    now, names = dialect.now, wanted.resources
+    statement = f"""
+SELECT resource, expires_at - {now}, expires_at + %s * {dialect.ahead} - {now} FROM {LOCKS}
+WHERE resource IN ({marks(len(names))}) AND NOT (token_hash = '' AND expires_at > {now})"""
+    cursor.execute(statement, [*wanted.queue, *names])
     found = {text(name): (left, free_in) for name, left, free_in in cursor.fetchall()}
     blocked = {name: times for name, times in found.items() if max(times) > 0}
     if not blocked:
@@ -176,8 +180,13 @@ def refusal(cursor: CursorWrapper, wanted: LockRequest) -> DatabaseRefusal | Non
 
 def slots_left(cursor: CursorWrapper, wanted: LockRequest) -> tuple[dict[str, float], int]:
     """Return the seconds left of each slot that has a row, and the number of waiters before."""
-    names = wanted.resources
-    statement = dialect_of(cursor).look_at_slots(len(names))
+    names, now = wanted.resources, dialect_of(cursor).now
+    statement = f"""
+SELECT resource, expires_at - {now},
+    (SELECT count(*) FROM {WAITERS} AS ahead WHERE ahead.resource = %s
+     AND ahead.alive_until > {now} AND (ahead.arrived_at, ahead.name) < (%s, %s))
+FROM {LOCKS}
+WHERE resource IN ({marks(len(names))}) AND NOT (token_hash = '' AND expires_at > {now})"""
     cursor.execute(statement, [names[0], *wanted.place, *names])
     left, ahead = {}, 0
     for name, time, ahead in cursor.fetchall():  # noqa: B007 - the same in every row
@@ -187,7 +196,12 @@ def slots_left(cursor: CursorWrapper, wanted: LockRequest) -> tuple[dict[str, fl
 
 def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
     """Extend locks to `ttl` seconds from now, never shorten them; return whether all are held."""
-    statement = dialect_of(cursor).extend(len(resources))
+    dialect = dialect_of(cursor)
+    now = dialect.now
+    statement = f"""
+UPDATE {LOCKS} SET expires_at = {dialect.greatest}(expires_at, {now} + %s)
+WHERE resource IN ({marks(len(resources))}) AND token_hash = %s AND expires_at > {now}
+{dialect.returning(dialect.kept)}"""
     cursor.execute(statement, [round(ttl * SECOND), *resources, token_hash])
     return bool(cursor.rowcount == len(resources))
 
@@ -289,15 +303,18 @@ def release(
     within the last `turn` seconds. `or_token` is the hash of another token that counts, too.
     """
     dialect = dialect_of(cursor)
-    tokens = (token_hash, or_token) if or_token else (token_hash,)
-    values: list[Any] = [*resources, *tokens]
-    siblings = siblings if dialect.notifies else ()
-    if siblings:
-        values += [*siblings, round(turn * SECOND)]
-    statement = dialect.release
+    now, tokens = dialect.now, (token_hash, or_token) if or_token else (token_hash,)
+    change, values = f"expires_at = {now}, token_hash = '', holder = ''", [*resources, *tokens]
     if held_for > 0:
-        statement, values = dialect.shorten, [round(held_for * SECOND), *values]
-    cursor.execute(statement(len(resources), len(tokens), len(siblings)), values)
+        change = f"expires_at = {dialect.least}(expires_at, {now} + %s)"
+        values = [round(held_for * SECOND), *values]
+    if siblings and dialect.notifies:
+        values += [*siblings, round(turn * SECOND)]
+    statement = f"""
+UPDATE {LOCKS} SET {change}
+WHERE resource IN ({marks(len(resources))}) AND token_hash IN ({marks(len(tokens))})
+AND expires_at > {now} {dialect.returning(dialect.called(len(siblings)))}"""
+    cursor.execute(statement, values)
     return bool(cursor.rowcount == len(resources))
 
 

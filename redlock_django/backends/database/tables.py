@@ -15,9 +15,5 @@ def remedy_of(error: BaseException, database: str) -> str:
     """
     if sqlstate(error) not in _UNMIGRATED and not str(error).startswith(_OF_SQLITE):
         return ""
-    return migrate(f"the tables are missing or old in the database {database!r}", database)
-
-
-def migrate(problem: str, database: str) -> str:
-    """Return a problem, and the command that solves it."""
+    problem = f"the tables are missing or old in the database {database!r}"
     return f"{problem}: run 'manage.py migrate --database {database}'"
