@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,33 +74,6 @@ def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("switch_threads", "backend")
-def test_threads_exclude_each_other() -> None:
-    inside, most, rounds, gate = 0, 0, [0], threading.Barrier(8)
-
-    def work() -> None:
-        nonlocal inside, most
-        gate.wait(60)
-        for _ in range(25):
-            with lock(R, wait=60):
-                inside += 1
-                most = max(most, inside)
-                seen = rounds[0]
-                for _ in range(20):
-                    pass
-                rounds[0] = seen + 1
-                inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert most == 1
-    assert rounds == [200]
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("switch_threads")
 def test_one_of_many_threads_wins_a_free_resource(
     backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
@@ -148,55 +119,6 @@ def waiters(backend: MemoryBackend) -> int:
     return min(
         len(master.keyspace.sorted_set(backend.deployment.queue(R))) for master in backend.masters
     )
-
-
-def _waiting(backend: MemoryBackend, number: int) -> bool:
-    return waiters(backend) == number
-
-
-@pytest.mark.usefixtures("no_fallback")
-def test_threads_are_called_in_the_order_of_arrival(backend: MemoryBackend) -> None:
-    held, order = lock(R).acquire(), []
-    # A turn passes to the next waiter after 0.1 s, for which the thread of this one may be stopped.
-    began, ticks = backend.time(), count()
-    backend.time = lambda: began + next(ticks)
-
-    def work(number: int) -> None:
-        with lock(R, wait=60):
-            order.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for number, thread in enumerate(threads, 1):
-        thread.start()
-        until(partial(_waiting, backend, number), "the waiter is queued")
-    held.release()
-    for thread in threads:
-        thread.join(60)
-    assert order == [0, 1, 2, 3]
-    assert waiters(backend) == 0
-
-
-@pytest.mark.usefixtures("no_fallback")
-async def test_tasks_are_called_but_a_cancelled_task_is_not(backend: MemoryBackend) -> None:
-    held, order = await lock(R).aacquire(), []
-
-    async def work(number: int) -> None:
-        async with lock(R, wait=20):
-            order.append(number)
-
-    tasks = []
-    for number in range(4):
-        tasks.append(asyncio.create_task(work(number)))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert waiters(backend) == number + 1
-    tasks[0].cancel()
-    tasks[2].cancel()
-    await asyncio.wait(tasks[:1], timeout=60)
-    assert waiters(backend) == 2
-    await held.arelease()
-    await asyncio.wait(tasks, timeout=60)
-    assert order == [1, 3]
 
 
 @pytest.mark.usefixtures("no_fallback")
@@ -327,18 +249,6 @@ def test_a_late_release_removes_its_lock_from_the_index(backend: MemoryBackend) 
     assert indexes(backend) == [{b"order:1", b"order:2"}] * 5
     assert backend.release(lease) is False
     assert indexes(backend) == [{b"order:2"}] * 5
-
-
-@pytest.mark.usefixtures("stopped")
-def test_a_lock_expires_in_this_process_and_on_the_masters(backend: MemoryBackend) -> None:
-    held = lock(R, ttl=5).acquire()
-    backend.advance(4)
-    assert held.remaining() == pytest.approx(0.948)
-    backend.advance(1.01)
-    assert not held.locked
-    assert holders(backend) == [None] * 5
-    with lock(R) as next_one:
-        assert next_one.locked
 
 
 @pytest.mark.usefixtures("stopped")
