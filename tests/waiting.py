@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,15 +30,28 @@ def until(
     return time.monotonic() - began
 
 
-def hold_until_wanted(resource: str) -> None:
-    """Hold a lock in memory until a thread waits for it, and let the thread have it."""
-    from redlock_django import lock
+def is_wanted(resource: str) -> bool:
+    """Return whether a client waits for a lock in memory: every master has refused it."""
     from redlock_django.backends.memory.backend import MemoryBackend
     from redlock_django.locking.services import locks
 
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     queue = backend.deployment.queue(resource)
+    # Before that, its first attempt may still win.
+    return all(master.keyspace.sorted_set(queue) for master in backend.masters)
+
+
+async def until_wanted(resource: str) -> None:
+    """Run the loop until a client waits for a lock in memory."""
+    async with asyncio.timeout(60):
+        while not is_wanted(resource):  # noqa: ASYNC110 - a master calls nobody here
+            await asyncio.sleep(0.005)
+
+
+def hold_until_wanted(resource: str) -> None:
+    """Hold a lock in memory until a thread waits for it, and let the thread have it."""
+    from redlock_django import lock
 
     def wait_for_it() -> None:
         with lock(resource, wait=60):
@@ -46,10 +60,7 @@ def hold_until_wanted(resource: str) -> None:
     waiter = threading.Thread(target=wait_for_it)
     with lock(resource):
         waiter.start()
-        # All masters have refused it: before that, its first attempt may still win.
-        until(
-            lambda: all(master.keyspace.sorted_set(queue) for master in backend.masters), "a waiter"
-        )
+        until(lambda: is_wanted(resource), "a waiter")
     waiter.join()
 
 

@@ -20,6 +20,7 @@ from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.testing import assert_locked, assert_not_locked
 from tests.app.conftest import stop_clocks
+from tests.waiting import until_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,20 +141,12 @@ def test_a_waiter_gets_the_lock_when_min_hold_is_over() -> None:
 
     async def both() -> None:
         waiter = asyncio.ensure_future(lock("nightly", wait=30).aacquire())
-        while not _queued("nightly"):  # noqa: ASYNC110 - a master calls nobody here
-            await asyncio.sleep(0.005)
+        await until_wanted("nightly")
         first.release()
         await (await waiter).arelease()
 
     asyncio.run(both())  # not after 60 s, its TTL
     assert time.monotonic() - began >= 0.3
-
-
-def _queued(name: str) -> bool:
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    queue = backend.deployment.queue(name)
-    return any(master.keyspace.sorted_set(queue) for master in backend.masters)
 
 
 # Nested locks and transactions: the promise is kept, or the lock is refused.

@@ -26,6 +26,7 @@ from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.idempotency.conftest import KEY, Site, make_order, masters_forget
+from tests.waiting import until_wanted
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -259,7 +260,7 @@ async def test_a_client_that_leaves_during_its_wait_for_a_resource_leaves_nothin
     site.serve(idempotent(lock_resource("order:7", wait=30)(amake_order)))
     async with lock("order:7"):
         gone = asyncio.create_task(post(client))
-        await asyncio.sleep(0.05)
+        await until_wanted("order:7")
         gone.cancel()
         assert await is_cancelled(gone)
     assert await Order.objects.acount() == 0
