@@ -21,18 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.resume_lock import resume_lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.drivers import sockets
 from redlock_django.wire.drivers.combiner import Combiner
-from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.links.link import Link
 from tests.live.left_over import locked, nothing_left
-from tests.live.linked import has_sleepers, linked, wait_linked
+from tests.live.linked import has_sleepers, linked
 from tests.programs import started
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -328,163 +324,6 @@ def test_a_loop_that_ends_while_locks_are_taken(masters: list[LocalMaster]) -> N
 
         asyncio.run(main())
         nothing_left(masters)
-
-
-# Threads, interrupted by Ctrl-C at every call that reads, writes or waits.
-
-
-class Tripwire:
-    """Raise KeyboardInterrupt before or after call number `at` of this thread."""
-
-    def __init__(self) -> None:
-        self.at = -1
-        self.late = False
-        self.calls = 0
-        self.struck = False
-        self.thread = threading.get_ident()
-
-    def arm(self, at: int, *, late: bool) -> None:
-        self.at, self.late, self.calls, self.struck = at, late, 0, False
-
-    def disarm(self) -> None:
-        self.at = -1
-
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        if self.at < 0 or threading.get_ident() != self.thread:
-            return function(*args)
-        now = self.calls == self.at
-        self.calls += 1
-        if now and not self.late:
-            self.struck = True
-            raise KeyboardInterrupt
-        result = function(*args)
-        if now:
-            self.struck = True
-            raise KeyboardInterrupt
-        return result
-
-
-class Tripped:
-    """A socket or poller whose calls pass through a tripwire."""
-
-    def __init__(self, real: Any, wire: Tripwire) -> None:
-        self._real = real
-        self._wire = wire
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._real, name)
-        if name not in ("send", "recv", "poll", "register", "unregister", "sleep"):
-            return found
-        return lambda *args: self._wire.call(found, *args)
-
-
-@pytest.fixture
-def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwire:
-    """Return a tripwire on every link and on the poller of this process."""
-    wire = Tripwire()
-
-    class TrippedConnection(LinkSocket):
-        __slots__ = ()
-
-        def __init__(self, connected: Any, link: Link) -> None:
-            super().__init__(Tripped(connected, wire), link)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sockets, "LinkSocket", TrippedConnection)
-    monkeypatch.setattr("redlock_django.wire.drivers.threads.time", Tripped(time, wire))
-    backend = locks["default"].backend
-    assert isinstance(backend, RedisBackend)
-    poller = backend.thread_driver().poller
-    poller._poll = Tripped(poller._poll, wire)  # type: ignore[assignment]
-    linked()
-    return wire
-
-
-def acquire(run: Callable[[Callable[[], object]], None]) -> None:
-    held = lock(R)
-    try:
-        run(held.acquire)
-    except KeyboardInterrupt:
-        assert not held.locked
-        raise
-    held.release()
-
-
-def acquire_several(run: Callable[[Callable[[], object]], None]) -> None:
-    held = lock(R, "order:2", "order:3")
-    run(held.acquire)
-    held.release()
-
-
-def acquire_in_vain(run: Callable[[Callable[[], object]], None]) -> None:
-    outer: list[Lock] = []
-    other = threading.Thread(target=lambda: outer.append(lock(R).acquire()))
-    other.start()
-    other.join()
-
-    def wait() -> None:
-        with pytest.raises(ResourceLocked):
-            lock(R, wait=0.01).acquire()
-
-    try:
-        run(wait)
-    finally:
-        wait_linked()  # interrupts have closed links, which may still be reconnecting
-        assert outer[0].release() is True
-
-
-def extend(run: Callable[[Callable[[], object]], None]) -> None:
-    held = lock(R).acquire()
-    try:
-        run(held.extend)
-    finally:
-        held.ensure_held()
-        held.release()
-
-
-def release(run: Callable[[Callable[[], object]], None]) -> None:
-    held = lock(R).acquire()
-    run(held.release)
-
-
-def whole_block(run: Callable[[Callable[[], object]], None]) -> None:
-    def body() -> None:
-        with lock(R) as held:
-            held.extend()
-
-    run(body)
-
-
-@pytest.mark.fault(without=("no undo",))
-@pytest.mark.nightly  # by day: at every line
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(
-    "scene", [acquire, acquire_several, acquire_in_vain, extend, release, whole_block]
-)
-def test_interrupted_at_every_call(
-    scene: Callable[..., None], late: bool, wire: Tripwire, masters: list[LocalMaster]
-) -> None:
-    for at in count():
-        assert at < 500
-
-        def run(work: Callable[[], object], at: int = at) -> None:
-            wire.arm(at, late=late)
-            try:
-                work()
-            finally:
-                wire.disarm()
-
-        try:
-            scene(run)
-        except KeyboardInterrupt:
-            assert wire.struck
-        else:
-            assert not wire.struck, "an interrupt was swallowed"
-        nothing_left(masters)
-        with lock(R, wait=60):
-            pass
-        if not wire.struck:
-            break
-    assert at >= len(masters), "the tripwire does not see the calls"
 
 
 # Threads, interrupted by Ctrl-C at every line of the package.
