@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.programs.capacity import (
+from benchmarks.studies.capacity import (
     LABELS,
     PLANNED,
     SIZES,

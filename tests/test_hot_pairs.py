@@ -1,19 +1,19 @@
-"""Pairs without the kernel can be measured, and their steps counted; so can requests to views."""
+"""Pairs without the kernel can be measured, and their steps counted."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hiredis
 import pytest
 
-from benchmarks.floors.commands import pair
-from benchmarks.peers.ours import PATIENCE, Threads, redlock
-from benchmarks.programs import pair_parts, view_parts
-from benchmarks.workloads.hot import Memory, cost, settle
-from redlock_django import lock, locks
-from redlock_django.exceptions import ResourceLocked
+from benchmarks.contenders import Place
+from benchmarks.contenders.floor_commands import pair
+from benchmarks.contenders.ours import Threads
+from benchmarks.site import section
+from benchmarks.studies import pair_parts
+from benchmarks.studies.hot import Memory, cost, driver, settle
 from redlock_django.testing import LocalMaster
 from tests.live.linked import linked
 
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def contender(
-    masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> Threads:
+def contender(masters: list[LocalMaster], settings: Settings) -> Threads:
     """Return the sync API as a contender, in this process."""
-    monkeypatch.setenv(PATIENCE, "1.0")
-    settings.REDLOCK = redlock([("127.0.0.1", master.port) for master in masters])
-    made = Threads.__new__(Threads)  # Django is configured already
-    made._lock, made._refused, made._locks = lock, ResourceLocked, locks
-    return made
+    addresses = [("127.0.0.1", master.port) for master in masters]
+    found = section(addresses, TTL=30, MASTER_TIMEOUT=1.0, CONNECT_TIMEOUT=30.0)
+    settings.REDLOCK = found["REDLOCK"]
+    return Threads(Place(found))
 
 
 def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
@@ -51,7 +48,7 @@ def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
 def test_the_steps_of_a_pair_and_of_a_refusal_add_up_to_its_bytecodes(contender: Threads) -> None:
     settle(contender)
     totals = []
-    with Memory(contender) as memory:
+    with Memory() as memory:
         codes = pair_parts.bytecodes(contender, memory)
         for work in pair_parts.TITLES:
             best, shares = pair_parts.timed(contender, memory, work, 0.05)
@@ -74,7 +71,7 @@ def test_a_step_of_a_pair_that_is_not_found_any_more_is_an_error(
 ) -> None:
     monkeypatch.setattr(pair_parts, "PLACES", [*pair_parts.PLACES, "wire/renamed.py"])
     settle(contender)
-    with Memory(contender) as memory, pytest.raises(RuntimeError, match=r"wire/renamed\.py"):
+    with Memory() as memory, pytest.raises(RuntimeError, match=r"wire/renamed\.py"):
         pair_parts.bytecodes(contender, memory)
 
 
@@ -90,8 +87,7 @@ def commands(data: bytes) -> list[list[bytes]]:
 def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     resource, sent = "bench:-pair:0001", b""
     settle(contender)
-    backend: Any = contender._locks["default"].backend
-    connection = backend.thread_driver().sockets.connections[0]
+    connection = driver().sockets.connections[0]
     send = connection.send_some
 
     def record(data: bytes) -> int:
@@ -112,15 +108,3 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     assert floor_numbers[1:-1] == numbers[1:-1]
     assert len(floor_acquire) == len(acquire)
     assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]
-
-
-@pytest.mark.slow
-@pytest.mark.django_db  # the end of a request looks at connections of earlier tests
-def test_a_view_without_a_decorator_runs_no_bytecodes_of_one(settings: Settings) -> None:
-    for name, value in view_parts.SITE.items():
-        setattr(settings, name, value)
-    rows = [line.split("|")[2:4] for line in view_parts.table().splitlines()[2:]]
-    counts = [[int(cell.replace(",", "")) for cell in row] for row in rows]
-    assert len(rows) == len(view_parts.VIEWS)
-    assert [bool(decorator) for decorator, _ in counts] == [False, *[True] * 5]
-    assert [bool(idempotency) for _, idempotency in counts] == [*[False] * 4, *[True] * 2]

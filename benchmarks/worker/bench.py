@@ -14,7 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.worker.figures import Done, Profile, Span, clock
+from django.db import connections
+
+from benchmarks.worker.figures import Done, Span, clock
 from benchmarks.worker.witness import LOOK_EVERY, Intruder
 
 KEYS = 64
@@ -49,42 +51,23 @@ class Bench:
     sleep: Any
     limited: Any
     start: Any
+    aside: Any
     ended: Any
     until: Any
 
     def __init__(self, contender: Any, intruder: Intruder) -> None:
         self.contender, self.intruder = contender, intruder
+        self.held: list[Any] = []  # from one job to the next
 
-    def elsewhere(self) -> Bench:
-        """Return the bench of what acquires locks as another process would."""
-        return type(self)(self.contender.elsewhere(), self.intruder)
-
-    def permits(self, limit: int) -> Bench:
-        """Return the bench of the same contender with a limit; only redlock_django has one."""
-        return type(self)(self.contender.permits(limit), self.intruder)
-
-    async def measured(
-        self, work: Work, *, seconds: float, warm_up: float = 0.2, profile: bool = False
-    ) -> dict[str, Any]:
+    async def measured(self, work: Work, *, seconds: float, warm_up: float = 0.2) -> dict[str, Any]:
         """Work to warm up, then for `seconds`, and return the figures."""
         await work(clock() + warm_up, Done())
-        done, watch, span = Done(), Profile(profile), Span()
-        with watch.running():
-            await work(clock() + seconds, done)
-        return span.figures(done, self.intruder, watch)
+        done, span = Done(), Span()
+        await work(clock() + seconds, done)
+        return span.figures(done, self.intruder)
 
-    async def pairs(
-        self,
-        names: list[str],
-        until: float,
-        done: Done,
-        *,
-        resource_of: Callable[[str, Any], str] = lambda name, held: name,
-    ) -> None:
-        """Acquire and release each of the names in turn; tasks may share `done`.
-
-        The intruder looks at the resource of a name that is held.
-        """
+    async def pairs(self, names: list[str], until: float, done: Done) -> None:
+        """Acquire and release each of the names in turn; tasks may share `done`."""
         timer = time.perf_counter
         while clock() < until:
             resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
@@ -97,7 +80,7 @@ class Bench:
                     continue
                 taken = timer()
                 if look:
-                    self.intruder.look(resource_of(resource, held))
+                    self.intruder.look(self.contender.key(resource, held))
                 leaving = timer()
                 await self.release(held)
                 done.seconds.append(timer() - leaving + taken - began)
@@ -161,6 +144,11 @@ class Threads(Bench):
         """Run a coroutine: nothing can end a call of the sync API."""
         return await work
 
+    @staticmethod
+    def finish() -> None:
+        """Close the connections of this thread to databases."""
+        connections.close_all()
+
     def start(self, work: Coroutine[Any, Any, Any]) -> threading.Thread:
         """Run a coroutine in a thread."""
         thread = threading.Thread(target=complete, args=(work,), daemon=True)
@@ -184,11 +172,10 @@ class Threads(Bench):
         *,
         seconds: float,
         warm_up: float = 0.2,
-        profile: bool = False,
     ) -> dict[str, Any]:
         """Do `work(bench, place, until, done)` in `count` threads; return the figures of all."""
         start, mine = threading.Barrier(count + 1), threading.Lock()
-        done, watch, until = Done(), Profile(profile), 0.0
+        done, until = Done(), 0.0
 
         def live(place: int) -> None:
             ours = Done()
@@ -197,8 +184,8 @@ class Threads(Bench):
                 complete(work(bench, place, clock() + warm_up, Done()))
                 start.wait()
                 start.wait()
-                with (watch if place == 0 else Profile(False)).running():
-                    complete(work(bench, place, until, ours))
+                complete(work(bench, place, until, ours))
+            self.finish()
             with mine:
                 done.take(ours)
                 self.intruder.take(looker)
@@ -211,7 +198,7 @@ class Threads(Bench):
         start.wait()
         for thread in crowd:
             thread.join()
-        return span.figures(done, self.intruder, watch)
+        return span.figures(done, self.intruder)
 
 
 class Tasks(Bench):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
-import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.worker.witness import Intruder
@@ -57,7 +52,7 @@ class Span:
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
 
-    def figures(self, done: Done, intruder: Intruder, profile: Profile) -> dict[str, Any]:
+    def figures(self, done: Done, intruder: Intruder) -> dict[str, Any]:
         """Return the figures of a job with these pairs."""
         wall = time.perf_counter() - self._wall
         cpu = time.process_time() - self._cpu
@@ -71,42 +66,4 @@ class Span:
             **latencies(done.seconds),
             "looks": intruder.looks,
             "overlaps": intruder.overlaps,
-            **profile.figures(),
         }
-
-
-class Profile:
-    """cProfile around a part of a job, and the shares of its functions."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._profiler = cProfile.Profile() if wanted else None
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Profile this thread during the block."""
-        if self._profiler is None:
-            yield
-            return
-        self._profiler.enable()
-        try:
-            yield
-        finally:
-            self._profiler.disable()
-
-    def figures(self) -> dict[str, Any]:
-        """Return [share of the total time, function] by own time, down to 0.2 %, as `profile`."""
-        if self._profiler is None:
-            return {}
-        stats: dict[Any, Any] = pstats.Stats(self._profiler).stats  # type: ignore[attr-defined]
-        total = sum(entry[2] for entry in stats.values()) or 1.0
-        ranked = sorted(stats.items(), key=lambda item: -item[1][2])
-        shares = [[round(entry[2] / total, 4), _name(where)] for where, entry in ranked]
-        return {"profile": [each for each in shares if each[0] >= 0.002]}
-
-
-def _name(where: tuple[str, int, str]) -> str:
-    path, _, function = where
-    if path == "~":
-        return re.sub(r"[<>']|method |built-in ", "", function)
-    place = path.replace("\\", "/").split("/")
-    return f"{'/'.join(place[-2:])}:{function}"

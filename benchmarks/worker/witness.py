@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,20 +19,23 @@ LOOK_EVERY = 256
 class Intruder:
     """A minimal Redlock client: SET NX PX on every master, then a count.
 
-    It uses the key that the contender holds. `looks` is how often it tried, `overlaps` how often
-    a majority granted the lock.
+    `looks` is how often it tried, `overlaps` how often a majority granted the lock.
     """
 
-    def __init__(self, masters: list[Any], contender: Any) -> None:
+    def __init__(self, masters: Sequence[Any], contender: Any) -> None:
         self._masters, self._contender = masters, contender
         self._places = [tuple(place) for place in masters[: contender.masters_used]]
         self._sockets: dict[int, socket.socket] = {}
         self.looks = 0
         self.overlaps = 0
+        self.down = 0
+        """How many of the first masters hang or are dead: these it does not ask."""
 
     def another(self) -> Intruder:
         """Return another intruder with separate connections, for another thread."""
-        return Intruder(self._masters, self._contender)
+        other = Intruder(self._masters, self._contender)
+        other.down = self.down
+        return other
 
     def take(self, other: Intruder) -> None:
         """Add the counts of another intruder."""
@@ -45,13 +49,21 @@ class Intruder:
         for connected in self._sockets.values():
             connected.close()
 
-    def look(self, resource: str, down: int = 0) -> None:
-        """Try to acquire a held resource, without using the first `down` masters."""
-        span = range(len(self._places))
-        key = self._contender.key(resource).encode()
+    def forget(self) -> None:
+        """Count from zero again."""
+        self.looks = self.overlaps = 0
+
+    def look(self, name: str) -> None:
+        """Try to acquire a held lock by its key.
+
+        Locks that are not on masters are not looked at: refusals and hand-offs check those.
+        """
+        span, key = range(len(self._places)), name.encode()
+        if not span:
+            return
         self.looks += 1
         granted = []
-        for place in span[down:]:
+        for place in span[self.down :]:
             said = self._ask(place, b"SET", key, b"intruder", b"NX", b"PX", b"2000")
             if said.startswith(b"+OK"):
                 granted.append(place)

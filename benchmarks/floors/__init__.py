@@ -1,1 +1,0 @@
-"""The floors: the cost of sockets alone, without a lock library."""

@@ -1,0 +1,1 @@
+"""The jobs of workers, coroutine functions of a `Bench`: written once for both APIs."""

@@ -1,0 +1,1 @@
+"""The targets: ratios and figures that the project promises."""
