@@ -20,33 +20,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from textwrap import dedent
 
+from tests.pages import ROOT, Page
 from tests.ports import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
-UNINSTALL = (ROOT / "docs/how-to/upgrade.md").read_text()
+README = Page("README.md")
+UNINSTALL = Page("docs/how-to/upgrade.md")
 LONGEST = 300.0  # seconds for one Python
 INHERITED = ("HOME", "LANG", "PIP_", "SSL_", "TMPDIR", "UV_", "http", "https", "no_proxy")
 
 
 class Disappointed(Exception):
     """The documents promise something else than what happened."""
-
-
-def code(page: str, after: str) -> str:
-    """Return the first Python block of a page after these words."""
-    found = re.search(r"```python\n(.*?)```", page[page.index(after) :], re.DOTALL)
-    assert found, f"no Python block after {after!r}"
-    return found[1]
-
-
-def commands(page: str, after: str) -> str:
-    """Return the first block of shell commands of a page after these words."""
-    found = re.search(r"\n\n((?: {4}.*\n)+)", page[page.index(after) :])
-    assert found, f"no shell block after {after!r}"
-    return dedent(found[1])
 
 
 SECOND = "time.sleep(1)"
@@ -126,12 +111,12 @@ def quick_start(newcomer: Newcomer) -> None:
             lines = lines.replace(known, other)
         return lines
 
-    newcomer.paste(commands(README, "## Quick start"))
+    newcomer.paste(README.shell("## Quick start"))
     site = newcomer.home / "site1" / "site1"
     default = (site / "settings.py").read_text()
-    (site / "settings.py").write_text(default + code(README, "In `site1/settings.py`"))
-    (site / "urls.py").write_text(patient(code(README, "In `site1/urls.py`")))
-    twice = on_free_ports(commands(README, "Send two requests at the same time"))
+    (site / "settings.py").write_text(default + README.code("In `site1/settings.py`"))
+    (site / "urls.py").write_text(patient(README.code("In `site1/urls.py`")))
+    twice = on_free_ports(README.shell("Send two requests at the same time"))
     one_is_refused(newcomer.paste(twice, "site1"))
 
     newcomer.paste("python manage.py check --fail-level WARNING", "site1")
@@ -141,17 +126,17 @@ def quick_start(newcomer: Newcomer) -> None:
     shown = newcomer.paste("python manage.py check --deploy --fail-level CRITICAL", "site1")
     expect(set(re.findall(r"\(redlock_django\.(\w+)\)", shown)) <= {"W019"}, "one warning", shown)
 
-    five = on_free_ports(code(README, "For five Redis masters"))
+    five = on_free_ports(README.code("For five Redis masters"))
     with (site / "settings.py").open("a") as settings:
         settings.write(five + TIMEOUTS)
-    start = on_free_ports(commands(README, "Start such masters"))
+    start = on_free_ports(README.shell("Start such masters"))
     one_is_refused(newcomer.paste(f"{start}{twice}kill $masters; wait $masters || true\n", "site1"))
 
-    (site / "settings.py").write_text(default + code(README, "In `site1/settings.py`"))
-    newcomer.paste(commands(UNINSTALL, "2. Remove the tables"), "site1")
+    (site / "settings.py").write_text(default + README.code("In `site1/settings.py`"))
+    newcomer.paste(UNINSTALL.shell("2. Remove the tables"), "site1")
     (site / "settings.py").write_text(default)
     (site / "urls.py").write_text("urlpatterns = []\n")
-    newcomer.paste(commands(UNINSTALL, "3. Remove `redlock_django`"), "site1")
+    newcomer.paste(UNINSTALL.shell("3. Remove `redlock_django`"), "site1")
     newcomer.paste("python manage.py check && python manage.py migrate --check", "site1")
 
 

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from tests.pages import ROOT
 from tests.test_architecture import LAYERS
-from tests.test_documents import BASES, ROOT, symbols_of
+from tests.test_documents import BASES, symbols_of
 
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 QUESTIONS = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", PAGE, re.MULTILINE))

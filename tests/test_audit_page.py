@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.test_documents import ROOT
+from tests.pages import ROOT
 
 PAGE = (ROOT / "docs/contributing/audit.md").read_text()
 PACKAGE = ROOT / "redlock_django"

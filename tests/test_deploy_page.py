@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.checks import run_checks
-from django.core.management import get_commands
 from django.db.migrations.loader import MigrationLoader
 
 from redlock_django import lock
@@ -23,25 +22,22 @@ from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import local_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.operate.commands import run
+from tests.pages import Page
 from tests.ports import free_port
-from tests.test_documents import ROOT
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-DEPLOY, UPGRADE, ACL = (
-    (ROOT / "docs" / page).read_text()
-    for page in ("how-to/deploy.md", "how-to/upgrade.md", "reference/acl.md")
-)
+DEPLOY, ACL = Page("docs/how-to/deploy.md"), Page("docs/reference/acl.md")
+SETTINGS, SPREAD = DEPLOY.blocks()
 # The server of the tests has no TLS, and no users of its own.
 ELSEWHERE = ("tls-", "port", "aclfile")
 
 
 def directives() -> list[tuple[str, str]]:
-    found = re.search(r"```text\n(.*?)```", DEPLOY, re.DOTALL)
-    assert found
-    return [tuple(line.split(" ", 1)) for line in found[1].splitlines()]
+    [block] = DEPLOY.blocks("text")
+    return [(name, value) for name, value in (line.split(" ", 1) for line in block.splitlines())]
 
 
 @pytest.mark.live
@@ -59,10 +55,8 @@ def test_the_settings_pass_the_checks_of_a_deployment(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCKS_PASSWORD", "of a test")
-    found = re.search(r"```python\n(.*?)```", DEPLOY, re.DOTALL)
-    assert found
     names: dict[str, Any] = {}
-    exec(found[1], names)
+    exec(SETTINGS, names)
     settings.REDLOCK = names["REDLOCK"]
     load("default")
     assert run_checks(tags=["redlock"], include_deployment_checks=True) == []
@@ -70,7 +64,7 @@ def test_the_settings_pass_the_checks_of_a_deployment(
 
 def test_names_are_spread_over_aliases(settings: Settings) -> None:
     names: dict[str, Any] = {}
-    exec(re.findall(r"```python\n(.*?)```", DEPLOY, re.DOTALL)[1], names)
+    exec(SPREAD, names)
     memory = "redlock_django.backends.memory.MemoryBackend"
     settings.REDLOCK = {
         alias: {"BACKEND": memory, "MASTERS": [f"redis://{alias}-{n}" for n in (1, 2, 3)]}
@@ -84,13 +78,6 @@ def test_names_are_spread_over_aliases(settings: Settings) -> None:
     # Literal on purpose: the same in every process and version of Python.
     assert found["default"][:8] == [4, 5, 6, 7, 10, 11, 12, 13]
     assert [len(share) for share in found.values()] == [50, 50]
-
-
-@pytest.mark.parametrize("page", [DEPLOY, UPGRADE])
-def test_the_commands_exist(page: str) -> None:
-    named = set(re.findall(r"manage\.py (\w+)", page))
-    assert named
-    assert named <= get_commands().keys()
 
 
 def test_every_migration_can_be_undone() -> None:
@@ -130,7 +117,9 @@ def ports(certificates: Path) -> Iterator[list[int]]:
     server = shutil.which("valkey-server") or shutil.which("redis-server")
     if server is None:
         pytest.skip("no server with TLS is installed (such as redis-server of Debian)")
-    users = [f"user {user}\n" for user in re.findall(r"ACL SETUSER ((?:shop|operator) .*)", ACL)]
+    users = [
+        f"user {user}\n" for user in re.findall(r"ACL SETUSER ((?:shop|operator) .*)", ACL.text)
+    ]
     lines = "".join([*users, "user default off\n"]).replace(">PASSWORD", ">canary-of-tls")
     (certificates / "users.acl").write_text(lines)
     configuration = "".join(f"{name} {value}\n" for name, value in directives())
@@ -160,8 +149,7 @@ def test_the_page_on_servers_with_tls(
     monkeypatch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 60.0)
     for name in ("LOCKS_PASSWORD", "LOCKS_OPERATOR_PASSWORD"):
         monkeypatch.setenv(name, "canary-of-tls")
-    [example] = re.findall(r"```python\n(.*?)```", DEPLOY, re.DOTALL)
-    example = example.replace("/etc/ssl/locks-ca.pem", str(certificates / "ca.pem"))
+    example = SETTINGS.replace("/etc/ssl/locks-ca.pem", str(certificates / "ca.pem"))
     for number, port in enumerate(ports, 1):
         example = example.replace(f"locks-{number}.example.com:6379", f"localhost:{port}")
     names: dict[str, Any] = {}
@@ -172,7 +160,7 @@ def test_the_page_on_servers_with_tls(
     section = settings.REDLOCK["default"]
     try:
         shown = []
-        for command in re.findall(r"^    python manage\.py (.*)$", DEPLOY, re.MULTILINE):
+        for command in re.findall(r"^    python manage\.py (.*)$", DEPLOY.text, re.MULTILINE):
             ran = run(*command.split())
             assert ran.status == 0, ran
             shown.append(ran.out + ran.said)

@@ -1,25 +1,40 @@
-"""Documents and docstrings name what exists: links, paths, symbols, settings, checks, commands."""
+"""Documents and docstrings name what exists, and pages list all of what they are a reference of."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import io
+import json
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.core.management import get_commands, load_command_class
+from django.dispatch import Signal
 
 import redlock_django
-from redlock_django import exceptions
+from redlock_django import exceptions, signals, testing
+from redlock_django.backends.redis.settings import RedlockSettings
+from redlock_django.conf.settings import DEFAULTS
+from redlock_django.idempotency.refusals import REFUSALS
+from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
+from redlock_django.locking.reports import counter_types
+from redlock_django.management.child_process import NOT_EXECUTABLE, NOT_FOUND
+from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST
+from redlock_django.web.answers import problem_of, problem_type
+from tests import api_page
+from tests.pages import FENCE, ROOT, Page
 
-ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")]
@@ -36,9 +51,6 @@ PATH = re.compile(
 SYMBOL = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py)::([\w.]+)`")
 TESTED = re.compile(r'^\[[^\]]+\]: (\S+\.py) "(\w+)"$', re.MULTILINE)
 DIAGRAM = re.compile(r"```mermaid\n(.*?)```\n", re.DOTALL)
-FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-
-
 CODE = re.compile(r"`([^`]+)`")
 CHECK = re.compile(r"\b[EW]0\d\d\b")
 COMMAND = re.compile(r"manage\.py (\w+)((?: +[^\s`'\"|;&)]+)*)")
@@ -294,8 +306,199 @@ def test_every_exception_that_a_page_names_is_exported() -> None:
 
 def test_one_except_clause_works_for_every_store() -> None:
     """docs/how-to/lock.md: a lock in Redis may be moved to a database, and the code stays."""
-    raised = re.search(r"# raises (.+)", (ROOT / "docs/how-to/lock.md").read_text())
+    raised = re.search(r"# raises (.+)", Page("docs/how-to/lock.md").text)
     assert raised is not None
     caught = tuple(getattr(redlock_django, name) for name in raised[1].split(", "))
     for error in (exceptions.QuorumUnreachable, exceptions.StoreUnavailable):
         assert issubclass(error, caught)
+
+
+# What pages list.
+
+COMMANDS_PAGE, SETTINGS_PAGE, ERRORS_PAGE, KEYS_PAGE = (
+    Page(f"docs/reference/{name}.md") for name in ("commands", "settings", "errors", "idempotency")
+)
+WITH_LOCK = (LOCK_HELD, LOCK_LOST, NOT_EXECUTABLE, NOT_FOUND)
+
+
+def _parameters(function: Callable[..., Any], *but: str) -> set[str]:
+    return {*inspect.signature(function).parameters} - {*but}
+
+
+def _signals() -> set[str]:
+    return {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("docs/how-to/views.md", _parameters(redlock_django.lock_resource, "templates")),
+        ("docs/how-to/observe.md", _signals() | {*counter_types()}),
+        ("docs/how-to/testing.md", {*testing.__all__} - {"LocalMaster"}),
+        ("docs/how-to/permits.md", {"limit", "lock_limit", "--limit"}),
+    ],
+)
+def test_a_page_names_all_of_its_subject(page: str, names: set[str]) -> None:
+    code = "\n".join([*CODE.findall(Page(page).prose), *Page(page).blocks()])
+    assert names - {*re.findall(r"(?:--)?\w+", code)} == set()
+
+
+def _commands() -> set[str]:
+    return {name for name, app in get_commands().items() if app == "redlock_django"}
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        (COMMANDS_PAGE, _commands()),
+        (SETTINGS_PAGE.section("REDLOCK"), RedlockSettings.DEFAULTS.keys() | DEFAULTS.keys()),
+        (SETTINGS_PAGE.section("IDEMPOTENCY"), {*IDEMPOTENCY}),
+        (KEYS_PAGE.section("Arguments"), _parameters(redlock_django.idempotent, "view")),
+        (Page("docs/reference/checks.md"), _checks()),
+    ],
+    ids=["commands", "settings", "settings of idempotency", "arguments of idempotent", "checks"],
+)
+def test_a_table_lists_all_of_its_subject(table: Page, names: set[str]) -> None:
+    listed = re.findall(r"`(\w+)`", table.first_cells())
+    assert len(listed) == len({*listed})
+    assert {*listed} == {*names}
+
+
+def test_the_numbers_of_checks_are_consecutive() -> None:
+    assert sorted(int(name[1:]) for name in _checks()) == [*range(1, len(_checks()) + 1)]
+
+
+WORDS = {"a day": timedelta(days=1), "1 MiB": 1024**2, "`POST`, `PATCH`": ["POST", "PATCH"]}
+
+
+@pytest.mark.parametrize(
+    ("heading", "known"),
+    [("REDLOCK", {**RedlockSettings.DEFAULTS, **DEFAULTS}), ("IDEMPOTENCY", IDEMPOTENCY)],
+)
+def test_each_default_is_the_one_of_the_code(heading: str, known: dict[str, Any]) -> None:
+    wrong = []
+    for keys, cell, _ in SETTINGS_PAGE.section(heading).rows():
+        names = re.findall(r"`(\w+)`", keys)
+        cells = cell.split(", ") if len(names) > 1 else [cell]
+        for name, shown in zip(names, cells * (len(names) // len(cells)), strict=True):
+            if shown not in {"required", "Redis"} and _value(shown) != _comparable(known[name]):
+                wrong.append((name, shown, known[name]))
+    assert not wrong
+
+
+def _value(cell: str) -> Any:
+    return _comparable(WORDS[cell] if cell in WORDS else eval(cell.strip("`")))
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return sorted(value) if isinstance(value, tuple | list | frozenset) else value
+
+
+@pytest.mark.parametrize("row", COMMANDS_PAGE.rows(), ids=lambda row: row[0])
+def test_the_statuses_of_a_command_are_those_of_its_docstring(row: list[str]) -> None:
+    name, statuses = row[0].strip("`"), {s for s, cell in zip("013", row[2:5], strict=True) if cell}
+    summary = (type(load_command_class("redlock_django", name)).__doc__ or "").splitlines()[0]
+    everywhere = {"2", "130"}
+    if name in {"lead", "with_lock"}:  # that of their program
+        assert statuses == ({"0", "1", "3"} if name == "with_lock" else {"0", "1"})
+        assert [status for status in WITH_LOCK if f" {status} " not in COMMANDS_PAGE.text] == []
+    else:
+        assert {*re.findall(r"\b\d+\b", summary)} - everywhere == statuses
+
+
+def test_every_error_of_a_lock_is_listed_with_its_answer() -> None:
+    rows = {
+        row[1].strip("`"): (row[2].split(" ")[0], row[3].strip("`")) for row in ERRORS_PAGE.rows()
+    }
+    bases = {"RedlockError", "NotAcquired", "IdempotencyRefused"}
+    known = {
+        name
+        for name in exceptions.__all__
+        if issubclass(getattr(exceptions, name), exceptions.RedlockError)
+    }
+    assert rows.pop("InvalidRedlock") == ("at", "")
+    assert rows.keys() == known - bases
+    for name, row in rows.items():
+        error = getattr(exceptions, name)("x")
+        answer = problem_of(error) if problem_type(error) else {"status": 500, "code": ""}
+        assert row == (str(answer["status"]), answer["code"]), name
+    [example] = ERRORS_PAGE.blocks("json")
+    assert json.loads(example) == problem_of(exceptions.ResourceLocked("held"))
+
+
+def test_every_refusal_of_a_key_is_listed_as_it_is_answered() -> None:
+    yes = {"yes": True, "no": False}
+    listed = {
+        (int(status), code.strip("`"), yes[retryable], yes[new_key])
+        for _, status, code, retryable, new_key in KEYS_PAGE.section("Refusals").rows()
+    }
+    problems = [problem_of(exceptions.IdempotencyRefused(refusal)) for refusal in REFUSALS]
+    names = ("status", "code", "retryable", "safe_new_key")
+    assert listed == {tuple(problem[name] for name in names) for problem in problems}
+
+
+@pytest.mark.django_db
+def test_the_permission_of_the_page_on_keys_exists() -> None:
+    assert "`resolve_idempotencyrecord`" in KEYS_PAGE.section("Operating").text
+    assert Permission.objects.filter(codename="resolve_idempotencyrecord").exists()
+
+
+def test_each_cell_of_the_table_of_guarantees_names_a_test() -> None:
+    guarantees = KEYS_PAGE.section("What is guaranteed when")
+    cells = [cell for row in guarantees.rows() for cell in row[1:]]
+    labels = [re.fullmatch(r"\[.+\]\[(\w+)\]", cell) for cell in cells]
+    assert len(cells) == 3 * 6
+    assert all(labels)
+    tests = {*re.findall(r"^\[(\w+)\]: ", guarantees.text, re.MULTILINE)}
+    assert {label[1] for label in labels if label} == tests  # which exist, as tested above
+
+
+def test_the_api_is_that_of_the_signatures_and_docstrings() -> None:
+    assert api_page.PAGE.read_text() == api_page.page(), (
+        "write the page again: uv run python -m tests.api_page > docs/reference/api.md"
+    )
+
+
+def test_the_api_has_every_public_name() -> None:
+    shown = {name.replace(".exceptions.", ".") for _, name, _ in api_page.public_objects()}
+    assert {f"redlock_django.{name}" for name in redlock_django.__all__} <= shown
+
+
+# The glossaries of users and of contributors.
+
+USERS, CODERS = (
+    Page(f"docs/{folder}/glossary.md").text for folder in ("explanation", "contributing")
+)
+PLAIN = {
+    "REDLOCK",
+    "anonymous_scope",
+    "default",
+    "held",
+    "holder",
+    "redlock_django",
+    "using",
+    "wait",
+}
+
+
+def test_every_symbol_of_the_glossaries_exists() -> None:
+    known = PLAIN | {*DEFAULTS, *RedlockSettings.DEFAULTS}
+    for path in (ROOT / "redlock_django").rglob("*.*"):
+        found = symbols_of(path) if path.suffix == ".py" else {path.name}
+        known |= found | {f"{path.stem}.{name}" for name in found}
+    named = re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)?)`", USERS + CODERS)
+    assert sorted({*named} - known) == []
+
+
+def test_terms_are_in_alphabetical_order_and_in_one_glossary_only() -> None:
+    users, coders = (
+        [term.lower() for term in re.findall(r"^\*\*([^*,.]+)", page, re.MULTILINE)]
+        for page in (USERS, CODERS)
+    )
+    assert len(users + coders) > 60
+    assert (users, coders) == (sorted(users), sorted(coders))
+    assert not {*users} & {*coders}
+    words = re.findall(r"^\| ([^|]+) \| ", CODERS.partition("## Not this")[2], re.MULTILINE)
+    assert len(words) == len({*words}) > 3

@@ -1,24 +1,39 @@
 """Every block of Python in the documents runs, and every command in them has its arguments.
 
-Pages whose examples need more than this file gives them have tests of their own.
+Pages whose examples need servers, a table or a process of their own have a file of tests.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import textwrap
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.contrib.admin import site
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import CommandError
+from django.test import RequestFactory
+from pytest_django import Settings
 
+from redlock_django import exceptions, lock
+from redlock_django.conf.settings import load
+from redlock_django.exceptions import LimitReached
+from redlock_django.fenced import Fenced
+from redlock_django.testing import assert_not_locked, held_elsewhere
 from testproject.shop.models import Order
-from tests.test_documents import DOCUMENTS, ROOT
+from tests.pages import ROOT, Page
+from tests.test_documents import DOCUMENTS
 
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
     r"(?:^ {4,}(?:[\w-]+ )*?(?:python )?|`(?:python )?)manage\.py ([^`\n]+)", re.MULTILINE
 )
@@ -29,12 +44,12 @@ TESTED = {
     "docs/explanation/why-not-setnx.md": "tests/scenarios/test_historical_locks.py",
     "docs/how-to/deploy.md": "tests/test_deploy_page.py",
     "docs/how-to/fencing.md": "tests/app/test_fenced.py",
-    "docs/how-to/lock.md": "tests/app/test_lock_pages.py",
     "docs/how-to/migrate.md": "tests/scenarios/test_migrate_page.py",
     "docs/how-to/observe.md": "tests/contrib/test_observe_page.py",
-    "docs/how-to/permits.md": "tests/test_permits_page.py",
+    "docs/how-to/lock.md": "tests/test_examples.py",
+    "docs/how-to/permits.md": "tests/test_examples.py",
     "docs/how-to/testing.md": "tests/testing/test_testing_page.py",
-    "docs/how-to/views.md": "tests/app/test_lock_pages.py",
+    "docs/how-to/views.md": "tests/test_examples.py",
     "docs/how-to/webhooks.md": "tests/idempotency/test_webhooks_page.py",
     "docs/contributing/write-a-store.md": "tests/test_write_a_store_page.py",
     "docs/tutorial/shop.md": "tests/test_tutorial.py",
@@ -43,7 +58,7 @@ NOT_RUN = {
     "docs/contributing/interrupts.md": "a loop without an end, whose byte code the page explains",
 }
 OF_OTHERS = {"pglock"}  # commands of packages that a page compares with this one
-PAGES = {str(page.relative_to(ROOT)): BLOCK.findall(page.read_text()) for page in DOCUMENTS}
+PAGES = {str(page.relative_to(ROOT)): Page(str(page)).blocks() for page in DOCUMENTS}
 
 # What the examples use without importing it.
 NAMES = """
@@ -138,3 +153,130 @@ def test_every_module_that_is_run_exists() -> None:
     modules = {name for page in DOCUMENTS for name in MODULE.findall(page.read_text())}
     assert len(modules) > 5
     assert {name for name in modules if find_spec(name) is None} == set()
+
+
+# Locks, views and permits: what the examples do.
+
+in_memory = pytest.mark.usefixtures("redlock_memory")
+PERMITS = Page("docs/how-to/permits.md")
+factory = RequestFactory()
+
+
+@in_memory
+def test_the_sync_examples_of_lock_run() -> None:
+    for block in PAGES["docs/how-to/lock.md"]:
+        if "async" not in block:
+            exec(block, {"lock": lock})
+    for name in ("order:42", "user:7", "nightly"):
+        assert_not_locked(name)
+
+
+@in_memory
+async def test_the_async_example_of_lock_runs() -> None:
+    [block] = [block for block in PAGES["docs/how-to/lock.md"] if "async" in block]
+    names: dict[str, Any] = {"lock": lock}
+    exec("async def example():\n" + textwrap.indent(block, "    "), names)
+    await names["example"]()
+    for name in ("order:42", "nightly"):
+        assert_not_locked(name)
+
+
+@pytest.fixture
+def views(settings: Settings, redlock_memory: object) -> dict[str, Any]:
+    return Page("docs/how-to/views.md").run(REDLOCK=settings.REDLOCK)
+
+
+def test_the_views_of_the_page_are_locked(views: dict[str, Any]) -> None:
+    request = factory.post("/")
+    request.user = SimpleNamespace(is_authenticated=True)  # type: ignore[assignment]
+    orders = views["OrderAdmin"](Order, site)
+    with held_elsewhere("order:7"):
+        for view in (views["pay"], views["Pay"].as_view(), views["Ship"].as_view()):
+            assert view(request, pk=7).status_code == 423
+        assert orders.change_view(request, object_id="7").status_code == 423
+    assert async_to_sync(views["ship"])(request, pk=7) is None
+    assert len(load("default").rules) == len(views["REDLOCK"]["default"]["RULES"]) == 2
+
+
+@pytest.fixture
+def permits(redlock_memory: object) -> dict[str, Any]:
+    return PERMITS.run()
+
+
+def test_three_hold_the_first_name_of_the_page(permits: dict[str, Any]) -> None:
+    held = permits["held"]
+    assert held.limit == 3
+    with held_elsewhere("export", limit=2), held:
+        assert held.slot in {0, 1, 2}
+    with held_elsewhere("export", limit=3), pytest.raises(LimitReached):
+        lock("export", limit=3).acquire()
+
+
+@pytest.mark.parametrize(("view", "status"), [("report", 423), ("make_report", 429)])
+@pytest.mark.django_db
+def test_a_limit_for_each_user(permits: dict[str, Any], view: str, status: int) -> None:
+    request = factory.get("/", headers={"Accept": "application/json"})
+    request.user = User(pk=7)
+    with held_elsewhere("report:7", limit=2):
+        answer = permits[view](request)
+    assert answer.status_code == status
+    assert json.loads(answer.content)["code"] == "limit-reached"
+    assert int(answer["Retry-After"]) > 0
+    with held_elsewhere("report:7"):
+        assert permits[view](request) is None
+
+
+def test_five_calls_of_a_partner(permits: dict[str, Any]) -> None:
+    assert permits["ask_partner"]("why?") is None
+    permits["order_at_partner"](1)
+    with held_elsewhere("partner-api", limit=5):
+        assert permits["ask_partner"]("why?") is None  # skipped
+
+
+@pytest.mark.django_db
+def test_each_slot_has_its_own_share_of_the_rows(
+    permits: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(Order, "save", lambda self: saved.append(self.pk))
+    orders = Order.objects.bulk_create(Order(number=str(n), total=1) for n in range(10))
+    workers = [lock("reminders", limit=4) for _ in range(4)]
+    for worker in workers:
+        worker.acquire().disown()
+    for worker in workers:
+        slot = worker.slot
+        worker.release()
+        permits["work"](Order.objects.all(), wait=0)  # takes the share of a worker that ended
+        assert {pk % 4 for pk in saved[-2:]} == {slot}
+        worker.acquire().disown()
+    assert sorted(saved) == sorted(order.pk for order in orders)
+
+
+def test_the_bound_of_a_count_is_that_of_the_example() -> None:
+    [(limit, needed, masters)] = re.findall(r"with limit (\d), all (\d) of (\d)", PERMITS.text)
+    assert "⌊N·k / (k + 1)⌋ + 1 of N masters" in PERMITS.text
+    assert int(masters) * int(limit) // (int(limit) + 1) + 1 == int(needed)
+
+
+def held_twice(limit: int = 2, *, reentrant: bool = False) -> None:
+    with lock("a", limit=2), lock("a", limit=limit, reentrant=reentrant):
+        pass
+
+
+@in_memory
+@pytest.mark.parametrize(
+    ("write", "error"),
+    [
+        (lambda: lock("a", limit=0), ValueError),
+        (lambda: lock("a", "b", limit=2), exceptions.BadResource),
+        (lambda: held_twice(limit=3, reentrant=True), exceptions.AlreadyHeld),
+        (lambda: held_twice(), exceptions.AlreadyHeld),
+        (lambda: Fenced(ContentType.objects.all(), lock("a", limit=2)), ValueError),
+        (lambda: lock("a" * 508, limit=2), exceptions.BadName),
+    ],
+)
+def test_what_the_page_on_permits_names_as_refused_raises(
+    write: Callable[[], Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        write()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from redlock_django.testing.processes import ProcessGroup
+from tests.pages import ENVIRONMENT, Page, paste
 from tests.ports import free_port
-from tests.test_documents import FENCE, ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-PAGE = (ROOT / "docs/tutorial/shop.md").read_text()
+PAGE = Page("docs/tutorial/shop.md")
 PART = re.compile(
     r"^```(?P<kind>\w+)\n(?P<code>.*?)^```|(?<=\n\n)(?P<shell>(?: {4}[^\n]+\n)+)",
     re.MULTILINE | re.DOTALL,
@@ -26,19 +24,11 @@ PART = re.compile(
 SERVER = "python manage.py runserver"
 
 
-@pytest.fixture
-def environment() -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-
-
 @pytest.mark.nightly  # by day, tests/test_readme.py pastes a quick start
-def test_every_step_shows_the_output_of_the_page(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_every_step_shows_the_output_of_the_page(tmp_path: Path) -> None:
     site, shown, served = tmp_path, "", False
-    for part in PART.finditer(PAGE):
-        where = PAGE[: part.start()].rstrip().rsplit("\n", 1)[-1]
+    for part in PART.finditer(PAGE.text):
+        where = PAGE.text[: part.start()].rstrip().rsplit("\n", 1)[-1]
         code, shell = part["code"], part["shell"]
         if part["kind"] == "python":
             write(site, where, code)
@@ -49,20 +39,20 @@ def test_every_step_shows_the_output_of_the_page(
             served = True
         else:
             lines = "\n".join(line.strip() for line in shell.splitlines())
-            lines = lines.removeprefix("pip install redlock-django\n")
+            lines = re.sub(r"^pip install .*\n", "", lines, flags=re.MULTILINE)  # it is installed
             if served and "curl" in lines:
-                with serving(site, environment) as address:
-                    shown = run(lines.replace("localhost:8000", address), site, environment)
+                with serving(site) as address:
+                    shown = paste(lines.replace("localhost:8000", address), site, "-e")
             else:
-                shown = run(lines, site, environment)
+                shown = paste(lines, site, "-e")
             if "startproject" in lines:
                 site /= "site1"
 
 
 def test_every_block_is_a_step() -> None:
-    kinds = [part["kind"] or "shell" for part in PART.finditer(PAGE)]
-    assert len(kinds) - kinds.count("shell") == PAGE.count("\n```") / 2
-    assert kinds.count("shell") == len(re.findall(r"\n\n {4}\S", FENCE.sub("", PAGE)))
+    kinds = [part["kind"] or "shell" for part in PART.finditer(PAGE.text)]
+    assert len(kinds) - kinds.count("shell") == PAGE.text.count("\n```") / 2
+    assert kinds.count("shell") == len(re.findall(r"\n\n {4}\S", PAGE.prose))
     assert {"python", "text", "shell"} == set(kinds)
 
 
@@ -82,17 +72,8 @@ def write(site: Path, where: str, code: str) -> None:
     file.write_text(code.replace("time.sleep(1)", "time.sleep(3)"))
 
 
-def run(lines: str, where: Path, environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        ["bash", "-e"], input=lines, cwd=where, env=environment, timeout=90, check=False,
-        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @contextmanager
-def serving(site: Path, environment: dict[str, str]) -> Iterator[str]:
+def serving(site: Path) -> Iterator[str]:
     """Start the server of the page at another port, and yield its address.
 
     It does not answer yet, as after a change of the code. What the page says must work anyway.
@@ -101,6 +82,6 @@ def serving(site: Path, environment: dict[str, str]) -> Iterator[str]:
     with ProcessGroup("redlock-tutorial-") as processes, (site / "log").open("wb") as log:
         processes.spawn(
             [sys.executable, "manage.py", "runserver", "--noreload", address],
-            cwd=site, env=environment, stdout=log, stderr=log,
+            cwd=site, env=ENVIRONMENT, stdout=log, stderr=log,
         )  # fmt: skip
         yield address

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.test_documents import ROOT
+from tests.pages import ROOT
 
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +20,12 @@ from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 from tests.inspecting import free, look
 from tests.losses import ends_lost
+from tests.pages import Page
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs/contributing/write-a-store.md").read_text()
-SETTINGS, *CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SETTINGS, *CODE = Page("docs/contributing/write-a-store.md").blocks()
 MODULE = "locks_in_files"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from pytest_django.live_server_helper import LiveServer
 from redlock_django import idempotent, lock, lock_resource
 from redlock_django.signals import lock_refused
 from tests.operate.commands import THREE_IN_MEMORY
+from tests.pages import Page
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/clients.md"
 PROGRAM = """
 const whole = fetch;
 let lost = 0;
@@ -58,7 +57,7 @@ def send(live_server: LiveServer, settings: Settings, tmp_path: Path) -> Send:
     """Return a function that sends a request by the program of the page."""
     if (node := shutil.which("node")) is None:
         pytest.skip("node is not installed")
-    (code,) = re.findall(r"```js\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (code,) = Page("docs/how-to/clients.md").blocks("js")
     settings.ROOT_URLCONF = __name__
     settings.REDLOCK = {"default": {**THREE_IN_MEMORY, "RESTART_DELAY": 0}}
     paid.clear()

@@ -12,8 +12,7 @@ from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
 from tests.app.conftest import MEMORY
-from tests.test_documents import ROOT
-from tests.test_examples import BLOCK
+from tests.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +106,7 @@ def test_two_primaries_at_once_may_grant_fences_out_of_order(
 @isolate_apps("testproject.shop")
 def test_the_example_of_the_page_runs() -> None:
     """docs/how-to/fencing.md, in the models.py of an app."""
-    [example] = BLOCK.findall((ROOT / "docs/how-to/fencing.md").read_text())
+    [example] = Page("docs/how-to/fencing.md").blocks()
     names: dict[str, Any] = {"__name__": "testproject.shop.models"}
     exec(example, names)
     model = names["Account"]

@@ -9,7 +9,8 @@ import pytest
 from redlock_django.engine.protocol.statuses import STATUSES
 from tests.formal.runs import FAILS, HOLDS
 from tests.formal.spin import MODELS, Run, missing, search
-from tests.test_documents import ROOT, symbols_of
+from tests.pages import ROOT
+from tests.test_documents import symbols_of
 
 PACKAGE = ROOT / "redlock_django"
 PAGE = (ROOT / "docs/contributing/formal.md").read_text()

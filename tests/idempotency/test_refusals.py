@@ -22,7 +22,7 @@ from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import InThread, Site, make_order, orders, record
-from tests.test_documents import ROOT
+from tests.pages import ROOT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

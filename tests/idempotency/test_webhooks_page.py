@@ -37,12 +37,11 @@ from tests.app.checking import found
 from tests.idempotency.conftest import Site, happened
 from tests.idempotency.test_databases import ALIAS, database
 from tests.idempotency.webhook_views import event_id
-from tests.test_documents import ROOT
+from tests.pages import Page
 
 __all__ = ["database", "happened"]
 
-PAGE = (ROOT / "docs/how-to/webhooks.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = Page("docs/how-to/webhooks.md")
 STRIPE_SECRET, GITHUB_SECRET = "whsec_stripe", "It's a Secret to Everybody"
 JSON = "application/json"
 NOW = 1_614_265_330.0
@@ -82,8 +81,7 @@ def page() -> ModuleType:
     module = ModuleType("page_on_webhooks")
     vars(module)["Subscription"] = Subscription
     vars(module)["status_at_stripe"] = lambda number: at_stripe[number]
-    for block in BLOCKS:
-        exec(block, vars(module))
+    vars(module).update(PAGE.run(**vars(module)))
     return module
 
 
@@ -196,7 +194,9 @@ def hooks(site: Site, page: ModuleType, now: Callable[[float], None]) -> Iterato
         def post(self, request: Any) -> Response:
             return Response("done")
 
-    api = eval(re.findall(r"`(NinjaAPI\(.*?\))`", PAGE)[0], {**vars(page), "NinjaAPI": NinjaAPI})
+    api = eval(
+        re.findall(r"`(NinjaAPI\(.*?\))`", PAGE.text)[0], {**vars(page), "NinjaAPI": NinjaAPI}
+    )
     api.urls_namespace = f"hooks-{id(site)}"
 
     @api.post("/github/")
@@ -382,7 +382,7 @@ def test_each_event_of_github_is_answered(
 
 @transactional
 def test_the_key_may_be_the_signed_body(site: Site, page: ModuleType) -> None:
-    [text] = re.findall(r"`key=(lambda request.*?)`", PAGE)
+    [text] = re.findall(r"`key=(lambda request.*?)`", PAGE.text)
     key = eval(text, {"hashlib": hashlib})
     view = idempotent(key=key, scope="github body")(lambda request: HttpResponse("done"))
     site.put(path("github/", csrf_exempt(page.signed_by(page.github_signature)(view))))
@@ -395,9 +395,10 @@ def test_the_key_may_be_the_signed_body(site: Site, page: ModuleType) -> None:
 def test_an_async_view_with_the_decorator_that_the_page_describes(
     site: Site, page: ModuleType, now: Callable[[float], None]
 ) -> None:
-    [code] = [block for block in BLOCKS if "def signed_by" in block]
-    code = code.replace("def wrapper", "async def wrapper").replace(
-        "return view", "return await view"
+    code = (
+        PAGE.blocks()[0]
+        .replace("def wrapper", "async def wrapper")
+        .replace("return view", "return await view")
     )
     asynchronous: dict[str, Any] = {}
     exec(code, asynchronous)
@@ -413,7 +414,7 @@ def test_an_async_view_with_the_decorator_that_the_page_describes(
 
 @transactional
 def test_a_class_of_the_page(site: Site, page: ModuleType, now: Callable[[float], None]) -> None:
-    [text] = re.findall(r"`@(method_decorator\(.*?\))`", PAGE)
+    [text] = re.findall(r"`@(method_decorator\(.*?\))`", PAGE.text)
     decorate = eval(text, {**vars(page), "method_decorator": method_decorator})
 
     class Hook(IdempotentMixin, View):

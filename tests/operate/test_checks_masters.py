@@ -162,12 +162,3 @@ def test_a_database_is_asked_on_request_only(
     monkeypatch.setattr(type(backend), "inspect", refuse)
     with pytest.raises(AssertionError, match="was asked"):
         asked()
-
-
-def test_each_check_has_a_line_of_the_page() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "redlock_django/checks").glob("*.py"))
-    numbers = set(re.findall(r'"(?:redlock_django\.)?([EW]\d{3})"', code))
-    page = (ROOT / "docs/reference/checks.md").read_text()
-    listed = re.findall(r"^\| `([EW]\d{3})` \|", page, re.MULTILINE)
-    assert numbers == set(listed)
-    assert [int(number[1:]) for number in listed] == list(range(1, len(listed) + 1))

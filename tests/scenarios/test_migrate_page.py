@@ -15,8 +15,8 @@ from django.core.cache.backends.base import BaseCache
 from django.utils.module_loading import import_string
 
 from redlock_django import AlreadyHeld, ResourceLocked, lock
+from tests.pages import Page
 from tests.scenarios.conftest import IN_POSTGRES
-from tests.test_documents import ROOT
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
-PAGE = (ROOT / "docs/how-to/migrate.md").read_text()
+PAGE = Page("docs/how-to/migrate.md").text
 BLOCKS = dict(
     re.findall(r"^## From ([^\n]+)\n\n```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
 )

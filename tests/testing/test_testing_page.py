@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/how-to/testing.md").read_text()
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+from tests.pages import ROOT, Page
 
 
 @pytest.mark.slow
 @pytest.mark.live
 def test_every_snippet_passes(tmp_path: Path) -> None:
-    code = "\n\n".join(SNIPPETS)
+    code = "\n\n".join(Page("docs/how-to/testing.md").blocks())
     (tmp_path / "test_page.py").write_text(code)
     # This pytest runs next to the suite on a machine that may have few cores. Long timeouts keep
     # the results independent of the load.
@@ -30,36 +28,15 @@ def test_every_snippet_passes(tmp_path: Path) -> None:
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
     )
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "--tb=short",
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            "error",
-        ],
-        cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
         env={
             **os.environ,
             "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
             "DJANGO_SETTINGS_MODULE": "patient",
             "PYTEST_ADDOPTS": "",
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    )  # fmt: skip
     many = len(re.findall(r"^ *(?:async )?def test_", code, re.MULTILINE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{many} passed" in done.stdout
-
-
-def test_every_name_of_the_kit_is_explained() -> None:
-    from redlock_django import testing
-
-    names = {name for name in testing.__all__ if name != "LocalMaster"}
-    assert {name for name in names if f"{name}(" not in PAGE and f"`{name}`" not in PAGE} == set()
