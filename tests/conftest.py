@@ -47,7 +47,7 @@ from tests.restricted import restrict
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from pytest_django import Settings
 
@@ -287,6 +287,39 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     idempotency_settings._read.clear()
     if "__del__" in vars(Lock):  # as `report_unused_locks` sets it
         del Lock.__del__  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def hear() -> Callable[..., list[dict[str, Any]]]:
+    """Return a function that returns a list of what is sent with some signals from then on."""
+
+    def listen(*signals: Signal) -> list[dict[str, Any]]:
+        heard: list[dict[str, Any]] = []
+
+        def note(**about: Any) -> None:
+            heard.append(about)
+
+        for one in signals:
+            one.connect(note, weak=False)  # until the end of the test
+        return heard
+
+    return listen
+
+
+@pytest.fixture
+def outages() -> list[tuple[str, str, str]]:
+    """Record the signals about masters: "down" or "up", the master, and the reason."""
+    heard: list[tuple[str, str, str]] = []
+
+    def note_down(master: str, reason: str, **_: Any) -> None:
+        heard.append(("down", master, reason))
+
+    def note_up(master: str, reason: str, **_: Any) -> None:
+        heard.append(("up", master, reason))
+
+    signals.master_down.connect(note_down, weak=False)
+    signals.master_up.connect(note_up, weak=False)
+    return heard
 
 
 @pytest.fixture(scope="session")

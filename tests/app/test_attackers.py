@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -36,16 +36,15 @@ def _site(settings: Settings, memory: None, urls: Urls) -> None:
 
 
 @pytest.fixture
-def keys() -> Iterator[list[str]]:
+def keys() -> list[str]:
     """The resources that were locked, in order."""
     seen: list[str] = []
 
     def note(sender: Any, resources: tuple[str, ...], **_: Any) -> None:
         seen.extend(resources)
 
-    lock_acquired.connect(note)
-    yield seen
-    lock_acquired.disconnect(note)
+    lock_acquired.connect(note, weak=False)
+    return seen
 
 
 @pytest.fixture

@@ -117,13 +117,11 @@ class Meanwhile:
 
 
 @pytest.fixture
-def meanwhile(settings: Settings) -> Iterator[Meanwhile]:
+def meanwhile(settings: Settings) -> Meanwhile:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": TTL}}
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
-    other = Meanwhile(backend)
-    yield other
-    lock_lost.disconnect(other._note)
+    return Meanwhile(backend)
 
 
 def _lease(held: Lock) -> HeldLease:

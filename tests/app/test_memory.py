@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,6 @@ from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
-from redlock_django.signals import master_down, master_up
 from tests.app.conftest import stop_clocks
 from tests.waiting import until
 
@@ -258,24 +256,6 @@ def test_a_fence_still_grows_after_fence_ttl(backend: MemoryBackend) -> None:
     backend.advance(10_000)  # longer than FENCE_TTL
     with lock(R) as held:
         assert held.fence > first
-
-
-@pytest.fixture
-def outages() -> Iterator[list[tuple[str, str, str]]]:
-    """Record the signals about masters: "down" or "up", the master, and the reason."""
-    heard: list[tuple[str, str, str]] = []
-
-    def note_down(master: str, reason: str, **_: Any) -> None:
-        heard.append(("down", master, reason))
-
-    def note_up(master: str, reason: str, **_: Any) -> None:
-        heard.append(("up", master, reason))
-
-    master_down.connect(note_down)
-    master_up.connect(note_up)
-    yield heard
-    master_down.disconnect(note_down)
-    master_up.disconnect(note_up)
 
 
 def test_masters_that_refuse_and_hang_are_reported(

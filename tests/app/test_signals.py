@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,22 +13,12 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_django import Settings
 
 pytestmark = pytest.mark.usefixtures("memory")
 R = "order:1"
-
-
-@contextmanager
-def received(signal: Signal) -> Iterator[list[dict[str, Any]]]:
-    seen: list[dict[str, Any]] = []
-
-    def receive(*, signal: Signal, **arguments: Any) -> None:
-        seen.append(arguments)
-
-    signal.connect(receive)
-    yield seen
-    signal.disconnect(receive)
 
 
 def test_every_signal_is_documented() -> None:
@@ -39,15 +27,17 @@ def test_every_signal_is_documented() -> None:
     assert all(f"`{name}`" in (signals.__doc__ or "") for name in names)
 
 
-def test_a_refusal_carries_the_error_and_the_holder(settings: Settings) -> None:
-    with received(signals.lock_refused) as seen:
-        backend: Any = locks["default"].backend
-        backend.acquire((R,), 10, 0, "{}")
-        with pytest.raises(ResourceLocked) as locked:
-            lock(R, holder={"path": "/pay/"}).acquire()
-        backend.down[:] = [True]
-        with pytest.raises(QuorumUnreachable) as missing:
-            lock(R).acquire()
+def test_a_refusal_carries_the_error_and_the_holder(
+    settings: Settings, hear: Callable[..., list[dict[str, Any]]]
+) -> None:
+    seen = hear(signals.lock_refused)
+    backend: Any = locks["default"].backend
+    backend.acquire((R,), 10, 0, "{}")
+    with pytest.raises(ResourceLocked) as locked:
+        lock(R, holder={"path": "/pay/"}).acquire()
+    backend.down[:] = [True]
+    with pytest.raises(QuorumUnreachable) as missing:
+        lock(R).acquire()
     assert [arguments["error"] for arguments in seen] == [locked.value, missing.value]
     assert seen[0]["holder"] == {"path": "/pay/"}
     assert seen[1]["reason"] == str(missing.value)
@@ -63,10 +53,6 @@ def test_a_receiver_may_take_locks_itself() -> None:
 
     signals.lock_acquired.connect(audit)
     signals.lock_released.connect(audit)
-    try:
-        with lock(R):
-            pass
-    finally:
-        signals.lock_acquired.disconnect(audit)
-        signals.lock_released.disconnect(audit)
+    with lock(R):
+        pass
     assert taken == [True, True]

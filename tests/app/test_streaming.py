@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -60,15 +60,14 @@ def pass_two_ttls() -> None:
 
 
 @pytest.fixture
-def released() -> Iterator[list[tuple[str, ...]]]:
+def released() -> list[tuple[str, ...]]:
     seen: list[tuple[str, ...]] = []
 
     def note(sender: Any, resources: tuple[str, ...], **_: Any) -> None:
         seen.append(resources)
 
-    lock_released.connect(note)
-    yield seen
-    lock_released.disconnect(note)
+    lock_released.connect(note, weak=False)
+    return seen
 
 
 @lock_resource("nightly")

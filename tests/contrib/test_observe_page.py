@@ -34,16 +34,8 @@ pytestmark = pytest.mark.usefixtures("redlock_memory", "_as_before")
 
 @pytest.fixture
 def _as_before() -> Iterator[None]:
-    """Remove the receivers and collectors that a test has added."""
-    every = [value for value in vars(signals).values() if isinstance(value, Signal)]
-    before = [(signal, signal.receivers) for signal in every]
-    for signal in every:
-        signal.receivers = []
-        signal.sender_receivers_cache.clear()
+    """Remove the collectors that a test has added."""
     yield
-    for signal, receivers in before:
-        signal.receivers = receivers
-        signal.sender_receivers_cache.clear()
     for collector in list(REGISTRY._collector_to_names):
         if isinstance(collector, RedlockCollector):
             REGISTRY.unregister(collector)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,7 @@ from redlock_django.exceptions import QuorumUnreachable
 from redlock_django.locking.lock import lock
 from redlock_django.locking.reports import MasterCounts, counters
 from redlock_django.locking.services import locks
-from redlock_django.signals import master_down, master_up
+from redlock_django.signals import master_down
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.variants import Variant, open_variant, threads_by_day, trust
@@ -47,24 +47,6 @@ def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
     return set_up
 
 
-@pytest.fixture
-def heard() -> Iterator[list[tuple[str, str, str]]]:
-    """Record the signals about masters, in order: "down" or "up", the master, and the reason."""
-    seen: list[tuple[str, str, str]] = []
-
-    def note_down(master: str, reason: str, **_: Any) -> None:
-        seen.append(("down", master, reason))
-
-    def note_up(master: str, reason: str, **_: Any) -> None:
-        seen.append(("up", master, reason))
-
-    master_down.connect(note_down)
-    master_up.connect(note_up)
-    yield seen
-    master_down.disconnect(note_down)
-    master_up.disconnect(note_up)
-
-
 def name_of(master: LocalMaster) -> str:
     return f"127.0.0.1:{master.port}"
 
@@ -84,25 +66,25 @@ def test_an_outage_and_its_end_are_reported_once_each(
     name: str,
     masters: list[LocalMaster],
     configure: Configure,
-    heard: list[tuple[str, str, str]],
+    outages: list[tuple[str, str, str]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dead = masters[1]
     with caplog.at_level(logging.INFO), open_variant(name, configure()) as variant:
         work(variant)
         variant.wait_usable(5)
-        assert heard == []
+        assert outages == []
         dead.kill()
         work(variant)
-        until(lambda: heard, "the outage is reported")
+        until(lambda: outages, "the outage is reported")
         until(lambda: counts_of(dead).errors >= 3, "more attempts to connect")
         work(variant)
         assert counts_of(dead).down
         dead.start()
-        until(lambda: len(heard) > 1, "the end of the outage is reported")
+        until(lambda: len(outages) > 1, "the end of the outage is reported")
         variant.wait_usable(5)
         work(variant)
-    [(first, failed, reason), (second, recovered, _)] = heard
+    [(first, failed, reason), (second, recovered, _)] = outages
     assert (first, second) == ("down", "up")
     assert failed == recovered == name_of(dead)
     assert "refused the connection" in reason or "reset" in reason
@@ -116,24 +98,24 @@ def test_an_outage_and_its_end_are_reported_once_each(
 @pytest.mark.fault(without=("a release overtakes",))
 @threads_by_day
 def test_a_hung_master_is_down_until_it_resumes(
-    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+    name: str, masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]
 ) -> None:
     with open_variant(name, configure(MASTER_TIMEOUT=0.5)) as variant:
         work(variant)
         variant.wait_usable(5)
         masters[3].pause()
         work(variant)
-        until(lambda: heard, "the outage is reported")
-        assert "did not answer" in heard[0][2]
+        until(lambda: outages, "the outage is reported")
+        assert "did not answer" in outages[0][2]
         masters[3].resume()
-        until(lambda: len(heard) > 1, "the end of the outage is reported")
-    assert [what for what, _, _ in heard] == ["down", "up"]
+        until(lambda: len(outages) > 1, "the end of the outage is reported")
+    assert [what for what, _, _ in outages] == ["down", "up"]
 
 
 @pytest.mark.fault(without=("a lost link stays lost",))
 @threads_by_day
 def test_a_quiet_reconnect_is_no_outage(
-    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+    name: str, masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]
 ) -> None:
     with open_variant(name, configure()) as variant:
         work(variant)
@@ -150,12 +132,12 @@ def test_a_quiet_reconnect_is_no_outage(
         until(noticed, "the link is lost")
         variant.wait_usable(5)
         work(variant)
-    assert heard == []
+    assert outages == []
     assert counts_of(masters[0]) == MasterCounts()
 
 
 def test_short_lived_event_loops_report_an_outage_once(
-    masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+    masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]
 ) -> None:
     """Under WSGI every async view runs in its own event loop, and each finds the master dead."""
 
@@ -173,22 +155,22 @@ def test_short_lived_event_loops_report_an_outage_once(
     masters[0].kill()
     for _ in range(5):
         asyncio.run(view())
-    until(lambda: heard, "the outage is reported")
-    assert [what for what, _, _ in heard] == ["down"]
+    until(lambda: outages, "the outage is reported")
+    assert [what for what, _, _ in outages] == ["down"]
     masters[0].start()
     with lock("order:1", wait=60):
-        until(lambda: len(heard) == 2, "the end of the outage is reported")
-    assert heard[1][0] == "up"
+        until(lambda: len(outages) == 2, "the end of the outage is reported")
+    assert outages[1][0] == "up"
 
 
 @pytest.mark.slow
 def test_a_restarted_master_is_reported_as_up_but_not_counted_yet(
-    masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+    masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]
 ) -> None:
     def outage_reported() -> bool:
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
-        return bool(heard)
+        return bool(outages)
 
     with open_variant("threads", configure(RESTART_DELAY="auto")) as variant:
         outage_reported()
@@ -196,13 +178,13 @@ def test_a_restarted_master_is_reported_as_up_but_not_counted_yet(
         masters[0].kill()
         until(outage_reported, "the outage is reported")
         masters[0].start()
-        until(lambda: len(heard) > 1, "the end of the outage is reported")
-    assert "trusted in" in heard[1][2]
+        until(lambda: len(outages) > 1, "the end of the outage is reported")
+    assert "trusted in" in outages[1][2]
 
 
 @threads_by_day
 def test_receivers_may_take_locks_fail_and_exit(
-    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+    name: str, masters: list[LocalMaster], configure: Configure, outages: list[tuple[str, str, str]]
 ) -> None:
     taken = []
 
@@ -219,16 +201,12 @@ def test_receivers_may_take_locks_fail_and_exit(
     receivers = (take, fail, leave)
     for receiver in receivers:
         master_down.connect(receiver)
-    try:
-        with open_variant(name, configure()) as variant:
-            work(variant)
-            variant.wait_usable(5)
-            masters[2].kill()
-            work(variant)
-            until(lambda: taken, "the receiver has acquired its lock")
-            masters[2].start()
-            variant.wait_usable(5)
-    finally:
-        for receiver in receivers:
-            master_down.disconnect(receiver)
+    with open_variant(name, configure()) as variant:
+        work(variant)
+        variant.wait_usable(5)
+        masters[2].kill()
+        work(variant)
+        until(lambda: taken, "the receiver has acquired its lock")
+        masters[2].start()
+        variant.wait_usable(5)
     assert taken == [name_of(masters[2])]

@@ -55,7 +55,6 @@ def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
     fence = held.fence
     with caplog.at_level(logging.WARNING):
         freed = force_release(R, by="root\n@host", fingerprint=held.fingerprint)
-    lock_force_released.disconnect(receive)
     assert freed.outcome is ReleaseOutcome.RELEASED
     assert list(freed.masters.values()) == ["released"] * 5
     assert received == [freed]
