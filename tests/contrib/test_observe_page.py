@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import django
 import pytest
-from django.dispatch import Signal
 from django.test import AsyncRequestFactory
 from prometheus_client import REGISTRY
 
-from redlock_django import signals
 from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.locking import reports
 from redlock_django.locking.lock import lock
