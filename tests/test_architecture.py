@@ -28,7 +28,7 @@ LAYERS = [
     engine.steps engine.pauses engine.renewal
     engine.undo
     engine.attempt
-    engine.rounds engine.hand_on
+    engine.rounds
     engine.inspection.*
     wire wire.clock wire.notice wire.wakeup wire.servers.*
     wire.links wire.links.resp

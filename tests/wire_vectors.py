@@ -28,7 +28,7 @@ from redlock_django.engine.protocol.commands import (
     Heal,
     Release,
     Restore,
-    Swap,
+    Take,
     as_array,
     script,
 )
@@ -116,17 +116,17 @@ def cases() -> Iterator[Case]:
     yield Case("release: calls a waiter", Release(**COMMON), (TRUST, SET_LOCK, queue))
     yield Case("release: a minimum hold", Release(**COMMON, left=3.0), (TRUST, SET_LOCK))
 
-    swap: dict[str, Any] = {**COMMON, "old": "c" * 32, "ttl": 10.0, "exactly": True}
+    take = Take(**fences, ttl=10.0, proposal=1, expected="c" * 32)
     given = ("SET", LOCK, "c" * 32 + ' {"host":"web-3","pid":3,"handed_on":1}', "PX", "50000")
-    yield Case("swap: granted", Swap(**swap), (TRUST, given), (TIME, 3))
-    yield Case("swap: refused", Swap(**swap), (TRUST, SET_THEIRS), (TIME, PTTL))
-    yield Case("swap: absent", Swap(**swap))
+    yield Case("take: granted", take, (TRUST, given), (TIME, 3))
+    yield Case("take: refused", take, (TRUST, SET_THEIRS), (TIME, PTTL))
+    yield Case("take: absent", take)
     used = ("SET", D.tomb("c" * 32), f"{'b' * 32} 1700000050000 {given[2]}", "PX", "60000")
-    yield Case("swap: the ticket was used", Swap(**swap), (TRUST, SET_THEIRS, used))
+    yield Case("take: the ticket was used", take, (TRUST, SET_THEIRS, used))
 
     undo = Restore(**COMMON, old="c" * 32)
     ours = ("SET", D.tomb("c" * 32), f"{'a' * 32} 4000000000000 {given[2]}", "PX", "60000")
-    yield Case("restore: a swap is undone", undo, (SET_LOCK, ours))
+    yield Case("restore: the expected token is restored", undo, (SET_LOCK, ours))
     yield Case(
         "restore: another client has replaced the token", undo, (SET_THEIRS, used), (TIME, PTTL)
     )
@@ -172,7 +172,7 @@ def read(case: Case, reply: Any) -> dict[str, Any]:
     known: dict[str, Any] = {"ballot": vote.ballot.value}
     if vote.rival is not None:
         known["in the way"] = vote.rival.decode()
-    for key in ("absent", "reserved", "ahead", "taken", "used"):
+    for key in ("absent", "reserved", "ahead", "taken"):
         value = getattr(vote, key)
         if value is not False and value not in (-1, b""):
             known[key] = value.decode() if isinstance(value, bytes) else value

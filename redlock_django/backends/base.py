@@ -15,6 +15,9 @@ from redlock_django.wire.notice import ignore as ignore
 if TYPE_CHECKING:
     from redlock_django.backends.inspection.contract import Inspection
 
+IN_TRANSIT = '{"handed_on":1}'
+"""The holder of a lock whose taker has undone that, in a store that does not keep the giver."""
+
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""
 
@@ -79,7 +82,7 @@ class BaseBackend:
     """True if several clients can hold a name at once, each one slot of it: `limit`."""
 
     hands_on: bool = False
-    """True if a lease can be handed on to another process: `hand_on`, `resume`."""
+    """True if `acquire` can replace the token of a lease, so that it is handed on: `expected`."""
 
     servers_are_masters: bool = False
     """True if the servers are independent masters, of which a majority decides."""
@@ -106,18 +109,43 @@ class BaseBackend:
         """Begin to connect the running loop to the servers, and return at once."""
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         """Acquire all resources or none, waiting for at most `wait` seconds.
 
         With a `limit`, `resources` has one name that so many clients may hold at once. The lease is
         a slot of it (see `engine.protocol.slots`). Only a store that `has_permits` is asked for it.
-        Raises ResourceLocked or StoreUnavailable.
+
+        With an `expected` lease, the lock must have the token of that lease instead of being free,
+        and keeps its fences: a lock is handed on, or taken with its ticket, by one client only. If
+        that fails, the lock keeps the expected token or gets it back. `wait` is 0, and only a store
+        that `hands_on` is asked for it.
+
+        The lease of a ticket has no `home`. It has the resources, the token (32 hex digits), the
+        fences, the limit, the givers, and what the store has noted as its `ends`. Its other times
+        are seconds since it was handed on: `until`, up to which it is held for the client that
+        takes it, and `earliest_end`. They are compared with what the servers know, never with the
+        clock of this process.
+
+        Raises ResourceLocked or StoreUnavailable; for an `expected` lease LockLost if the lock has
+        ended, TicketUsed if another client has taken it, or StoreUnavailable.
         """
         raise NotImplementedError
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         """Acquire as `acquire` does, on the running loop."""
         raise NotImplementedError
@@ -152,34 +180,6 @@ class BaseBackend:
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         """Extend as `extend` does, on the loop that acquired the lease."""
-        raise NotImplementedError
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        """Replace the token of a lease by this one, for at least `ttl` seconds; return that lease.
-
-        From then on, only a client that knows the token can take it: `resume`. If the store cannot
-        tell whether it was replaced, the lease keeps its own token or gets it back.
-        Raises LockLost, StoreUnavailable, or InvalidRedlock for a lease that cannot be handed on.
-        """
-        raise NotImplementedError
-
-    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        """Hand a lease on as `hand_on` does, on the loop that acquired it."""
-        raise NotImplementedError
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        """Take a lease that was handed on, with a new token and the fences that it has.
-
-        `handed` has the resources, the token, the fences, the limit, and what the store has noted
-        as its `ends`. Its other times are seconds since it was handed on: `until`, up to which it
-        is held for the client that takes it, and `earliest_end`. They are compared with what the
-        servers know, never with the clock of this process. Only one client can take it. Raises
-        TicketUsed, LockLost if its time is over, StoreUnavailable.
-        """
-        raise NotImplementedError
-
-    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        """Take a lease as `resume` does, on the running loop."""
         raise NotImplementedError
 
     def release(self, lease: Lease) -> bool | None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.errors import LockLost, NotAcquired, TicketUsed
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.pauses import clock_lag, retry_delays
-from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Confirm
+from redlock_django.engine.protocol.commands import TOKEN, Acquire, Command, Confirm, Take
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
-from redlock_django.engine.refusal import refusal
+from redlock_django.engine.refusal import refusal, refusal_of_ticket
 from redlock_django.engine.slot_choice import ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of
-from redlock_django.engine.validity import RedlockLease, valid_until
+from redlock_django.engine.validity import Lease, RedlockLease, end_of_min_hold, valid_until
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
+NEAR = 0.002  # seconds of a round among near masters, for which the random delays are made
+LONGEST_PAUSE = 2.0  # seconds that a client with a ticket pauses at most
 _NONE: frozenset[int] = frozenset()
 
 
@@ -126,7 +129,8 @@ class Attempt(Round):
         With `leave`, the waiter leaves the queues of the masters in `queued`, and the release calls
         the next waiter. It also calls if no quorum answered in time, because all may have granted.
         A master that refused is sent a release only if it is in `queued`. For masters that have not
-        answered, see `leaves_late_grants`.
+        answered, see `leaves_late_grants`. Where an expected token was replaced, it is restored,
+        unless another client is proved to hold the lock: then it would only be in the way.
         """
         ask, tally = self.ask, self.tally
         # If so, the links release from here on what a silent master grants.
@@ -136,7 +140,10 @@ class Attempt(Round):
             self.left = tally.reached - reached
         if not reached:
             return None
-        release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
+        if isinstance(ask, Take) and not tally.rival_won:
+            release: Command = ask.restore()
+        else:
+            release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
         commands = to_masters(release, reached, tally.masters)
         return Round(commands, Tally(tally.masters), awaited=False)
 
@@ -171,7 +178,8 @@ class Wait:
     be called for a lock that is reserved for the other.
 
     The arguments are those of `rounds.acquire`; without a `waiter`, no queue is joined. The wait
-    began at `asked`, and is over at `give_up`.
+    began at `asked`, and is over at `give_up`. A client with an `expected` lease does not wait; but
+    if votes are split, it makes as many attempts as it may, however far the masters are.
 
     Attributes that most calls never set are in the class.
     """
@@ -200,6 +208,7 @@ class Wait:
         asked: float,
         give_up: float,
         slots: SlotChoice | None = None,  # of a name that several clients may hold at once
+        expected: Lease | None = None,  # the lock must have its token, instead of being absent
     ) -> None:
         self.client = client
         self.resources = resources
@@ -209,13 +218,14 @@ class Wait:
         self.asked = asked
         self.give_up = give_up
         self.slots = slots
+        self.expected = expected
         if waiter is not None:
             self.name = waiter.name
 
     @property
     def limit(self) -> float:
         """The moment up to which the last attempt begins if votes are split."""
-        return self.give_up + self.client.overrun
+        return self.give_up + self.client.overrun if self.expected is None else math.inf
 
     def next_attempt(self, now: float) -> Attempt:
         """Begin the next attempt, and return it."""
@@ -223,14 +233,21 @@ class Wait:
         proposal = next(client.proposals) + self.lag
         self.ticket = self.ticket or proposal
         token = next(client.tokens)
-        resources, limit = self.resources, 1
+        value = f"{token} {self.holder}"
+        resources, limit, expected = self.resources, 1, self.expected
         if self.slots is not None:
             called = None if self.waiter is None else self.waiter.called_slot
             resources, limit = self.slots.resource(token, called), self.slots.limit
-        ask = Acquire(
-            client.deployment, resources, f"{token} {self.holder}", self.ttl, proposal, self.name,
-            self.ticket, limit,
-        )  # fmt: skip
+        if expected is None:
+            ask = Acquire(
+                client.deployment, resources, value, self.ttl, proposal, self.name, self.ticket,
+                limit,
+            )  # fmt: skip
+        else:
+            ask = Take(
+                client.deployment, expected.resources, value, self.ttl, proposal,
+                limit=expected.limit, expected=expected.token, fences=expected.fences,
+            )  # fmt: skip
         self.attempt = attempt = Attempt(ask, now, self.give_up)
         self.resting = False
         return attempt
@@ -255,9 +272,9 @@ class Wait:
         if self.name:
             self.queued |= attempt.tally.asked
 
-    def lease(self, attempt: Attempt, home: object) -> RedlockLease:
+    def lease(self, attempt: Attempt, home: object, now: float) -> RedlockLease:
         """Return the lease of an attempt that has won the lock."""
-        return RedlockLease(
+        lease = RedlockLease(
             attempt.ask.resources, attempt.ask.value[:TOKEN], self.holder, self.ttl,
             attempt.started, attempt.until, attempt.fences,
             waited=self._waited(attempt),
@@ -266,8 +283,13 @@ class Wait:
             reached=self.queued or attempt.tally.reached,
             tally=attempt.tally,
             waiter=self.name,
-            limit=1 if self.slots is None else self.slots.limit,
+            limit=attempt.ask.limit,
         )  # fmt: skip
+        if (expected := self.expected) is not None:
+            left = max(vote.ttl or 0 for vote in attempt.tally.counted()) / 1000
+            lease.earliest_end = end_of_min_hold(expected, left, now)
+            lease.givers = expected.givers
+        return lease
 
     def undo(self, attempt: Attempt, *, again: bool) -> Round | None:
         """Return the round that releases what a lost attempt may have set; None if that is nothing.
@@ -289,14 +311,14 @@ class Wait:
             self.queued |= attempt.tally.asked
         return attempt.undo(self.queued, leave=True)
 
-    def refusal(self, now: float) -> NotAcquired:
+    def refusal(self, now: float) -> NotAcquired | LockLost | TicketUsed:
         """Return the error for a call whose last attempt was lost."""
-        attempt = self.attempt
+        attempt, deployment = self.attempt, self.client.deployment
         assert attempt is not None
-        error = refusal(
-            self.client.deployment, self.resources, attempt.last, attempt.late,
-            1 if self.slots is None else self.slots.limit,
-        )  # fmt: skip
+        last, late = attempt.last, attempt.late
+        if self.expected is not None:
+            return refusal_of_ticket(deployment, self.expected, last, late)
+        error = refusal(deployment, self.resources, last, late, attempt.ask.limit)
         error.waited, error.took = self._waited(attempt), now - self.asked
         error.attempts = self.lost
         return error
@@ -335,6 +357,9 @@ class Wait:
             self.lag += lag
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         delay = unheard = self.client.delay(self.lost)
+        if self.expected is not None:
+            # Clients that are far from each other undo what they have set as far apart.
+            delay = unheard = min(delay * max(1.0, (now - started) / NEAR), LONGEST_PAUSE)
         queueing = bool(ask.waiter) and not attempt.unreachable
         # After a split vote, a waiter that has no grant and is queued by a majority does not ask
         # again at once: it will be called. If all asked together, the next vote would be split too.

@@ -180,9 +180,7 @@ class Tally:
 
     @property
     def only_stale(self) -> bool:
-        """True if the round failed, and might have been won without stale votes."""
-        if not self.unreachable:
-            return False
+        """True if a round that is `unreachable` might have been won without stale votes."""
         lasting = [v for v in self.votes if v and v.ballot is _FAILED and not v.stale]
         return len(lasting) <= self.spare
 

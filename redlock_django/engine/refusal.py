@@ -6,14 +6,18 @@ from functools import partial
 
 from redlock_django.engine.errors import (
     LimitReached,
+    LockLost,
     NotAcquired,
     QuorumUnreachable,
     ResourceLocked,
     Text,
+    TicketUsed,
 )
+from redlock_django.engine.protocol.commands import ENDED
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED
 from redlock_django.engine.quorum import Tally
+from redlock_django.engine.validity import Lease
 
 REPLICA = "is a replica"
 """The beginning of the reason of a server that is not a master at all."""
@@ -35,6 +39,34 @@ def refusal(
     answers = partial(_answers, deployment, tally)
     kind = ResourceLocked if limit == 1 else LimitReached
     return kind(text, resource=names, tally=answers, retry_after=retry_after)
+
+
+def refusal_of_ticket(
+    deployment: Deployment, expected: Lease, tally: Tally, late: bool
+) -> QuorumUnreachable | LockLost | TicketUsed:
+    """Return the error for a round that has not found the lock of an expected lease."""
+    if late or tally.unreachable:
+        return unreachable(deployment, expected.names, tally, late=late)
+    ended = sum(vote.rival == ENDED for vote in tally.refusals)
+    if tally.rival_won or not tally.majority(tally.masters - ended):
+        return refused_ticket(expected, is_used=not tally.majority(ended) and tally.rival_won)
+    names = ", ".join(expected.names)
+    why = "other clients try to take it with the same ticket at this moment: try again"
+    return QuorumUnreachable(f"{names}: {why}", resource=names)
+
+
+def refused_ticket(expected: Lease, *, is_used: bool) -> LockLost | TicketUsed:
+    """Return the error of a client that has not found the lock of an expected lease.
+
+    That client is the giver, if the lease is one that this process has acquired, or has a ticket.
+    """
+    names = ", ".join(expected.names)
+    if expected.home is not None:
+        return LockLost(f"{names}: the lock was lost before it was handed on", resource=names)
+    if is_used:
+        why = "this ticket was used before, or an operator has released its lock"
+        return TicketUsed(f"{names}: {why}", resource=names)
+    return LockLost(f"{names}: this ticket is too late, its lock has ended", resource=names)
 
 
 def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:

@@ -13,7 +13,13 @@ from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON, Tally
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.steps import Protocol, Round
-from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
+from redlock_django.engine.validity import (
+    Lease,
+    LeaseState,
+    RedlockLease,
+    valid_until,
+    with_drift,
+)
 
 
 def acquire(
@@ -27,6 +33,7 @@ def acquire(
     waiter: WaitingCaller | None = None,
     home: object = None,
     limit: int = 1,
+    expected: Lease | None = None,
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none, by the steps of Redlock.
 
@@ -43,12 +50,19 @@ def acquire(
     that. `waiter` joins the masters' queues, see `Wait`. `home` is the lease's.
     With a `limit`, `resources` has one name, and each attempt asks for one slot of it.
 
-    Raises ResourceLocked or QuorumUnreachable once `wait` is over.
+    With an `expected` lease, the lock is set if it has the token of that lease, instead of if it is
+    absent: a lock is handed on, or taken with its ticket. Its fences stay as they are, and an undo
+    restores its token and the time that it had left.
+
+    Raises ResourceLocked or QuorumUnreachable once `wait` is over; for an `expected` lease instead
+    of ResourceLocked TicketUsed, or LockLost if the lock has ended.
 
     Source: the page "Distributed Locks with Redis" of the Redis documentation.
     """
-    slots = SlotChoice(resources[0], limit, client.released) if limit > 1 else None
-    waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots)
+    slots = (
+        SlotChoice(resources[0], limit, client.released) if limit > 1 and expected is None else None
+    )
+    waiting = Wait(client, resources, ttl, holder, waiter, now, now + wait, slots, expected)
     try:
         while True:
             attempt = waiting.next_attempt(now)
@@ -58,7 +72,7 @@ def acquire(
                 attempt.end(now)
             waiting.note(attempt)
             if attempt.won:
-                return waiting.lease(attempt, home)
+                return waiting.lease(attempt, home, now)
             again = waiting.goes_on(attempt, now)
             if undo := waiting.undo(attempt, again=again):
                 now = yield undo
@@ -71,7 +85,14 @@ def acquire(
         raise
     except BaseException:
         if undo := waiting.undo_interrupted():
-            yield undo
+            try:
+                yield undo
+            except GeneratorExit:
+                raise
+            except BaseException:
+                # It may have struck before a byte was sent; to undo twice is harmless.
+                yield replace(undo, tally=Tally(undo.tally.masters))
+                raise
         raise
     raise waiting.refusal(now)
 

@@ -1,9 +1,9 @@
 """The hand-on of a held lock: what is checked and sent, and the ticket.
 
 A ticket is signed, and bound to an alias and its servers. It passes through queues and their logs.
-It has the names, the fences and the times of a lock, and a random number. The token of the lock is
-made of that number and the key of the signature: a reader of the ticket does not learn it, and only
-a process that has the key can use the ticket.
+It has the names, the fences and the times of a lock, a random number, and the token of the lock,
+hidden by a mask that is made of that number and the key of the signature: a reader of the ticket
+does not learn the token, and only a process that has the key can use the ticket.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import secrets
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.signing import BadSignature, Signer
 from django.utils.crypto import salted_hmac
 from django.views.decorators.debug import sensitive_variables
 
+from redlock_django.engine.refusal import refused_ticket
 from redlock_django.engine.validity import Lease, with_drift
-from redlock_django.exceptions import AlreadyHeld, BadTicket, InvalidRedlock, LockLost
+from redlock_django.exceptions import AlreadyHeld, BadTicket, InvalidRedlock
 from redlock_django.locking import reports
 from redlock_django.locking.arguments import LockArguments
 from redlock_django.locking.names import TICKET
@@ -34,7 +35,7 @@ _SALT = "redlock_django.ticket"
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """The contents of a ticket: the alias, and the lease to take (see `BaseBackend.resume`)."""
+    """The contents of a ticket: the alias, and the lease to take (see `BaseBackend.acquire`)."""
 
     using: str
     lease: Lease
@@ -58,7 +59,7 @@ def read_ticket(text: object) -> Ticket | BadTicket:
             about = _signer(key).unsign_object(text.removeprefix(TICKET))
         except BadSignature:
             continue
-        return _checked(about, _token(about["number"], key))
+        return _checked(about, _masked(about["token"], about["number"], key))
     return BadTicket(
         "this ticket was changed, or signed with another key: this process needs the SECRET_KEY of "
         "the one that has handed the lock on, or has it in SECRET_KEY_FALLBACKS"
@@ -96,15 +97,10 @@ def _signer(key: str) -> Signer:
     return Signer(key=key, salt=_SALT, fallback_keys=[])
 
 
-def _token(number: str, key: str) -> str:
-    made = salted_hmac(f"{_SALT}.token", number, secret=key, algorithm="sha256")
-    return made.hexdigest()[:32]
-
-
-def _new_token() -> tuple[str, str]:
-    """Return a random number for a ticket, and the token that is made of it."""
-    number = secrets.token_hex(16)
-    return number, _token(number, settings.SECRET_KEY)
+def _masked(token: str, number: str, key: str) -> str:
+    """Return a token hidden by a mask that is made with the key, or the token hidden so."""
+    mask = salted_hmac(f"{_SALT}.token", number, secret=key, algorithm="sha256").digest()[:16]
+    return f"{int(token, 16) ^ int.from_bytes(mask):032x}"
 
 
 def _hash(identity: str) -> str:
@@ -112,24 +108,10 @@ def _hash(identity: str) -> str:
     return sha256(identity.encode()).hexdigest()[:16]
 
 
-class LeaseSource(Protocol):
-    """The source of the lease of a lock: the store, or a ticket."""
-
-    def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
-    ) -> Lease:
-        """Return the lease; raise the error of a lock that was not acquired."""
-
-    async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
-    ) -> Lease:
-        """Return as `acquire` does, on the running loop."""
-
-
 class Handing:
-    """The hand-on of one lease, which is held, by a lock: what `hand_on` is called with.
+    """The hand-on of one lease, which is held, by a lock: its token is replaced in the store.
 
-    `handed` is the lease that it returned.
+    `handed` is the lease with the new token, which the client with the ticket takes.
     Raises AlreadyHeld if other locks share the lease: their code would go on without it. That of a
     decorator does not count, since it does no more than release it. Raises InvalidRedlock where
     a lock cannot be handed on, and ValueError for a bad `ttl`.
@@ -160,10 +142,10 @@ class Handing:
             )
         limits = service.settings
         seconds = limits.store.max_ttl if ttl is None else limits.check_ttl(ttl)
-        left = held_lease.lease.held_for(self.backend.clock)
         self.lease = held_lease.lease
-        self._number, self.token = _new_token()
-        self.ttl = max(seconds, with_drift(left))
+        left = self.lease.held_for(self.backend.clock)
+        # A hand-on never shortens a lock.
+        self.ttl = max(seconds, with_drift(max(left, held_lease.seconds_left())))
         self.holder = arguments.holder_json(handed_on=left)
         self.handed: Lease | None = None
 
@@ -172,52 +154,58 @@ class Handing:
 
     def hand_on(self) -> None:
         """Hand the lease on in the store. Raises LockLost, StoreUnavailable."""
-        while True:
-            try:
-                self.handed = self.backend.hand_on(self.lease, self.token, self.ttl, self.holder)
-                return
-            except LockLost:
-                if not self._was_extended():
-                    raise
+        lease = self.lease
+        self.handed = self.backend.acquire(
+            lease.names, self.ttl, 0.0, self.holder, lease.limit, lease
+        )
+        self._refuse_lost()
 
     async def ahand_on(self) -> None:
         """Hand the lease on as `hand_on` does, on the running loop."""
-        while True:
-            try:
-                self.handed = await self.backend.ahand_on(
-                    self.lease, self.token, self.ttl, self.holder
-                )
-                return
-            except LockLost:
-                if not self._was_extended():
-                    raise
+        lease = self.lease
+        self.handed = await self.backend.aacquire(
+            lease.names, self.ttl, 0.0, self.holder, lease.limit, lease
+        )
+        self._refuse_lost()
 
-    def _was_extended(self) -> bool:
-        """Return whether another caller has extended the lease meanwhile: it is not over yet."""
-        before, self.lease = self.lease, self.held_lease.lease
-        self._number, self.token = (
-            _new_token()
-        )  # where it was undone, a tombstone refuses the other
-        return self.lease.until > before.until and self.held_lease.seconds_left() > 0
+    def _refuse_lost(self) -> None:
+        """Release what was handed on after the end of the lease, and raise LockLost.
+
+        It may have been extended meanwhile: then it is not over.
+        """
+        now = self.backend.clock()
+        if now >= self.held_lease.lease.until or self.held_lease.loss_reason:
+            assert self.handed is not None
+            self.backend.post_release(self.handed)
+            self.handed = None
+            raise refused_ticket(self.lease, is_used=False)
 
     def ticket(self) -> str:
         """End the hold, since the lease was handed on; return the ticket."""
         held_lease, handed = self.held_lease, self.handed
         assert handed is not None
         held_lease.mark_handed_on(handed)
-        if held_lease.lease is not self.lease:
-            # It was extended meanwhile, and perhaps set again where it had been forgotten.
-            self.backend.post_release(held_lease.lease)
+        self._release_rest()
         givers = (*self.lease.givers, self.lease.fingerprint)
         return self._signed(replace(handed, givers=givers))
 
+    def _release_rest(self) -> None:
+        """Release the giver's token where the store still has it, and its waiter in a queue.
+
+        The token may have been set again by an extension meanwhile, where it had been forgotten.
+        """
+        lease = self.held_lease.lease
+        # Without the rest of a minimum hold, which goes with the lock.
+        self.backend.post_release(replace(lease, earliest_end=lease.started))
+
     def _signed(self, handed: Lease) -> str:
         """Return the ticket of the lease that was handed on."""
-        backend = self.backend
+        backend, number = self.backend, secrets.token_hex(16)
         about = {
             "using": backend.alias,
             "store": _hash(backend.settings.identity),
-            "number": self._number,
+            "number": number,
+            "token": _masked(handed.token, number, settings.SECRET_KEY),
             "resources": handed.resources,
             "fences": handed.fences,
             "limit": handed.limit,

@@ -26,7 +26,7 @@ from redlock_django.locking.event_loops import (
     refuse_in_loop,
     running_loop,
 )
-from redlock_django.locking.handing import Handing, LeaseSource
+from redlock_django.locking.handing import Handing
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import LockService, locks
@@ -41,7 +41,7 @@ class Lock:
 
     _held_lease: HeldLease | None = None
     _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
-    _source: LeaseSource | None = None  # what to take a lease from, other than the store
+    _given: Lease | None = None  # the lease of a ticket, which is taken
     _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
     is_of_call = False
     """True if a decorator holds it around a call, which may hand its lock on."""
@@ -97,8 +97,9 @@ class Lock:
             check(self.resources)
         lease: Lease | None = None
         try:
-            lease = self._free_source(service, wait).acquire(
-                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit
+            self._refuse_held(service, wait)
+            lease = service.backend.acquire(
+                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
             held_lease = self._hold(service, lease, in_block)
             renewal_service.watch_in_thread(held_lease)
@@ -119,8 +120,9 @@ class Lock:
             await sync_to_async(check)(self.resources)
         lease: Lease | None = None
         try:
-            lease = await self._free_source(service, wait).aacquire(
-                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit
+            self._refuse_held(service, wait)
+            lease = await service.backend.aacquire(
+                arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
             held_lease = self._hold(service, lease, in_block)
             renewal_service.watch_in_loop(held_lease)
@@ -133,13 +135,12 @@ class Lock:
             raise
         return self
 
-    def _free_source(self, service: LockService, wait: float) -> LeaseSource:
-        """Return the source of the lease; raise ResourceLocked if this process holds the lock."""
-        if self._source is not None:
-            return self._source
-        if not wait and self._arguments.limit == 1:
+    def _refuse_held(self, service: LockService, wait: float) -> None:
+        """Raise an error if this process holds the lock, or the caller another slot of it."""
+        if (given := self._given) is not None:
+            nesting.refuse_other_slot(caller.leases_of_caller(service.backend, given.names), given)
+        elif not wait and self._arguments.limit == 1:
             caller.refuse_held(service.backend, self.resources)
-        return service.backend
 
     def _hold(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
         held_lease = HeldLease(service, lease, self, self._arguments, in_block)
@@ -173,7 +174,7 @@ class Lock:
             self._held_lease.remove_lock(self)  # it has ended
             self._held_lease = None
         self._unlocked = False
-        if self._source is not None:
+        if self._given is not None:
             return False
         found = caller.leases_of_caller(service.backend, self.resources)
         if not found or (outer := nesting.lease_to_share(found, self._arguments)) is None:

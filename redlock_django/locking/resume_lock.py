@@ -7,39 +7,9 @@ from datetime import timedelta
 
 from django.views.decorators.debug import sensitive_variables
 
-from redlock_django.backends.base import BaseBackend
-from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import BadTicket
-from redlock_django.locking import caller, nesting
-from redlock_django.locking.handing import Ticket, read_ticket
+from redlock_django.locking.handing import read_ticket
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.services import locks
-
-
-class Resumption:
-    """The source of the lease of a resumed lock: the ticket."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._using = ticket.using
-        self._handed = ticket.lease
-
-    def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
-    ) -> Lease:
-        """Take the lease that was handed on."""
-        return self._backend().resume(self._handed, ttl, holder)
-
-    async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
-    ) -> Lease:
-        """Take it on the running loop."""
-        return await self._backend().aresume(self._handed, ttl, holder)
-
-    def _backend(self) -> BaseBackend:
-        backend = locks[self._using].backend
-        found = caller.leases_of_caller(backend, self._handed.names)
-        nesting.refuse_other_slot(found, self._handed)
-        return backend
 
 
 @sensitive_variables("ticket")
@@ -78,7 +48,7 @@ def resume_lock(
         limit=lease.limit,
     )
     resumed._arguments.keep_for(lease.earliest_end)
-    resumed._source = Resumption(found)
+    resumed._given = lease
     # Without the lock, whatever ON_UNAVAILABLE says, another client may have it.
     resumed._strict = True
     return resumed

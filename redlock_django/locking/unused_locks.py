@@ -26,7 +26,7 @@ def _report_if_unused(lock: Lock) -> None:
     state = vars(lock)
     # Valid arguments set the first; every attempt to acquire the lock sets the second. A resumed
     # lock has the third: its ticket is still good.
-    if "_arguments" in state and "_unlocked" not in state and "_source" not in state:
+    if "_arguments" in state and "_unlocked" not in state and "_given" not in state:
         names = ", ".join(map(repr, lock.resources))
         logger.warning(
             "redlock: lock(%s) was never acquired, so it has locked nothing. Write "

@@ -167,7 +167,7 @@ def test_a_round_that_outlasts_the_lease_hands_it_on_if_it_was_extended_meanwhil
 ) -> None:
     """Another thread extends the lock after the giver has read until when it is held."""
     held = lock(NAME, ttl=10).acquire()
-    hand_on, answer, rounds = MemoryBackend.hand_on, MemoryBackend._answer, list[Any]()
+    acquire, answer, rounds = MemoryBackend.acquire, MemoryBackend._answer, list[Any]()
 
     def stalled(self: MemoryBackend, *arguments: Any) -> None:
         answer(self, *arguments)
@@ -180,9 +180,9 @@ def test_a_round_that_outlasts_the_lease_hands_it_on_if_it_was_extended_meanwhil
         if is_extended and not rounds and held_lease is not None:
             held_lease.extend(10)
         monkeypatch.setattr(MemoryBackend, "_answer", stalled)
-        return hand_on(self, *arguments)
+        return acquire(self, *arguments)
 
-    monkeypatch.setattr(MemoryBackend, "hand_on", slow)
+    monkeypatch.setattr(MemoryBackend, "acquire", slow)
     MemoryBackend.advance(6)
     if is_extended:
         with resume_lock(held.transfer()):
@@ -203,17 +203,17 @@ def test_an_extension_that_ends_during_a_transfer_is_released(
     key, keyspace = backend().deployment.lock(NAME), backend().masters[2].keyspace
     keyspace.strings.pop(key)
     held_lease.extend(10)  # learns that the master has forgotten it
-    before, hand_on = held_lease.lease, MemoryBackend.hand_on
+    before, acquire = held_lease.lease, MemoryBackend.acquire
     assert isinstance(before, RedlockLease)
 
     def slow(self: MemoryBackend, *arguments: Any) -> Any:
-        handed = hand_on(self, *arguments)
+        handed = acquire(self, *arguments)
         heal = Heal(self.deployment, (NAME,), before.value, 10.0, before.fences)
         self.masters[2].say(heal, 0, *self._markers[2])
         held_lease.apply_extension(LeaseState.RENEWED, replace(before, reached=frozenset({2})))
         return handed
 
-    monkeypatch.setattr(MemoryBackend, "hand_on", slow)
+    monkeypatch.setattr(MemoryBackend, "acquire", slow)
     ticket = held.transfer()
     assert keyspace.get(key) is None
     with resume_lock(ticket):
@@ -600,7 +600,7 @@ def test_no_traceback_shows_a_ticket(settings: Settings) -> None:
         shown = SafeExceptionReporterFilter().get_traceback_frame_variables(None, own[-1])
         assert wrong not in repr(list(shown))
     held = resume_lock(ticket)
-    assert ticket not in repr((held, vars(held), held._source))
+    assert ticket not in repr((held, vars(held), held._given))
 
 
 def test_a_task_of_django_takes_the_lock_of_the_code_that_enqueues_it(settings: Settings) -> None:

@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -79,16 +80,19 @@ def test_an_interrupt_as_the_store_returns_the_lease_leaves_no_lock(
 def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hand_on = MemoryBackend.hand_on
+    acquire = MemoryBackend.acquire
 
     def tripped(self: MemoryBackend, *arguments: Any) -> Any:
-        handed = hand_on(self, *arguments)
+        handed = acquire(self, *arguments)
         wire = Tripwire()  # noqa: F841
         return handed
 
-    monkeypatch.setattr(MemoryBackend, "hand_on", tripped)
-    with pytest.raises(KeyboardInterrupt), lock(NAME) as held:
-        held.transfer(ttl=60)
+    held = lock(NAME)
+    with ExitStack() as stack:
+        held.enter_in(stack)
+        monkeypatch.setattr(MemoryBackend, "acquire", tripped)
+        with pytest.raises(KeyboardInterrupt):
+            held.transfer(ttl=60)
     assert kept, "the store was not asked"
     assert not look(locks["default"].backend, [NAME]).locks
     assert not held.locked

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -262,11 +263,17 @@ class SyncCaller:
     def release(self, lease: Lease) -> bool | None:
         return self.backend.release(lease)
 
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return self.backend.hand_on(lease, token, ttl, holder)
+    def hand_on(self, lease: Lease, ttl: float, holder: str) -> Lease:
+        """Replace the token of a lease by one for a ticket."""
+        return self.replace_token(lease, ttl, holder)
 
     def resume(self, handed: Lease, ttl: float = 30, holder: str = HOLDER) -> Lease:
-        return self.backend.resume(handed, ttl, holder)
+        """Take the lease of a ticket."""
+        return self.replace_token(replace(handed, home=None), ttl, holder)
+
+    def replace_token(self, expected: Lease, ttl: float, holder: str) -> Lease:
+        """Acquire the lock that has the token of a lease."""
+        return self.backend.acquire(expected.names, ttl, 0.0, holder, expected.limit, expected)
 
     def start(self, *resources: str, wait: float, ttl: float = 30, limit: int = 1) -> Started:
         """Start to acquire, as another thread does."""
@@ -301,11 +308,9 @@ class AsyncCaller(SyncCaller):
     def release(self, lease: Lease) -> bool | None:
         return self.run(self.backend.arelease(lease))
 
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return self.run(self.backend.ahand_on(lease, token, ttl, holder))
-
-    def resume(self, handed: Lease, ttl: float = 30, holder: str = HOLDER) -> Lease:
-        return self.run(self.backend.aresume(handed, ttl, holder))
+    def replace_token(self, expected: Lease, ttl: float, holder: str) -> Lease:
+        asked = expected.names, ttl, 0.0, holder, expected.limit, expected
+        return self.run(self.backend.aacquire(*asked))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop."""

@@ -189,9 +189,9 @@ def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
     lease = backend.acquire(("order:1",), 30, 0, HOLDER)
     posted: list[Callable[[Any], object]] = []
     monkeypatch.setattr(backend.connections, "post", posted.append)
-    monkeypatch.setattr(DatabaseSwap, "handed", interrupted)
+    monkeypatch.setattr(DatabaseSwap, "taken", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        backend.hand_on(lease, "f" * 32, 30, HOLDER)
+        backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
     backend.post_release(lease)
     monkeypatch.undo()
     assert len(posted) == 2

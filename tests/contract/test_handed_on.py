@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
@@ -11,8 +10,8 @@ import pytest
 from redlock_django import lock, resume_lock
 from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.zookeeper.hand_on import ZooKeeperSwap
+from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import LockLost, ResourceLocked, TicketUsed
-from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.validity import LeaseState
 from redlock_django.locking import handing
 from redlock_django.wire.clock import wall_ns
@@ -37,7 +36,7 @@ def _hands_on(store: Store) -> None:
 
 def give(caller: SyncCaller, lease: Lease, ttl: float = 30) -> Lease:
     """Hand a lease on; return what a ticket has of it."""
-    handed = caller.hand_on(lease, secrets.token_hex(16), ttl, IN_TRANSIT)
+    handed = caller.hand_on(lease, ttl, IN_TRANSIT)
     now = caller.backend.clock()
     assert handed.until - lease.started <= 2 * ttl
     return replace(
@@ -98,7 +97,7 @@ def test_a_ticket_is_too_late_when_its_time_is_over(store: Store, caller: SyncCa
 def test_a_lock_whose_ticket_is_lost_can_be_released(caller: SyncCaller) -> None:
     """As `transfer()` does after an interrupt, which also posts the release of its own lease."""
     lease = caller.acquire(NAME)
-    handed = caller.hand_on(lease, secrets.token_hex(16), 30, IN_TRANSIT)
+    handed = caller.hand_on(lease, 30, IN_TRANSIT)
     caller.backend.post_release(handed)
     caller.backend.post_release(lease)
     caller.release(caller.acquire(NAME, wait=20))
@@ -121,10 +120,8 @@ def _interrupt_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Interrupted
 
     monkeypatch.setattr(ZooKeeperSwap, "_replace", replace_and_raise)
-    monkeypatch.setattr(DatabaseSwap, "handed", _raise)
     monkeypatch.setattr(DatabaseSwap, "taken", _raise)
-    monkeypatch.setattr(_Swapping, "left", _raise)
-    monkeypatch.setattr(_Swapping, "left_before", property(_raise))
+    monkeypatch.setattr(Wait, "lease", _raise)
 
 
 def test_an_interrupted_hand_on_leaves_the_lock_with_its_own_ttl(
@@ -155,7 +152,7 @@ def test_an_interrupted_taker_leaves_the_lock_with_the_time_of_its_ticket(
 
 
 def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> None:
-    caller.hand_on(caller.acquire(NAME, ttl=20), secrets.token_hex(16), 1, IN_TRANSIT)
+    lock(NAME, ttl=20).acquire().transfer(ttl=1)
     store.pass_time(15)
     with pytest.raises(ResourceLocked):
         caller.acquire(NAME)

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
-from redlock_django.engine import attempt, hand_on, rounds
+from redlock_django.engine import attempt, rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.slot_choice import ReleasedSlots
@@ -42,7 +42,13 @@ class SimulatedStore(BaseBackend):
         return self.client.read()
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Any:
         client = self.client
         in_time = _Deadline(client, wait)
@@ -56,27 +62,18 @@ class SimulatedStore(BaseBackend):
             now=self.clock(),
             wait=wait,
             waiter=client.waiter,
+            home=client,
             limit=limit,
+            expected=expected,
         )
         try:
-            return (yield from in_time.check(protocol))
+            # Without a wait, but far away: attempts with an expected lease are bounded by number.
+            return (yield from (in_time.check(protocol) if expected is None else protocol))
         finally:
             client.waiter = None
 
     def extend(self, lease: Lease, ttl: float) -> Any:
         return (yield from rounds.extend(self.deployment, _redlock(lease), ttl, now=self.clock()))
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Any:
-        return (
-            yield from hand_on.hand_on(
-                self._engine_client(), _redlock(lease), token, ttl, holder, now=self.clock()
-            )
-        )
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> Any:
-        return (
-            yield from hand_on.resume(self._engine_client(), handed, ttl, holder, now=self.clock())
-        )
 
     def _engine_client(self) -> attempt.Client:
         client = self.client

@@ -397,10 +397,15 @@ class Client:
         """Hand a lease on in place of a release, now and then; return whether that was done."""
         if lease.earliest_end or not self.hands_on or self.tickets.random() > self.hands_on:
             return False
-        token = next(self.fresh())
+        if self.read() >= lease.until:
+            self.world.seen["lost before a hand-on"] += 1
+            return False
         self._safe = True
+        drawn = len(self._tokens)
         try:
-            handed = yield from self.store.hand_on(lease, token, ttl, '{"handed_on":1}')
+            handed = yield from self.store.acquire(
+                lease.names, ttl, 0.0, '{"handed_on":1}', lease.limit, lease
+            )
         except (LockLost, NotAcquired) as error:
             self.world.seen[f"not handed on: {type(error).__name__}"] += 1
             return False
@@ -410,16 +415,25 @@ class Client:
         finally:
             self._safe = False
             # A ticket that no client takes ends with its TTL.
-            self.checker.alive[token] = False
+            for token in self._tokens[drawn:]:
+                self.checker.alive[token] = False
         self.lease = None
-        self.checker.handed_on(self, lease, handed)
+        if self.read() >= lease.until:  # as `Handing._refuse_lost`
+            self.world.seen["handed on too late"] += 1
+            self.store.post_release(handed)
+        else:
+            self.checker.handed_on(self, lease, handed)
+        self.store.post_release(lease)
         return True
 
     def _take(self, ticket: Ticket, ttl: float) -> Program:
         """Take the lock of a ticket, and hold it."""
         self._safe = True
         try:
-            lease = yield from self.store.resume(ticket.lease, ttl, '{"pid":1}')
+            handed = replace(ticket.lease, home=None)
+            lease = yield from self.store.acquire(
+                handed.names, ttl, 0.0, '{"pid":1}', handed.limit, handed
+            )
         except (TicketUsed, LockLost, NotAcquired) as error:
             self.world.seen[f"not taken: {type(error).__name__}"] += 1
             if isinstance(error, TicketUsed):

@@ -11,6 +11,7 @@ import pytest
 
 from redlock_django.engine.protocol.commands import (
     COMMANDS,
+    ENDED,
     Acquire,
     Command,
     Confirm,
@@ -18,7 +19,7 @@ from redlock_django.engine.protocol.commands import (
     Heal,
     Release,
     Restore,
-    Swap,
+    Take,
     as_array,
     script,
 )
@@ -31,6 +32,7 @@ from redlock_django.engine.protocol.statuses import (
     GRANTED,
     NOT_READY,
     REFUSED,
+    USED,
 )
 from redlock_django.engine.protocol.votes import Ballot
 
@@ -46,12 +48,12 @@ HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
 SHORTEN = Release(**COMMON, left=1.5)
 LEAVING = Release(**COMMON, waiter="P:wake:7 1")
-SWAP = Swap(**COMMON, old="f" * 32, ttl=1.5)
+TAKE = Take(**COMMON, ttl=1.5, proposal=TIME, expected="f" * 32, fences=(7, 8))
 RESTORE = Restore(**COMMON, old="f" * 32)
 SLOT: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r[1]",), "value": VALUE}
 ACQUIRE_SLOT = Acquire(**SLOT, ttl=1.5, proposal=TIME, limit=3)
 RELEASE_SLOT = Release(**SLOT, limit=3)
-ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, LEAVING, SWAP, RESTORE)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, LEAVING, TAKE, RESTORE)
 
 
 def test_deployment() -> None:
@@ -165,20 +167,24 @@ def test_the_number_of_the_round_alone_grants_a_release() -> None:
     assert as_array([7, 0, TIME]) == [7, 0, TIME]
 
 
-def test_a_swap_says_what_it_replaces() -> None:
-    tombs = [f"P:tomb:{'f' * 32}", f"P:tomb:{TOKEN}"]
-    assert SWAP.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
-    assert SWAP.arguments() == [VALUE, "f" * 32, 1500, 0, 600_000, "r", "s"]
-    used = SWAP.vote([BURIED, TIME, b"e" * 32])
-    assert (used.ballot, used.used, used.time) == (Ballot.REFUSED, True, TIME)
-    assert used.rival == b"e" * 32
-    granted = SWAP.vote([GRANTED, TIME, 900])
+def test_a_ticket_is_taken_by_its_token() -> None:
+    tombs = [f"P:tomb:{TOKEN}", f"P:tomb:{'f' * 32}"]
+    assert TAKE.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
+    assert TAKE.arguments() == [VALUE, "f" * 32, 1500, 600_000, "r", "s"]
+    used = TAKE.vote([USED, TIME, b"e" * 32])
+    assert (used.ballot, used.rival, used.time) == (Ballot.REFUSED, b"e" * 32, TIME)
+    granted = TAKE.vote([GRANTED, TIME, 900])
     assert (granted.ballot, granted.time, granted.ttl) == (Ballot.GRANTED, TIME, 900)
-    assert SWAP.vote([ABSENT, TIME, 1]).absent
-    assert "f" * 32 not in repr(SWAP)
+    assert granted.fences == (7, 8)
+    absent = TAKE.vote([ABSENT, TIME, 1])
+    assert (absent.absent, absent.rival) == (True, ENDED)
+    held = TAKE.vote([REFUSED, TIME, 1, 5, 0, b"e" * 32])
+    assert (held.absent, held.rival) == (False, ENDED)
+    assert "f" * 32 not in repr(TAKE)
 
 
-def test_a_swap_is_restored_by_the_token_that_it_replaced() -> None:
+def test_the_undo_of_a_ticket_restores_its_token() -> None:
+    assert TAKE.restore() == RESTORE
     tombs = [f"P:tomb:{'f' * 32}", "P:held", f"P:tomb:{TOKEN}"]
     assert RESTORE.keys() == [*tombs, "P:lock:r", "P:lock:s"]
     assert RESTORE.arguments() == [VALUE, 60_000, "r", "s"]
@@ -189,10 +195,10 @@ def test_a_swap_is_restored_by_the_token_that_it_replaced() -> None:
 
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "confirm", "extend", "heal", "release", "restore", "swap",
+        "acquire", "confirm", "extend", "heal", "release", "restore", "take",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if command.sets] == [
-        "acquire", "heal", "swap",
+        "acquire", "heal", "take",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if not command.trusted] == [
         "release", "restore",
@@ -252,9 +258,10 @@ def test_refused(command: Command, left: int, text: str) -> None:
     vote = command.vote([REFUSED, TIME, 2, left, 41, rival])
     assert vote.ballot is Ballot.REFUSED
     assert (vote.reason, vote.ttl, vote.fences, vote.resource) == (text, left, (41,), 1)
-    assert vote.rival == rival
+    shown = ENDED if isinstance(command, Take) else rival
+    assert vote.rival == shown
     assert rival.decode() not in vote.reason
-    assert command.vote([REFUSED, TIME, 2, left, 41, rival.decode()]).rival == rival
+    assert command.vote([REFUSED, TIME, 2, left, 41, rival.decode()]).rival == shown
 
 
 @pytest.mark.parametrize("command", ALL)
@@ -263,15 +270,13 @@ def test_absent(command: Command) -> None:
     assert vote.ballot is Ballot.REFUSED
     assert vote.absent
     assert vote.resource == 1
-    assert vote.rival is None
+    assert vote.rival == (ENDED if isinstance(command, Take) else None)
     assert vote.ttl is None
 
 
 @pytest.mark.parametrize("command", ALL)
 @pytest.mark.parametrize("status", [NOT_READY, BURIED, FENCE_AHEAD, CORRUPT])
 def test_failed(command: Command, status: int) -> None:
-    if status == BURIED and isinstance(command, Swap):
-        return  # it is refused: see test_a_swap_says_what_it_replaces
     vote = command.vote([status, TIME])
     assert vote.ballot is Ballot.FAILED
     assert vote.time == TIME
@@ -317,7 +322,7 @@ def test_no_reason_ever_holds_a_token() -> None:
         [CORRUPT, TIME],
     ]
     for command in ALL:
-        left = (900,) if isinstance(command, Swap) else ()
+        left = (900,) if isinstance(command, Take) else ()
         grant: list[object] = [GRANTED, TIME, *((7, 8) if command.fenced else left)]
         for reply in [grant, *replies]:
             assert TOKEN not in command.vote(reply).reason

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from redlock_django.backends.redis.backend import retry_delay
-from redlock_django.engine import hand_on
+from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.quorum import PENDING
@@ -41,12 +41,17 @@ class Takers:
             masters.deployment, fresh(), iter(lambda: 1, None),
             lambda tries: retry_delay(tries, self.random.uniform), 0.5,
         )  # fmt: skip
-        giving = hand_on.hand_on(client, masters.taken(), next(fresh()), 60, "{}", now=masters.now)
+        lease = replace(masters.taken(), home=self)
+        giving = rounds.acquire(
+            client, lease.names, 60, "{}", now=masters.now, wait=0, expected=lease
+        )
         ticket = replace(masters.run(giving), holder="", started=0.0)
         for taker in range(many):
 
             def begin(taker: int = taker) -> None:
-                taking = hand_on.resume(client, ticket, 20.0, "{}", now=masters.now)
+                taking = rounds.acquire(
+                    client, ticket.names, 20.0, "{}", now=masters.now, wait=0, expected=ticket
+                )
                 self._do(taker, taking, next(taking))
 
             self._after(self.random.uniform(0, 0.02), begin)

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redlock_django.engine import hand_on, pauses, quorum, rounds
+from redlock_django.engine import pauses, quorum, refusal, rounds
 from redlock_django.engine.attempt import Attempt, Wait
-from redlock_django.engine.hand_on import _Swapping
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.undo import undo_of
@@ -249,8 +248,8 @@ JUDGES: dict[str, Judge] = {
     "a ticket is used once": Judge(
         unraised(Checker.resumed, 1),
         (
-            ("swap", lua("if seen[3] or seen[4] then", "if false then")),
-            # Only a swap compares the beginning of a lock.
+            ("take", lua("if seen[4] then", "if false then")),
+            # Only take.lua compares the beginning of a lock.
             ("ownership", lua(
                 "lock and lock:sub(1, length) ~= own",
                 "lock and lock:sub(1, length) ~= own"
@@ -261,14 +260,23 @@ JUDGES: dict[str, Judge] = {
     ),
     "a taker has the fence of its giver": Judge(
         unraised(Checker.resumed, 2),
-        ((hand_on.resume, instead("handed.fences", "tuple(one + 1 for one in handed.fences)")),),
+        ((
+            Wait.next_attempt,
+            instead(
+                "expected.fences",
+                "expected.fences if expected.home else tuple(one + 1 for one in expected.fences)",
+            ),
+        ),),
         "with another fence", HANDING,
     ),
     "a ticket counts as used if a taker had it": Judge(
         unraised(Checker.told_used),
         (
-            (_Swapping.is_refused, instead("tally.rival_won", "tally.denied")),
-            (_Swapping.refusal, instead("tally.majority(...)", "bool(takers)")),
+            (Attempt.split, instead("last.rival_won", "last.denied")),
+            (refusal.refusal_of_ticket, together(
+                instead("tally.rival_won", "tally.denied", nth=1),
+                instead("tally.rival_won", "tally.denied"),
+            )),
         ),
         "that no client has used", HANDING,
     ),
@@ -276,7 +284,7 @@ JUDGES: dict[str, Judge] = {
         unraised(Checker.resumed, 3),
         (
             ("ownership", lua("if absent > 0 then", "if absent > 0 and length < 0 then")),
-            ("swap", lua(".. seen[5]", ".. (seen[5] or '')")),
+            ("take", lua(".. seen[5]", ".. (seen[5] or '')")),
         ),
         "another client has held it",
         replace(HANDING, ttls=(0.2, 0.3), seconds=8.0, busy=0.2, faults=frozenset({"pause"})),

@@ -14,7 +14,7 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
-    Swap,
+    Take,
 )
 from redlock_django.engine.protocol.statuses import (
     GRANTED,
@@ -54,7 +54,7 @@ def no_script_counts_a_master_before_its_time() -> None:
         Confirm(**common, fences=(now,)),
         Extend(**common, ttl=10.0),
         Heal(**common, ttl=10.0, fences=(now,)),
-        Swap(**common, old=B, ttl=10.0),
+        Take(**common, ttl=10.0, proposal=now, expected=B, fences=(now,)),
     )
     for command in commands:
         assert _said(masters, command, later)[0] == NOT_READY, command.name

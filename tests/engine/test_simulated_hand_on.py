@@ -38,7 +38,7 @@ def run(seeds: Iterable[int]) -> Counter[str]:
 @pytest.mark.slow
 def test_no_seed_breaks_a_promise() -> None:
     seen = run(range(30))
-    more = iter((165, 191, *range(30, 120)))  # the first reach what is rare, today
+    more = iter(range(30, 120))
     while missing := [state for state in RARE if not seen[state]]:
         seed = next(more, None)
         assert seed is not None, missing

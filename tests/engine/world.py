@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from redlock_django.backends.memory.master import MemoryMaster, ScriptReply, encoded
-from redlock_django.engine.protocol.commands import Command, Release, Swap
+from redlock_django.engine.protocol.commands import Command, Release, Take
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY
 from redlock_django.wire.servers.info import run_of
@@ -232,8 +232,8 @@ class SimulatedMaster:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
-        if isinstance(command, Swap) and reply[1] == GRANTED:
-            self.replaced.add((command.old, command.token))
+        if isinstance(command, Take) and reply[1] == GRANTED:
+            self.replaced.add((command.expected, command.token))
         if self.watched is not None:
             self.watched(self)
         return reply

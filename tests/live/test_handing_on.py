@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from tests.programs import ROOT
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import HOLDER, Loop, joined, open_variant
+from tests.wire.variants import HOLDER, joined, open_variant
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -72,19 +71,19 @@ def test_a_killed_giver_and_a_killed_worker_leave_one_holder_at_a_time(
     )
 
 
-def test_a_task_buries_the_lock_of_a_thread_that_it_hands_on(masters: list[LocalMaster]) -> None:
-    with (
-        joined("threads", masters[:3]) as threads,
-        open_variant("loop", threads.backend) as loop,
-    ):
-        assert isinstance(loop, Loop)
-        loop.start()
-        loop.wait_usable(3)
-        held = threads.acquire("order:1")
-        threads.settle()
+def test_a_lock_of_a_loop_that_has_ended_is_buried_when_it_is_handed_on(
+    masters: list[LocalMaster],
+) -> None:
+    with joined("threads", masters[:3]) as threads:
+        with open_variant("loop", threads.backend) as loop:
+            loop.start()
+            loop.wait_usable(3)
+            held = loop.acquire("order:1")
+            loop.settle()
         tombstone = f"redlock:tomb:{held.token}"
         with masters[2].client() as client:
             client.delete("redlock:lock:order:1")  # as if the acquire were still on its way
-            loop.run(threads.backend.ahand_on(held, secrets.token_hex(16), 30, HOLDER))
-            loop.settle()
+            threads.backend.acquire(held.names, 30, 0.0, HOLDER, 1, held)
+            threads.backend.post_release(held)  # as `Handing.ticket` does
+            threads.settle()
             until(lambda: client.exists(tombstone), "the token cannot be set any more")

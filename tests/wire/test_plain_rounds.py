@@ -21,7 +21,7 @@ from redlock_django.engine.protocol.commands import (
     Heal,
     Release,
     Restore,
-    Swap,
+    Take,
 )
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import ABSENT
@@ -606,7 +606,7 @@ def _commands() -> Iterator[Command]:
             yield Extend(**common, ttl=ttl)
             yield Heal(**common, ttl=ttl, fences=numbers)
             yield Confirm(**common, fences=numbers)
-            yield Swap(**common, old="f" * 32, ttl=ttl)
+            yield Take(**common, ttl=ttl, proposal=1, expected="f" * 32, fences=numbers)
             yield Restore(**common, old="f" * 32)
 
 

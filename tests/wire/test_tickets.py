@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -42,15 +41,18 @@ class Client:
         return self.variant.backend.acquire(resources, 8.0, 5.0, HOLDER, limit)
 
     def hand_on(self, lease: RedlockLease) -> Lease:
-        backend, token = self.variant.backend, secrets.token_hex(16)
+        backend = self.variant.backend
+        asked = lease.names, 9.0, 0.0, HOLDER, lease.limit, lease
         if isinstance(self.variant, Loop):
-            return self.variant.run(backend.ahand_on(lease, token, 9.0, HOLDER))
-        return backend.hand_on(lease, token, 9.0, HOLDER)
+            return self.variant.run(backend.aacquire(*asked))
+        return backend.acquire(*asked)
 
     def resume(self, handed: Lease) -> RedlockLease:
+        ticket = replace(handed, home=None)
+        asked = ticket.names, 8.0, 0.0, HOLDER, ticket.limit, ticket
         if isinstance(self.variant, Loop):
-            return self.variant.run(self.variant.backend.aresume(handed, 8.0, HOLDER))
-        return self.variant.backend.resume(handed, 8.0, HOLDER)
+            return self.variant.run(self.variant.backend.aacquire(*asked))
+        return self.variant.backend.acquire(*asked)
 
     def cut(self, *indexes: int) -> None:
         """Cut the client off from these masters."""

@@ -27,7 +27,7 @@ from redlock_django.backends.database.inspection import DatabaseInspection
 from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener
 from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
-from redlock_django.engine.hand_on import refused_ticket
+from redlock_django.engine.refusal import refused_ticket
 from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.engine.steps import Pause
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
@@ -73,7 +73,13 @@ class DatabaseBackend(BaseBackend):
         self.connect()
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         wakeup = Wakeup()
 
@@ -83,10 +89,17 @@ class DatabaseBackend(BaseBackend):
             else:
                 wakeup.wait(step.seconds)
 
-        return drive(self._acquire(resources, ttl, wait, holder, limit, wakeup.wake), perform)
+        steps = self._acquire(resources, ttl, wait, holder, limit, wakeup.wake, expected)
+        return drive(steps, perform)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         wakeup = LoopWakeup()
 
@@ -96,7 +109,7 @@ class DatabaseBackend(BaseBackend):
             else:
                 await wakeup.wait(step.seconds)
 
-        steps = self._acquire(resources, ttl, wait, holder, limit, wakeup.wake)
+        steps = self._acquire(resources, ttl, wait, holder, limit, wakeup.wake, expected)
         return await adrive(steps, perform)
 
     def _acquire(
@@ -107,11 +120,14 @@ class DatabaseBackend(BaseBackend):
         holder: str,
         limit: int,
         wake: Callable[[], object],
+        expected: Lease | None,
     ) -> Generator[DatabaseStep, None, Lease]:
         """Yield the steps until all resources are taken, and return the lease.
 
         `wake` ends a pause.
         """
+        if expected is not None:
+            return (yield from self._take(expected, ttl, holder))
         asked = self.clock()
         waited = 0.0
         waiter = DatabaseWaiter(resources, self.clock, self.listener, wake) if wait > 0 else None
@@ -208,34 +224,9 @@ class DatabaseBackend(BaseBackend):
         resources, token_hash = lease.resources, lease.token_hash
         return Job(lambda cursor: sql.extend(cursor, resources, token_hash, ttl))
 
-    # Hand on.
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return drive(self._hand_on(lease, token, ttl, holder), self.connections.perform)
-
-    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return await adrive(self._hand_on(lease, token, ttl, holder), self.connections.arun)
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        return drive(self._resume(handed, ttl, holder), self.connections.perform)
-
-    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        return await adrive(self._resume(handed, ttl, holder), self.connections.arun)
-
-    def _hand_on(
-        self, lease: Lease, token: str, ttl: float, holder: str
-    ) -> Generator[Job[Any], None, Lease]:
-        swap = DatabaseSwap(self.connections, self.clock, lease, token, ttl, holder, takes=False)
-        try:
-            yield swap.job
-            return swap.handed()
-        except BaseException:
-            swap.undo()
-            raise
-
-    def _resume(self, handed: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
-        token = secrets.token_hex(16)
-        swap = DatabaseSwap(self.connections, self.clock, handed, token, ttl, holder, takes=True)
+    def _take(self, expected: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
+        """Yield the jobs that replace the token of a lease; return the lease with the new one."""
+        swap = DatabaseSwap(self.connections, self.clock, expected, ttl, holder)
         try:
             yield swap.job
             taken = swap.taken()
@@ -246,7 +237,7 @@ class DatabaseBackend(BaseBackend):
             return taken
         look = Job(swap.is_used)
         yield look
-        raise refused_ticket(handed, is_used=look.result())
+        raise refused_ticket(expected, is_used=look.result())
 
     def release(self, lease: Lease) -> bool | None:
         if self.connections.is_in_job():  # a finalizer that runs inside a job

@@ -132,15 +132,14 @@ RETURNING resource, fence, token_hash"""
         raise NotImplementedError
 
     @cache
-    def swap(self, many: int, exactly: bool) -> str:
-        """Replace a token, for at least a TTL or `exactly` for it; NULL as the fence as in `rows`.
+    def swap(self, many: int) -> str:
+        """Replace a token, for a TTL; NULL as the fence as in `rows`.
 
         Values: the new hash, the holder, the TTL, the resources, the old hash, the new one.
         """
-        end = f"{self.now} + %s"
         return f"""
 UPDATE {LOCKS} SET token_hash = %s, holder = %s, fence = {self.trusted(f"{LOCKS}.fence")},
-    expires_at = {end if exactly else f"{self.greatest}(expires_at, {end})"}
+    expires_at = {self.now} + %s
 WHERE resource IN ({marks(many)}) AND token_hash IN (%s, %s) AND expires_at > {self.now}
 {self.returning(self.kept)}"""
 

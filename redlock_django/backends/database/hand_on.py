@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redlock_django.backends.base import IN_TRANSIT
 from redlock_django.backends.database import sql as sql
 from redlock_django.backends.database.attempt import DatabaseLease, hash_of
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
-from redlock_django.engine.hand_on import IN_TRANSIT, lost_before
 from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until, with_drift
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DatabaseSwap:
-    """The replacement of the token of a lease, in `job`, and its undo; by a client that `takes` it.
+    """The replacement of the token of a lease, in `job`, and its undo.
 
     A lease that was taken lasts exactly as long as the taker says: if that dies, it ends then.
     """
@@ -29,51 +30,38 @@ class DatabaseSwap:
         connections: Connections,
         clock: Callable[[], float],
         old: Lease,
-        token: str,
         ttl: float,
         holder: str,
-        *,
-        takes: bool,
     ) -> None:
         self._connections = connections
         self._clock = clock
-        self._takes = takes
         self._old = old
         self._started = clock()
         self._new = DatabaseLease(
-            old.resources, token, holder, ttl, self._started, valid_until(ttl, self._started),
-            old.fences, home=connections, limit=old.limit,
-            earliest_end=0.0 if takes else old.earliest_end, givers=old.givers,
+            old.resources, secrets.token_hex(16), holder, ttl, self._started,
+            valid_until(ttl, self._started), old.fences, home=connections, limit=old.limit,
+            givers=old.givers,
         )  # fmt: skip
-        # When the lock ends that was handed on, and what it had left before, at that moment.
+        # When the new lock ends, and what the old one had left before, at that moment.
         self._ends, self._left_before, self._read_at = 0.0, math.inf, 0.0
         self.job: Job[int] = Job(self._swap)
 
     def _swap(self, cursor: CursorWrapper) -> int:
         self._connections.refuse_untrusted()
         old, new = hash_of(self._old.token), self._new.token_hash
-        resources, ttl = self._old.resources, self._new.ttl
-        holder = self._new.holder
-        read_at = self._clock()
+        resources, read_at = self._old.resources, self._clock()
         # An earlier run may have replaced it: then its own answer stays.
         if found := sql.ends(cursor, resources, old):
             self._read_at, self._left_before = read_at, found[1]
-        swapped = sql.swap(cursor, resources, old, new, holder, ttl, exactly=self._takes)
-        if not self._takes and (found := sql.ends(cursor, resources, new)):
-            self._ends, _ = found
+        swapped = sql.swap(cursor, resources, old, new, self._new.holder, self._new.ttl)
+        if self._old.home is not None and (found := sql.ends(cursor, resources, new)):
+            self._ends, _ = found  # for the ticket
         if swapped < len(resources):
             sql.release(cursor, resources, new)  # the others have ended
         return swapped
 
-    def handed(self) -> DatabaseLease:
-        """Return the lease that was handed on; raise LockLost if it was lost before."""
-        old = self._old
-        if self.job.result() < len(old.resources) or self._clock() >= old.until:
-            raise lost_before(old)
-        return replace(self._new, until=max(old.until, self._new.until), ends=self._ends)
-
     def taken(self) -> DatabaseLease | None:
-        """Return the lease that was taken, None if it was not there.
+        """Return the lease with the new token, None if the old one was not there.
 
         Raises StoreUnavailable if that took so long that it is over already.
         """
@@ -82,7 +70,8 @@ class DatabaseSwap:
         now = self._clock()
         if now >= self._new.until:
             raise self._connections.too_slow()
-        return replace(self._new, earliest_end=end_of_min_hold(self._old, self._left_before, now))
+        earliest_end = end_of_min_hold(self._old, self._left_before, now)
+        return replace(self._new, earliest_end=earliest_end, ends=self._ends)
 
     def is_used(self, cursor: CursorWrapper) -> bool:
         """Return whether the old token was replaced before."""
@@ -102,7 +91,7 @@ class DatabaseSwap:
             return  # nothing was replaced
         old, new = self._old, self._new
         left = self._left_before - (self._clock() - self._read_at)
-        if not self._takes:
+        if old.home is not None:
             left = max(left, with_drift(old.ttl))  # an extension may have come in between
         about = old.holder or IN_TRANSIT
         sql.restore(

@@ -213,15 +213,13 @@ def swap(
     new: str,
     holder: str,
     ttl: float,
-    *,
-    exactly: bool = False,
 ) -> int:
-    """Replace the token `old` of locks by `new`, for at least `ttl` seconds, or `exactly` so long.
+    """Replace the token `old` of locks by `new`, for `ttl` seconds.
 
     Return how many were replaced, also by an earlier run of the same statement. Raises Unrecognized
     if the server is a standby, or may have forgotten that they were replaced before.
     """
-    statement = dialect_of(cursor).swap(len(resources), exactly)
+    statement = dialect_of(cursor).swap(len(resources))
     with _recognized():
         cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, old, new])
     return int(cursor.rowcount)
@@ -239,7 +237,7 @@ def restore(
 
     Another run changes nothing: the client with the old token may have extended them since.
     """
-    statement = dialect_of(cursor).swap(len(resources), exactly=True)
+    statement = dialect_of(cursor).swap(len(resources))
     with _recognized():
         cursor.execute(statement, [old, holder, round(left * SECOND), *resources, new, new])
 

@@ -162,36 +162,36 @@ class MemoryBackend(RedlockBackend):
             master.forked()
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         waiter = self.waiters.new() if wait > 0 else None
-        return self._run(self._acquire(resources, ttl, wait, holder, waiter, limit=limit), waiter)
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, self, limit, expected)
+        return self._run(protocol, waiter)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         waiter = self.waiters.new() if wait > 0 else None
-        return await self._arun(
-            self._acquire(resources, ttl, wait, holder, waiter, limit=limit), waiter
-        )
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, self, limit, expected)
+        return await self._arun(protocol, waiter)
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self._run(self._extend(lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.extend(lease, ttl)
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return self._run(self._hand_on(lease, token, ttl, holder))
-
-    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        return self.hand_on(lease, token, ttl, holder)
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        return self._run(self._resume(handed, ttl, holder))
-
-    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        return await self._arun(self._resume(handed, ttl, holder))
 
     def release(self, lease: Lease) -> bool | None:
         return self._run(self._release(lease))

@@ -14,7 +14,7 @@ from inspect import GEN_CREATED, getgeneratorstate
 from redlock_django.backends.base import BaseBackend, Notice, ignore
 from redlock_django.backends.redis.inspection import MasterInspection
 from redlock_django.backends.redis.settings import RedlockSettings
-from redlock_django.engine import hand_on, rounds
+from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.slots import name_and_slot
@@ -87,32 +87,19 @@ class RedlockBackend(BaseBackend):
         waiter: Waiter | None = None,
         home: object = None,
         limit: int = 1,
+        expected: Lease | None = None,
     ) -> Protocol[RedlockLease]:
         """Return the rounds that acquire a lease, beginning now."""
         return rounds.acquire(
             self._client, resources, ttl, holder,
             now=self.clock(), wait=wait, waiter=waiter, home=home, limit=limit,
+            expected=expected,
         )  # fmt: skip
 
     def _extend(self, lease: Lease, ttl: float) -> Protocol[tuple[LeaseState, RedlockLease]]:
         """Return the round that extends a lease of this store."""
         assert isinstance(lease, RedlockLease)
         return rounds.extend(self.deployment, lease, ttl, now=self.clock())
-
-    def _hand_on(
-        self, lease: Lease, token: str, ttl: float, holder: str, home: object = None
-    ) -> Protocol[RedlockLease]:
-        """Return the round that hands a lease of this store on, on the links of `home`."""
-        assert isinstance(lease, RedlockLease)
-        return hand_on.hand_on(
-            self._client, lease, token, ttl, holder, now=self.clock(), bury=home is not lease.home
-        )
-
-    def _resume(
-        self, handed: Lease, ttl: float, holder: str, home: object = None
-    ) -> Protocol[RedlockLease]:
-        """Return the rounds that take a lease that was handed on."""
-        return hand_on.resume(self._client, handed, ttl, holder, now=self.clock(), home=home)
 
     def _release(
         self, lease: Lease, *, awaited: bool = True, bury: bool = False
@@ -156,19 +143,31 @@ class RedisBackend(RedlockBackend):
         )
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> RedlockLease:
         driver = self.thread_driver()
         waiter = driver.waiter() if wait > 0 else None
-        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit, expected)
         return driver.run(protocol, waiter=waiter)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> RedlockLease:
         driver = self.loop_driver()
         waiter = driver.waiter() if wait > 0 else None
-        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit)
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, driver, limit, expected)
         return await driver.run(protocol, waiter=waiter)
 
     # A renewal does not wait for a connection: the next one follows soon, and the renewals of
@@ -193,22 +192,6 @@ class RedisBackend(RedlockBackend):
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
         protocol = self._extend(lease, ttl)
         return await self.loop_driver().run(protocol, wait_for_links=False)
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
-        driver = self._home_threads(lease)
-        return driver.run(self._hand_on(lease, token, ttl, holder, driver))
-
-    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> RedlockLease:
-        driver = self.loop_driver()
-        return await driver.run(self._hand_on(lease, token, ttl, holder, driver))
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> RedlockLease:
-        driver = self.thread_driver()
-        return driver.run(self._resume(handed, ttl, holder, driver))
-
-    async def aresume(self, handed: Lease, ttl: float, holder: str) -> RedlockLease:
-        driver = self.loop_driver()
-        return await driver.run(self._resume(handed, ttl, holder, driver))
 
     # A release is sent after its acquire, on the same links. A caller that cannot use those
     # links, such as another loop, posts it to them.

@@ -5,7 +5,6 @@ docs/contributing/zookeeper-locks.md explains why there is one holder, and when 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -65,17 +64,29 @@ class ZooKeeperBackend(BaseBackend):
         self.session.connect()
 
     def acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         session = self.session
-        protocol = self._acquire(session, resources, ttl, wait, holder, limit)
+        protocol = self._acquire(session, resources, ttl, wait, holder, limit, expected)
         return drive(protocol, session.perform)
 
     async def aacquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str, limit: int = 1
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        limit: int = 1,
+        expected: Lease | None = None,
     ) -> Lease:
         session = self.session
-        protocol = self._acquire(session, resources, ttl, wait, holder, limit)
+        protocol = self._acquire(session, resources, ttl, wait, holder, limit, expected)
         return await adrive(protocol, session.aperform)
 
     def _acquire(
@@ -86,7 +97,10 @@ class ZooKeeperBackend(BaseBackend):
         wait: float,
         holder: str,
         limit: int,
+        expected: Lease | None,
     ) -> ZooKeeperProtocol[Lease]:
+        if expected is not None:
+            return (yield from self._take(session, expected, ttl, holder))
         asked, patience = self.clock(), self.settings.zookeeper_timeout
         wanted = Acquisition(
             resources=resources,
@@ -160,45 +174,15 @@ class ZooKeeperBackend(BaseBackend):
                 self.session.finish(batch, ended)
         return [extension.result() for extension in extensions]
 
-    # Hand on.
-
-    def hand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        session = self.session
-        return drive(self._hand_on(session, lease, token, ttl, holder), session.perform)
-
-    async def ahand_on(self, lease: Lease, token: str, ttl: float, holder: str) -> Lease:
-        session = self.session
-        return await adrive(self._hand_on(session, lease, token, ttl, holder), session.aperform)
-
-    def resume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        session = self.session
-        return drive(self._resume(session, handed, ttl, holder), session.perform)
-
-    async def aresume(self, handed: Lease, ttl: float, holder: str) -> Lease:
-        session = self.session
-        return await adrive(self._resume(session, handed, ttl, holder), session.aperform)
-
-    def _hand_on(
-        self, session: Session, lease: Lease, token: str, ttl: float, holder: str
+    def _take(
+        self, session: Session, expected: Lease, ttl: float, holder: str
     ) -> ZooKeeperProtocol[Lease]:
-        swap = ZooKeeperSwap(session, lease, token, ttl, holder)
-        try:
-            return (yield from swap.hand_on())
-        except Interrupted:
-            swap.undo()
-            raise session.unavailable(session.reason) from None
-        except BaseException:
-            swap.undo()
-            raise
-
-    def _resume(
-        self, session: Session, handed: Lease, ttl: float, holder: str
-    ) -> ZooKeeperProtocol[Lease]:
+        """Replace the nodes of a lease, and return the lease with the new ones."""
         patient_until = self.clock() + self.settings.zookeeper_timeout
         while True:
-            swap = ZooKeeperSwap(session, handed, secrets.token_hex(16), ttl, holder)
+            swap = ZooKeeperSwap(session, expected, ttl, holder)
             try:
-                return (yield from swap.resume())
+                return (yield from swap.take())
             except Interrupted:
                 swap.undo()
                 if swap.has_written or self.clock() >= patient_until:

@@ -7,18 +7,20 @@ over. The client that takes the lease replaces them by nodes of its own session.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
+from redlock_django.backends.base import IN_TRANSIT
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, replace_all
 from redlock_django.backends.zookeeper.fences import Fences, Requests
 from redlock_django.backends.zookeeper.own_nodes import nodes_of
 from redlock_django.backends.zookeeper.paths import data_of, path_in_place, seconds_left
 from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
-from redlock_django.engine.hand_on import IN_TRANSIT, lost_before, refused_ticket
+from redlock_django.engine.refusal import refused_ticket
 from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until
 
 
@@ -29,7 +31,6 @@ class ZooKeeperSwap:
         self,
         session: Session,
         lease: Lease,
-        token: str,
         ttl: float,
         holder: str,
     ) -> None:
@@ -39,39 +40,43 @@ class ZooKeeperSwap:
         self._old = lease
         self._started = started = session.clock()
         self._new = ZooKeeperLease(
-            lease.resources, token, holder, ttl, started, valid_until(ttl, started), lease.fences,
-            home=session, limit=lease.limit, givers=lease.givers,
-            nodes=(), generation=self._requests.generation,
+            lease.resources, secrets.token_hex(16), holder, ttl, started,
+            valid_until(ttl, started), lease.fences, home=session, limit=lease.limit,
+            givers=lease.givers, nodes=(), generation=self._requests.generation,
         )  # fmt: skip
         self._giver: ZooKeeperLease | None = None
         self._is_over = False  # a node of the ticket is there, and its time is over
         self._old_nodes: Sequence[str] = ()
         self._old_data: Sequence[bytes] = ()
 
-    def hand_on(self) -> ZooKeeperProtocol[ZooKeeperLease]:
-        """Replace the nodes of the giver by nodes without a session; raise LockLost."""
+    def take(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+        """Replace the nodes, and return the new lease.
+
+        Raises TicketUsed or LockLost if the nodes are not there.
+        """
+        if self._old.home is not None:
+            return (yield from self._hand_on())
+        return (yield from self._resume())
+
+    def _hand_on(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+        """Replace the nodes of the giver by nodes without a session."""
         old, new = self._old, self._new
         assert isinstance(old, ZooKeeperLease)
         self._giver = old
         if self._started >= old.until or old.generation != self._session.generation:
-            raise lost_before(old)
+            raise refused_ticket(old, is_used=False)
         new.earliest_end = old.earliest_end
-        new.ttl = max(new.ttl, old.until - self._started)  # a hand-on never shortens a lock
         new.nodes = tuple(path_in_place(node, new.token, is_min_hold=True) for node in old.nodes)
         self._old_nodes = old.nodes
         self._old_data = [data_of(old.ttl, old.value)] * len(old.nodes)
         self._session.held.remove(old.token)
-        if not (yield from self._replace(ephemeral=False)) or self._clock() >= old.until:
-            raise lost_before(old)
-        new.until = max(old.until, new.until)
+        if not (yield from self._replace(ephemeral=False)):
+            raise refused_ticket(old, is_used=False)
         new.ends = self._session.servers_time() + new.ttl
         return new
 
-    def resume(self) -> ZooKeeperProtocol[ZooKeeperLease]:
-        """Replace the nodes without a session by nodes of this one.
-
-        Raises TicketUsed or LockLost if the nodes are not there.
-        """
+    def _resume(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+        """Replace the nodes without a session by nodes of this one."""
         old, new, session = self._old, self._new, self._session
         yield from Fences(self._requests).prepare()
         found = yield from self._find()

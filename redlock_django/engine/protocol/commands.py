@@ -20,12 +20,12 @@ from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.statuses import (
     ABSENT,
-    BURIED,
     GRANTED,
     REFUSED,
     RESERVED,
     STATUSES,
     UNCOUNTED,
+    USED,
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 
@@ -34,6 +34,8 @@ INCLUDE = re.compile(r"^ *-- include (\w+)\.lua\n", re.MULTILINE)
 """A line of a script that stands for the text of another file."""
 
 TOKEN = 32  # the hex digits of a token, with which a value begins
+ENDED = b"ended"
+"""The rival, in the votes on a `Take`, of a master where the lock has ended."""
 
 PROPOSAL = Struct("<d")
 _CONSTANTS = Struct("<5d")
@@ -318,45 +320,50 @@ class Release(Command):
 
 
 @dataclass(slots=True)
-class Swap(Command):
-    """Replace the value of locks that have the token `old`, for at least `ttl` seconds.
+class Take(Acquire):
+    """Set the lock of every resource that has the token `expected`, for `ttl` seconds, or of none.
 
-    With `exactly`, they last so long and no longer. A tombstone of the old token is written, so
-    that no other client replaces it again. A vote that grants has the ms that the locks had left.
+    A tombstone of that token is written, so that no other client replaces it again. The `fences`
+    stay as they are. A vote that grants has the ms that the locks had left; the rival in a vote
+    that refuses is the client that has replaced the token, or ENDED.
     """
 
-    name: ClassVar[str] = "swap"
-    sets: ClassVar[bool] = True
+    name: ClassVar[str] = "take"
+    fenced: ClassVar[bool] = False
 
-    old: str = field(repr=False)
-    ttl: float = 0.0
-    exactly: bool = False
+    expected: str = field(kw_only=True, repr=False)
+    fences: tuple[int, ...] = field(kw_only=True)
 
     def keys(self) -> list[str]:
         deployment = self.deployment
-        tombs = deployment.tomb(self.old), deployment.tomb(self.token)
+        tombs = deployment.tomb(self.token), deployment.tomb(self.expected)
         locks = (deployment.lock(resource) for resource in self.resources)
         return [deployment.marker, deployment.held, *tombs, *locks]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.fence_ttl)
-        return [self.value, self.old, ms(self.ttl), int(self.exactly), tomb, *self.resources]
+        return [self.value, self.expected, ms(self.ttl), tomb, *self.resources]
 
     def vote(self, reply: Reply) -> Vote:
         status, time = _integer(reply[0]), _integer(reply[1])
         if status == GRANTED:
             (left,) = reply[2:]
-            return Vote(Ballot.GRANTED, "granted", time, ttl=_integer(left))
-        if status == BURIED:
+            return Vote(Ballot.GRANTED, "granted", time, self.fences, _integer(left))
+        if status == USED:
             (taker,) = reply[2:]
-            why = "its ticket was used"
-            return Vote(Ballot.REFUSED, why, time, rival=_bytes(taker), used=True)
-        return super(Swap, self).vote(reply)
+            return Vote(Ballot.REFUSED, "its ticket was used", time, rival=_bytes(taker))
+        vote = super(Take, self).vote(reply)
+        # To whichever client the lock belongs now: it is not held for this one any more.
+        return vote._replace(rival=ENDED) if vote.ballot is Ballot.REFUSED else vote
+
+    def restore(self) -> Restore:
+        """Return the command that undoes this one."""
+        return Restore(self.deployment, self.resources, self.value, old=self.expected)
 
 
 @dataclass(slots=True)
 class Restore(Release):
-    """Undo a swap: give the locks that have this token the value and the end that they had before.
+    """Undo `Take`: give the locks that have this token the value and the end that they had before.
 
     `old` is the token that was replaced. It is kept for a master that is away, as any release.
     """
@@ -382,6 +389,6 @@ def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:
 
 
 COMMANDS: tuple[type[Command], ...] = (
-    Acquire, Confirm, Extend, Heal, Release, Restore, Swap,
+    Acquire, Confirm, Extend, Heal, Release, Restore, Take,
 )  # fmt: skip
 _TRUSTED = frozenset(command.name for command in COMMANDS if command.trusted)

@@ -20,6 +20,7 @@ FENCE_AHEAD: Final = -3  # a stored fence is further ahead of the clock than a v
 CORRUPT: Final = -4  # a key has another type, or a fence is not a number
 ABSENT: Final = -5  # the master does not have the lock (any more)
 RESERVED: Final = -7  # the lock is free, but it is another waiter's turn
+USED: Final = -8  # take.lua: another token has replaced the expected one
 
 # join.lua alone:
 KNOWN: Final = 1  # the marker was right and is unchanged
@@ -36,6 +37,7 @@ STATUSES: Mapping[str, int] = {
     "CORRUPT": CORRUPT,
     "ABSENT": ABSENT,
     "RESERVED": RESERVED,
+    "USED": USED,
     "KNOWN": KNOWN,
     "MARKED": MARKED,
     "UNMARKED": UNMARKED,

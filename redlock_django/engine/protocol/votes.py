@@ -29,9 +29,8 @@ class Vote(NamedTuple):
     the number of waiters in front of this client in its queue (-1 if the client is not in it).
     `reserved` is True if the lock is free, but it is a waiter's turn. `taken` has a character for
     each slot of a name that has several, "0" if this client may take it, or is empty if it may take
-    none. `used` is True if the token that was to be replaced was replaced before. `sent` is False
-    only if no byte was sent to the master. `stale` is True if the vote failed because the
-    connection had been closed while no client used it.
+    none. `sent` is False only if no byte was sent to the master. `stale` is True if the vote failed
+    because the connection had been closed while no client used it.
     """
 
     ballot: Ballot
@@ -45,7 +44,6 @@ class Vote(NamedTuple):
     ahead: int = -1
     reserved: bool = False
     taken: bytes = b""
-    used: bool = False
     sent: bool = True
     stale: bool = False
 

@@ -15,7 +15,7 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Release, Swap, as_array, script
+from redlock_django.engine.protocol.commands import Acquire, Release, Take, as_array, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.protocol.trust_marker import JoinReply
@@ -305,7 +305,7 @@ class Replies:
         if isinstance(command, Acquire):
             # If its undo had to be sent again by EVAL, it would arrive after the next acquire.
             self._load(master, "release")
-        if isinstance(command, Swap):
+        if isinstance(command, Take):
             self._load(master, "restore")
         if command is None:
             data = pack(*self._sender.join(master, owed.mode).call(text=True))

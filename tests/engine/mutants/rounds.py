@@ -67,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a closed protocol sends", "rounds: after GeneratorExit nothing can be undone",
         rounds.acquire,
-        instead("GeneratorExit", "ZeroDivisionError"),
+        instead("GeneratorExit", "ZeroDivisionError", nth=1),
         partial(test_rounds.test_a_closed_protocol_sends_nothing, lambda m: m.acquire()),
     ),
     Mutant(

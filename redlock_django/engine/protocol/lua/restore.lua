@@ -1,6 +1,6 @@
--- Undo a swap: give every lock that has the new token the value and the end that it had before, and forget
--- that the old token was replaced. The new token is buried, in case the swap itself arrives later.
--- KEYS: the tomb of the old token, held, the tomb of the new token, then the lock of each resource
+-- Undo take.lua: give every lock that has this token the value and the end that it had before, and forget
+-- that the expected token was replaced. This token is buried, in case the command itself arrives later.
+-- KEYS: the tomb of the expected token, held, the tomb of this one, then the lock of each resource
 -- ARGV: round, value, tombstone ms, each resource
 -- -> round, status, TIME us, then the index at fault (absent, refused)
 -- include index.lua
@@ -11,7 +11,7 @@ local now_ms = math.floor(now / 1000)
 local used = redis.call('GET', KEYS[1])
 local by, ends, before = (used or ''):match('^(%x+) (%d+) (.*)$')
 if by ~= value:sub(1, 32) then
-  before = nil -- another client has replaced the old token, or none
+  before = nil -- another client has replaced the expected token, or none
 end
 local reply = { round, GRANTED, now }
 for index = 1, #KEYS - 3 do

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.engine import hand_on, rounds
+from redlock_django.engine import rounds
 from redlock_django.engine.attempt import SPLIT_ROUNDS, Client
 from redlock_django.engine.errors import (
     LockLost,
@@ -16,7 +16,7 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import TOKEN, Heal, Restore, Swap
+from redlock_django.engine.protocol.commands import TOKEN, Heal, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.steps import Pause, Protocol, Round
@@ -36,18 +36,35 @@ def client(masters: Masters) -> Client:
 
 
 def giving(masters: Masters, lease: RedlockLease, ttl: float = TTL) -> Protocol[RedlockLease]:
-    token = next(fresh())
-    return hand_on.hand_on(client(masters), lease, token, ttl, HOLDER, now=masters.now)
+    """Return the rounds that hand a lease of this process on."""
+    return _asking(masters, replace(lease, home=masters), ttl, HOLDER)
 
 
-def taking(masters: Masters, handed: RedlockLease, ttl: float = 10.0) -> Protocol[RedlockLease]:
-    ticket = replace(handed, holder="", started=0.0)
-    return hand_on.resume(client(masters), ticket, ttl, "{}", now=masters.now)
+def taking(
+    masters: Masters, handed: RedlockLease, ttl: float = 10.0, by: Client | None = None
+) -> Protocol[RedlockLease]:
+    """Return the rounds of a client that has the ticket of a lease."""
+    ticket = replace(handed, holder="", started=0.0, home=None)
+    return _asking(masters, ticket, ttl, "{}", by)
+
+
+def _asking(
+    masters: Masters, expected: RedlockLease, ttl: float, holder: str, by: Client | None = None
+) -> Protocol[RedlockLease]:
+    return rounds.acquire(
+        by or client(masters), expected.names, ttl, holder,
+        now=masters.now, wait=0, home=masters, limit=expected.limit, expected=expected,
+    )  # fmt: skip
 
 
 def given(masters: Masters, *resources: str, **how: tuple[int, ...]) -> RedlockLease:
     """Return a lease that was handed on."""
     return masters.run(giving(masters, masters.taken(*resources)), **how)
+
+
+def release_rest(masters: Masters, lease: RedlockLease, *, bury: bool = False) -> None:
+    """Release what is left of a lease that was handed on, as `Handing.ticket` does."""
+    masters.run(rounds.release(masters.deployment, lease, awaited=False, bury=bury))
 
 
 # The giver.
@@ -65,16 +82,6 @@ def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
         masters.run(masters.acquire("r"))
     masters.now = handed.until + 0.7
     masters.taken("r", "s")
-
-
-def test_a_hand_on_never_shortens_a_lock() -> None:
-    masters = Masters(3)
-    lease = masters.taken(ttl=20.0)
-    handed = masters.run(giving(masters, lease, 1.0))
-    assert handed.until == lease.until
-    masters.now = lease.until - 0.01
-    with pytest.raises(ResourceLocked):
-        masters.run(masters.acquire())
 
 
 def test_the_release_of_the_giver_leaves_what_was_handed_on() -> None:
@@ -103,10 +110,12 @@ def test_the_giver_leaves_nothing_where_its_token_was_not_replaced() -> None:
     masters = Masters(3)
     lease = masters.taken()
     protocol = giving(masters, lease)
-    swap = next(protocol)
-    assert isinstance(swap, Round)
-    masters.hear(swap, deaf=(2,))
-    handed = masters.carry(protocol, protocol.send(masters.now))
+    ask = next(protocol)
+    assert isinstance(ask, Round)
+    masters.hear(ask, deaf=(2,))
+    handed = _finish(masters, protocol)
+    assert handed is not None
+    release_rest(masters, lease)
     assert masters.tokens() == [handed.token, handed.token, ""]
 
 
@@ -121,10 +130,8 @@ def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bur
     with pytest.raises(StopIteration) as acquired:
         protocol.send(masters.now)
     lease = acquired.value.value
-    handing = hand_on.hand_on(
-        client(masters), lease, next(fresh()), TTL, HOLDER, now=masters.now, bury=bury
-    )
-    handed = masters.run(handing)
+    handed = masters.run(giving(masters, lease))
+    release_rest(masters, lease, bury=bury)
     masters.hear_at(acquire, 2)
     late = "" if bury else lease.token
     assert masters.tokens() == [handed.token, handed.token, late]
@@ -167,17 +174,17 @@ def test_an_undo_restores_only_its_own_token() -> None:
     assert masters.tokens() == [other.token]
 
 
-def test_a_swap_that_arrives_after_its_undo_sets_nothing() -> None:
+def test_a_token_that_arrives_after_its_undo_is_not_set() -> None:
     """The undo came on another connection."""
     masters = Masters(1)
     handed = given(masters)
     protocol = taking(masters, handed)
-    swap = next(protocol)
-    assert isinstance(swap, Round)
+    ask = next(protocol)
+    assert isinstance(ask, Round)
     undo = protocol.throw(Interrupted())
     assert isinstance(undo, Round)
     masters.hear(undo)
-    masters.hear(swap)
+    masters.hear(ask)
     assert masters.tokens() == [handed.token]
 
 
@@ -225,6 +232,7 @@ def test_a_waiter_that_hands_its_slot_on_passes_its_turn_on() -> None:
         masters.now += 0.001
     masters.now += 0.005  # the other slot is free
     masters.run(giving(masters, lease))
+    release_rest(masters, lease)
     assert masters.called == [(2, f"P:wake:b 1/{other}")]
 
 
@@ -276,26 +284,9 @@ def test_a_lost_lease_is_not_handed_on() -> None:
     lease = masters.taken()
     for index in (0, 1):
         masters.forget(index)
-    with pytest.raises(LockLost):
+    with pytest.raises(LockLost, match="lost before it was handed on"):
         masters.run(giving(masters, lease))
     assert masters.tokens() == [""] * 3, "what is left of it is released"
-    expired = masters.taken()
-    masters.now = expired.until
-    with pytest.raises(LockLost):
-        next(giving(masters, expired))
-
-
-def test_an_answer_after_the_end_of_the_lease_hands_nothing_on() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    protocol = giving(masters, lease)
-    masters.hear(next(protocol))  # type: ignore[arg-type]
-    masters.now = lease.until
-    with pytest.raises(LockLost):
-        masters.carry(protocol, protocol.send(masters.now))
-    assert masters.tokens() == [lease.token] * 3, (
-        "it is the giver's, to release or to hand on again"
-    )
 
 
 # The taker.
@@ -383,7 +374,7 @@ def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
     handed = given(masters)
     ticket = replace(handed, started=0.0, until=handed.until - masters.now, earliest_end=5.0)
     masters.now += 2.0
-    taken = masters.run(hand_on.resume(client(masters), ticket, 10.0, "{}", now=masters.now))
+    taken = masters.run(taking(masters, ticket))
     assert 3.0 <= taken.earliest_end - masters.now < 3.4
 
 
@@ -439,19 +430,84 @@ def _finish(masters: Masters, taker: Protocol[RedlockLease]) -> RedlockLease | N
 
 def test_takers_that_split_the_masters_try_again_some_times() -> None:
     masters = Masters(4)
-    handed = given(masters)
-    dead = taking(masters, handed)
-    masters.hear(next(dead), down=(2, 3))  # type: ignore[arg-type]
-    dead.close()  # it was killed with half of the masters
+    handed = split(masters)
     began = masters.now
     with pytest.raises(QuorumUnreachable, match="other clients try to take it"):
         masters.run(taking(masters, handed))
-    assert masters.now - began == pytest.approx(0.01 * SPLIT_ROUNDS, abs=1e-3)
+    assert masters.now - began == pytest.approx(0.01 * (SPLIT_ROUNDS - 1), abs=1e-3)
     masters.now = handed.until + 0.7
     # No taker is proved to have had it: the work may not have been done.
     with pytest.raises(LockLost):
         masters.run(taking(masters, handed))
     masters.taken()
+
+
+def split(masters: Masters, limit: int = 1) -> RedlockLease:
+    """Return a ticket whose taker was killed with the token on half of four masters."""
+    handed = masters.run(giving(masters, masters.taken(limit=limit)))
+    dead = taking(masters, handed)
+    masters.hear(next(dead), down=(2, 3))  # type: ignore[arg-type]
+    dead.close()
+    return handed
+
+
+def rounds_and_pauses(
+    masters: Masters, protocol: Protocol[RedlockLease], took: float
+) -> tuple[int, list[float]]:
+    """Run a protocol whose rounds take so long until it gives up; count them, and its pauses."""
+    asked, pauses, step = 0, list[float](), next(protocol)
+    for _ in range(5 * SPLIT_ROUNDS):
+        if isinstance(step, Pause):
+            pauses.append(step.seconds)
+            masters.now += step.seconds
+        else:
+            masters.hear(step)
+            asked += step.awaited
+            masters.now += took if step.awaited else 0.0
+        try:
+            step = protocol.send(masters.now)
+        except QuorumUnreachable:
+            break
+    return asked, pauses
+
+
+def test_takers_that_split_the_masters_of_a_slot_try_again_some_times() -> None:
+    masters = Masters(4)
+    taker = taking(masters, split(masters, limit=2))
+    assert rounds_and_pauses(masters, taker, 0.0)[0] == SPLIT_ROUNDS
+
+
+def test_distant_takers_try_again_as_often_and_pause_longer() -> None:
+    for took, pause in ((0.0, 0.01), (0.1, 0.5), (1.0, 2.0)):
+        masters = Masters(4)
+        asked, pauses = rounds_and_pauses(masters, taking(masters, split(masters)), took)
+        assert asked == SPLIT_ROUNDS
+        assert pauses == pytest.approx([pause] * (SPLIT_ROUNDS - 1))
+
+
+def test_a_slot_is_taken_with_its_limit() -> None:
+    masters = Masters(3)
+    masters.taken(limit=2)
+    handed = masters.run(giving(masters, masters.taken(limit=2)))
+    taken = masters.run(taking(masters, handed))
+    assert (taken.resources, taken.limit) == (handed.resources, 2)
+    assert taken.names == ("r",)
+
+
+def test_a_taker_of_a_slot_chooses_none() -> None:
+    masters = Masters(3)
+    lease = masters.taken(limit=2)
+    taker = client(masters)
+    taker.released.add("r", 1 - lease.slot)
+    handed = masters.run(giving(masters, lease))
+    masters.run(taking(masters, handed, by=taker))
+    assert taker.released.take("r") == 1 - lease.slot, "it is for the next call"
+
+
+def test_a_lock_shows_who_has_handed_it_on() -> None:
+    masters = Masters(3)
+    handed = replace(given(masters), givers=("1234abcd",))
+    assert masters.run(taking(masters, handed)).givers == ("1234abcd",)
 
 
 def test_a_taker_between_two_others_tries_again() -> None:
@@ -526,7 +582,7 @@ def test_the_token_is_compared_whole() -> None:
         assert masters.memories[0].keyspace.get(key) == other.encode()
 
 
-def test_a_swap_is_no_vote_of_a_master_that_is_not_trusted() -> None:
+def test_a_master_that_is_not_trusted_hands_nothing_on() -> None:
     masters = Masters(1)
     handed = given(masters)
     del masters.memories[0].keyspace.strings[masters.deployment.marker]
@@ -534,22 +590,24 @@ def test_a_swap_is_no_vote_of_a_master_that_is_not_trusted() -> None:
         masters.run(taking(masters, handed))
 
 
-def test_a_swap_that_arrives_after_the_release_of_its_token_sets_nothing() -> None:
+def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
     masters = Masters(1)
     handed = given(masters)
     taken = masters.run(taking(masters, handed))
     masters.run(rounds.release(masters.deployment, taken, bury=True))
     other = masters.taken()
-    late = Swap(masters.deployment, ("r",), taken.value, other.token, 10.0)
-    assert late.vote(_said(masters.memories[0], late)).ballot is Ballot.REFUSED
+    late = Take(
+        masters.deployment, ("r",), taken.value, 10.0, 1, expected=other.token, fences=other.fences
+    )
+    assert late.vote(_said(masters.memories[0], late)).ballot is Ballot.FAILED
     assert masters.tokens() == [other.token]
 
 
-def _said(memory: MemoryMaster, command: Swap) -> list[int | bytes]:
+def _said(memory: MemoryMaster, command: Take) -> list[int | bytes]:
     return memory.say(command, 0, MARKER)[1:]
 
 
-def test_a_swap_of_several_locks_replaces_all_or_none() -> None:
+def test_the_tokens_of_several_locks_are_replaced_together() -> None:
     masters = Masters(1)
     handed = given(masters, "r", "s")
     masters.memories[0].keyspace.strings.pop(masters.deployment.lock("s"))
