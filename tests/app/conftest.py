@@ -20,7 +20,7 @@ from redlock_django import testing
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking import transactions
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.renewal import RenewalService
+from redlock_django.locking.renewal import RenewalService, renewal_service
 from redlock_django.locking.services import locks
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
@@ -122,6 +122,11 @@ def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     some moment of its own.
     """
     monkeypatch.setattr(RenewalService, "watch_in_thread", lambda self, held_lease: None)
+
+
+def wake_renewals() -> None:
+    """Make the renewal thread look at once, after the test has advanced a clock."""
+    renewal_service._wakeup.wake()
 
 
 def stop_clocks() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -27,9 +26,9 @@ from redlock_django import (
 )
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.leader import current_terms
-from redlock_django.locking.renewal import renewal_service
 from redlock_django.testing import lose_lock
-from tests.app.conftest import stop_clocks
+from tests.app.conftest import stop_clocks, wake_renewals
+from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
 
@@ -85,7 +84,7 @@ def test_a_term_outlasts_max_hold(settings: Settings) -> None:
         for _ in range(14):  # of three seconds, so twice MAX_HOLD is over
             before = term.remaining()
             MemoryBackend.advance(3)
-            renewal_service._wakeup.wake()
+            wake_renewals()
             until(lambda before=before: term.remaining() == before, "the term was extended")  # type: ignore[misc]
         term.ensure_held()
 
@@ -110,27 +109,18 @@ def soon(function: object) -> Iterator[None]:
     timer.join()
 
 
-def test_a_candidate_survives_an_outage(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@in_both_ways
+async def test_a_candidate_survives_an_outage(
+    way: SyncWay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.05)
     backend().refuse(0)
-    with (
-        caplog.at_level(logging.WARNING, "redlock_django"),
-        soon(lambda: backend().restore(0)),
-        leader("scheduler") as term,
-    ):
-        term.ensure_held()
+    with caplog.at_level(logging.WARNING, "redlock_django"), soon(lambda: backend().restore(0)):
+        async with way.block(leader("scheduler")) as term:
+            term.ensure_held()
     assert [record.getMessage().partition(":")[0] for record in caplog.records].count(
         "redlock scheduler"
     ) == 1
-
-
-async def test_an_async_candidate_survives_an_outage() -> None:
-    backend().refuse(0)
-    asyncio.get_running_loop().call_later(0.5, backend().restore, 0)
-    async with leader("scheduler") as term:
-        term.ensure_held()
 
 
 def test_an_alias_that_proceeds_without_a_quorum_has_no_leader_without_one(

@@ -43,6 +43,7 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from redlock_django.web.lock_resource import lock_resource
+from tests.app.ways import SyncWay, in_both_ways
 
 if TYPE_CHECKING:
     from django.dispatch import Signal
@@ -122,15 +123,6 @@ def names(sent_signals: SentSignals) -> list[str]:
     return [name for name, _ in sent_signals]
 
 
-async def settle(sent_signals: SentSignals, many: int) -> None:
-    """Run the loop until that many signals have been received; fail if there are more."""
-    async with asyncio.timeout(60):
-        while len(sent_signals) < many:  # noqa: ASYNC110 - receivers run in threads too
-            await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
-    assert len(sent_signals) == many
-
-
 def keys(backend: MemoryBackend, resource: str = R) -> list[str]:
     """Return the value of the lock on each master that has it."""
     found = [master.keyspace.get(backend.deployment.lock(resource)) for master in backend.masters]
@@ -170,8 +162,9 @@ def in_thread(work: Callable[[], Any]) -> Any:
 # Acquire and release.
 
 
-def test_with_block_holds_and_frees(backend: MemoryBackend) -> None:
-    with lock(R) as held:
+@in_both_ways
+async def test_a_block_holds_and_frees(way: SyncWay, backend: MemoryBackend) -> None:
+    async with way.block(lock(R)) as held:
         assert isinstance(held, Lock)
         assert held.locked
         assert len(keys(backend)) == 5
@@ -179,17 +172,8 @@ def test_with_block_holds_and_frees(backend: MemoryBackend) -> None:
         held.ensure_held()
         assert repr(held) == "<Lock 'order:1' using 'default', held>"
     assert keys(backend) == []
-    assert held.remaining() == 0
+    assert (held.locked, held.remaining()) == (False, 0)
     assert repr(held) == "<Lock 'order:1' using 'default', not held>"
-
-
-async def test_async_with_block_holds_and_frees(backend: MemoryBackend) -> None:
-    async with lock(R) as held:
-        assert held.locked
-        assert len(keys(backend)) == 5
-        held.ensure_held()
-    assert keys(backend) == []
-    assert not held.locked
 
 
 def test_the_function_and_the_class_have_the_same_parameters() -> None:
@@ -201,26 +185,17 @@ def test_the_function_and_the_class_have_the_same_parameters() -> None:
     ]  # fmt: skip
 
 
-def test_a_lock_can_be_acquired_extended_and_released(backend: MemoryBackend, clock: Time) -> None:
-    held = lock(R)
-    assert held.acquire() is held
-    clock.advance(4)
-    assert held.remaining() == pytest.approx(5.898)
-    assert held.extend() == pytest.approx(9.898)
-    assert pttls(backend) == {10_000}
-    assert held.release() is True
-    assert keys(backend) == []
-
-
-async def test_a_lock_can_be_acquired_extended_and_released_by_coroutines(
-    backend: MemoryBackend, clock: Time
+@in_both_ways
+async def test_a_lock_can_be_acquired_extended_and_released(
+    way: SyncWay, backend: MemoryBackend, clock: Time
 ) -> None:
     held = lock(R)
-    assert await held.aacquire() is held
+    assert await way.acquire(held) is held
     clock.advance(4)
-    assert await held.aextend() == pytest.approx(9.898)
+    assert held.remaining() == pytest.approx(5.898)
+    assert await way.extend(held) == pytest.approx(9.898)
     assert pttls(backend) == {10_000}
-    assert await held.arelease() is True
+    assert await way.release(held) is True
     assert keys(backend) == []
 
 
@@ -233,24 +208,20 @@ def test_a_lock_object_can_be_used_again(backend: MemoryBackend) -> None:
     assert len(values) == 3, "a token must be fresh for every acquire"
 
 
-def test_release_twice_and_without_acquire_is_false(sent_signals: SentSignals) -> None:
+@in_both_ways
+async def test_release_twice_and_without_acquire_is_false(
+    way: SyncWay, sent_signals: SentSignals
+) -> None:
     held = lock(R)
-    assert held.release() is False
-    held.acquire()
-    assert held.release() is True
-    assert held.release() is False
+    assert await way.release(held) is False
+    await way.acquire(held)
+    await way.settle()
+    assert await way.release(held) is True
+    assert await way.release(held) is False
     assert names(sent_signals) == ["acquired", "released"]
 
 
-async def test_arelease_twice_and_without_aacquire_is_false() -> None:
-    held = lock(R)
-    assert await held.arelease() is False
-    await held.aacquire()
-    assert await held.arelease() is True
-    assert await held.arelease() is False
-
-
-@pytest.mark.parametrize("use", ["fence", "fences", "ensure_held", "extend"])
+@pytest.mark.parametrize("use", ["fence", "fences", "ensure_held"])
 def test_calls_that_need_a_lock_raise_not_held(use: str) -> None:
     held = lock(R)
     with pytest.raises(NotHeld, match="order:1: this lock is not held") as caught:
@@ -258,28 +229,25 @@ def test_calls_that_need_a_lock_raise_not_held(use: str) -> None:
     assert caught.value.resource == R
 
 
-async def test_aextend_needs_a_lock() -> None:
-    with pytest.raises(NotHeld):
-        await lock(R).aextend()
+@in_both_ways
+async def test_what_is_not_held_is_not_extended_or_verified(way: SyncWay) -> None:
+    for use in (way.extend, way.verify):
+        with pytest.raises(NotHeld, match="order:1: this lock is not held") as caught:
+            await use(lock(R))
+        assert caught.value.resource == R
 
 
-def test_a_lock_that_another_client_holds_is_refused(backend: MemoryBackend) -> None:
+@in_both_ways
+async def test_a_lock_that_another_client_holds_is_refused(
+    way: SyncWay, backend: MemoryBackend
+) -> None:
     steal(backend, 3)
     with pytest.raises(ResourceLocked) as caught:
-        lock(R).acquire()
+        await way.acquire(lock(R))
     assert caught.value.resource == R
     assert caught.value.retry_after == pytest.approx(30)
     assert len(caught.value.tally) == 5
     assert len(keys(backend)) == 3, "the keys that the refused round set must be gone"
-
-
-async def test_a_lock_that_another_client_holds_is_refused_in_a_coroutine(
-    backend: MemoryBackend,
-) -> None:
-    steal(backend, 3)
-    with pytest.raises(ResourceLocked) as caught:
-        await lock(R).aacquire()
-    assert caught.value.retry_after == pytest.approx(30)
 
 
 @pytest.fixture
@@ -289,23 +257,13 @@ def no_garbage_collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_a_refusal_leaves_nothing_to_the_garbage_collector(
-    backend: MemoryBackend, no_garbage_collector: None
+@in_both_ways
+async def test_a_refusal_leaves_nothing_to_the_garbage_collector(
+    way: SyncWay, backend: MemoryBackend, no_garbage_collector: None
 ) -> None:
     steal(backend, 3)
     try:
-        lock(R).acquire()
-    except ResourceLocked as error:
-        refusal = weakref.ref(error)
-    assert refusal() is None
-
-
-async def test_a_refusal_in_a_coroutine_leaves_nothing_to_the_garbage_collector(
-    backend: MemoryBackend, no_garbage_collector: None
-) -> None:
-    steal(backend, 3)
-    try:
-        await lock(R).aacquire()
+        await way.acquire(lock(R))
     except ResourceLocked as error:
         refusal = weakref.ref(error)
     assert refusal() is None
@@ -501,34 +459,32 @@ def test_the_fence_only_grows(backend: MemoryBackend, clock: Time) -> None:
 # Continuing without a lock.
 
 
-def test_proceed_runs_unlocked(
-    configure: Configure, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
+@in_both_ways
+async def test_proceed_runs_unlocked(
+    way: SyncWay,
+    configure: Configure,
+    sent_signals: SentSignals,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = configure(ON_UNAVAILABLE="proceed")
     backend.down = [True] * 5
-    with lock(R) as held:
+    async with way.block(lock(R)) as held:
+        assert not held.locked
         assert held.remaining() == 0
         held.ensure_held()
         with pytest.raises(NotHeld):
             _ = held.fence
-    assert held.release() is False
+    assert await way.release(held) is False
+    await way.settle()
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "WITHOUT a lock" in record.getMessage()
     assert record.__dict__["resource"] == R
     assert names(sent_signals) == ["refused"]
     backend.down = [False] * 5
-    with held:
+    async with way.block(held):
         assert held.locked, "a Lock object that continued without a lock must be able to lock later"
     with pytest.raises(NotHeld):
         held.ensure_held()
-
-
-async def test_proceed_runs_unlocked_in_coroutines(configure: Configure) -> None:
-    configure(ON_UNAVAILABLE="proceed").down = [True] * 5
-    async with lock(R) as held:
-        assert not held.locked
-        with pytest.raises(NotHeld):
-            _ = held.fence
 
 
 def test_proceed_still_refuses_a_held_resource(configure: Configure) -> None:
@@ -541,13 +497,15 @@ def test_proceed_still_refuses_a_held_resource(configure: Configure) -> None:
 # Acquiring a resource that is held already.
 
 
-def test_acquiring_again_suggests_reentrant(
-    backend: MemoryBackend, sent_signals: SentSignals
+@in_both_ways
+async def test_acquiring_again_suggests_reentrant(
+    way: SyncWay, backend: MemoryBackend, sent_signals: SentSignals
 ) -> None:
-    with lock(R) as outer:
+    async with way.block(lock(R)) as outer:
+        await way.settle()
         before = keys(backend)
         with pytest.raises(AlreadyHeld, match="reentrant=True") as caught:
-            lock(R).acquire()
+            await way.acquire(lock(R))
         assert caught.value.resource == R
         assert keys(backend) == before
         outer.ensure_held()
@@ -563,14 +521,18 @@ def test_acquiring_again_with_the_same_object_keeps_the_lock(backend: MemoryBack
     assert held.release() is True
 
 
-def test_reentrant_is_counted(backend: MemoryBackend, sent_signals: SentSignals) -> None:
-    with lock(R, reentrant=True) as outer:
-        with lock(R, reentrant=True) as inner:
+@in_both_ways
+async def test_reentrant_is_counted(
+    way: SyncWay, backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
+    async with way.block(lock(R, reentrant=True)) as outer:
+        await way.settle()
+        async with way.block(lock(R, reentrant=True)) as inner:
             assert inner.fence == outer.fence
-            with lock(R, reentrant=True) as innermost:
+            async with way.block(lock(R, reentrant=True)) as innermost:
                 innermost.ensure_held()
             assert len(keys(backend)) == 5
-        assert inner.release() is False
+        assert await way.release(inner) is False
         assert not inner.locked
         outer.ensure_held()
         assert len(keys(backend)) == 5
@@ -578,13 +540,16 @@ def test_reentrant_is_counted(backend: MemoryBackend, sent_signals: SentSignals)
     assert names(sent_signals) == ["acquired", "released"]
 
 
-def test_a_reentrant_lock_nests_in_a_lock_that_is_not(backend: MemoryBackend) -> None:
-    outer = lock(R).acquire()
-    inner = lock(R, reentrant=True).acquire()
-    assert outer.release() is False, "the inner lock still holds it"
+@in_both_ways
+async def test_a_reentrant_lock_nests_in_a_lock_that_is_not(
+    way: SyncWay, backend: MemoryBackend
+) -> None:
+    outer = await way.acquire(lock(R))
+    inner = await way.acquire(lock(R, reentrant=True))
+    assert await way.release(outer) is False, "the inner lock still holds it"
     assert len(keys(backend)) == 5
     inner.ensure_held()
-    assert inner.release() is True
+    assert await way.release(inner) is True
 
 
 def test_a_forgotten_inner_lock_does_not_keep_the_outer_lock(backend: MemoryBackend) -> None:
@@ -604,16 +569,6 @@ def test_an_outer_lock_that_is_forgotten_leaves_the_inner_lock(backend: MemoryBa
     gc.collect()
     inner.ensure_held()
     assert inner.release() is True
-    assert keys(backend) == []
-
-
-async def test_a_reentrant_lock_nests_in_a_task(backend: MemoryBackend) -> None:
-    async with lock(R) as outer:
-        with pytest.raises(AlreadyHeld):
-            await lock(R).aacquire()
-        async with lock(R, reentrant=True) as inner:
-            assert inner.fence == outer.fence
-        outer.ensure_held()
     assert keys(backend) == []
 
 
@@ -927,15 +882,6 @@ def test_lost_when_its_lease_expires(
     assert record.__dict__["resource"] == R
 
 
-def test_extend_never_revives_an_expired_lock(backend: MemoryBackend, clock: Time) -> None:
-    held = lock(R).acquire()
-    clock.advance(11)
-    in_thread(lambda: lock(R).acquire().release())
-    with pytest.raises(LockLost):
-        held.extend()
-    assert keys(backend) == []
-
-
 def test_extend_of_a_lock_that_a_majority_forgot(
     backend: MemoryBackend, sent_signals: SentSignals
 ) -> None:
@@ -1000,30 +946,24 @@ def test_release_without_quorum_is_unknown(
 # Signals.
 
 
-def test_the_signals_have_their_arguments(sent_signals: SentSignals) -> None:
-    with lock("a", "b", holder={"path": "/x/"}) as held:
+@in_both_ways
+async def test_the_signals_have_their_arguments(
+    way: SyncWay, backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
+    steal(backend, 3, "other")
+    async with way.block(lock("a", "b", holder={"path": "/x/"})) as held:
         fingerprint = held.fingerprint
-        with pytest.raises(ResourceLocked) as caught:
-            in_thread(lock("b").acquire)
+        with pytest.raises(ResourceLocked, match=r"^other: held by another client") as caught:
+            await way.acquire(lock("other"))
+        await way.settle()
     said = {"sender": Lock, "using": "default"}
     ours = {"resources": ("a", "b"), "fingerprint": fingerprint, "holder": {"path": "/x/"}}
-    why = {"reason": "b: held by another client", "error": caught.value}
+    why = {"reason": str(caught.value), "error": caught.value}
     assert sent_signals == [
         ("acquired", {**said, **ours, "waited": 0.0}),
-        ("refused", {**said, "resources": ("b",), "holder": {}, **why, "waited": 0.0}),
+        ("refused", {**said, "resources": ("other",), "holder": {}, **why, "waited": 0.0}),
         ("released", {**said, **ours, "held": 0.0, "freed": True}),
     ]
-
-
-async def test_coroutines_send_the_signals(
-    backend: MemoryBackend, sent_signals: SentSignals
-) -> None:
-    async with lock(R):
-        steal(backend, 3, "other")
-        with pytest.raises(ResourceLocked):
-            await lock("other").aacquire()
-    await settle(sent_signals, 3)
-    assert sorted(names(sent_signals)) == ["acquired", "refused", "released"]
 
 
 def test_signals_reach_their_receivers_before_a_short_loop_ends(sent_signals: SentSignals) -> None:
@@ -1093,31 +1033,29 @@ def broken_receivers() -> Iterator[None]:
         signal.disconnect(fail)
 
 
-@pytest.mark.usefixtures("broken_receivers")
-def test_a_failing_receiver_breaks_nothing(
-    backend: MemoryBackend, clock: Time, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
+@in_both_ways
+async def test_a_failing_receiver_breaks_nothing(
+    way: SyncWay,
+    backend: MemoryBackend,
+    clock: Time,
+    broken_receivers: None,
+    sent_signals: SentSignals,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with lock(R) as held, pytest.raises(ResourceLocked):
-        in_thread(lock(R).acquire)
-    assert held.acquire().locked
+    steal(backend, 3, "other")
+    async with way.block(lock(R)) as held:
+        with pytest.raises(ResourceLocked):
+            await way.acquire(lock("other"))
+        await way.settle()
+    assert (await way.acquire(held)).locked
     clock.advance(20)
     assert not held.locked
+    await way.settle()
     assert keys(backend) == []
     assert names(sent_signals) == ["acquired", "refused", "released", "acquired", "lost"]
     said = [r for r in caplog.records if "a receiver of a redlock signal" in r.getMessage()]
     assert [(r.name, r.levelname) for r in said] == [("redlock_django", "ERROR")] * 5
     assert all("the receiver failed" in str(r.exc_info) for r in said)
-
-
-@pytest.mark.usefixtures("broken_receivers")
-async def test_a_failing_receiver_breaks_no_coroutine(
-    backend: MemoryBackend, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with lock(R):
-        pass
-    await settle(sent_signals, 2)
-    assert keys(backend) == []
-    assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 2
 
 
 def test_a_receiver_that_ends_the_program_leaves_no_lock(backend: MemoryBackend) -> None:
@@ -1177,43 +1115,36 @@ def _fail_after(clock: Time, seconds: float) -> None:
     raise OwnError
 
 
-def test_the_bodys_exception_wins_over_a_lost_lock(clock: Time, sent_signals: SentSignals) -> None:
-    with pytest.raises(OwnError), lock(R):
-        _fail_after(clock, 20)
+@in_both_ways
+async def test_the_bodys_exception_wins_over_a_lost_lock(
+    way: SyncWay, clock: Time, sent_signals: SentSignals
+) -> None:
+    with pytest.raises(OwnError):
+        async with way.block(lock(R)):
+            _fail_after(clock, 20)
+    await way.settle()
     assert names(sent_signals) == ["acquired", "lost"]
 
 
-async def test_the_bodys_exception_wins_over_a_lost_lock_in_coroutines(clock: Time) -> None:
-    with pytest.raises(OwnError):
-        async with lock(R):
-            _fail_after(clock, 20)
-
-
-def test_the_bodys_exception_wins_over_a_failing_release(
-    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@in_both_ways
+async def test_the_bodys_exception_wins_over_a_failing_release(
+    way: SyncWay,
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(lease: object) -> bool:
         raise RuntimeError("release is broken")
 
+    monkeypatch.setattr(backend, "post_release", backend.release)
     monkeypatch.setattr(backend, "release", fail)
-    monkeypatch.setattr(backend, "post_release", lambda lease: None)
-    with pytest.raises(OwnError), lock(R):
-        raise OwnError
-    assert [r.getMessage() for r in caplog.records] == ["redlock order:1: the release failed"]
-    with lock("order:2"):
-        pass  # a failing release does not raise without an exception of the body either
-
-
-async def test_the_bodys_exception_wins_over_a_failing_release_in_coroutines(
-    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(lease: object) -> bool:
-        raise RuntimeError("release is broken")
-
     monkeypatch.setattr(backend, "arelease", fail)
     with pytest.raises(OwnError):
-        async with lock(R):
+        async with way.block(lock(R)):
             raise OwnError
+    assert [r.getMessage() for r in caplog.records] == ["redlock order:1: the release failed"]
+    async with way.block(lock("order:2")):
+        pass  # a failing release does not raise without an exception of the body either
     assert keys(backend) == [], "a release that failed must be posted again"
 
 
@@ -1277,22 +1208,16 @@ BAD_SECONDS: list[Any] = [
 @pytest.mark.parametrize(
     "ttl", [*BAD_SECONDS, 0, 0.0001, 0.099, 60.001, timedelta(0), timedelta(minutes=2)]
 )
-def test_a_bad_ttl_is_refused(ttl: Any, sent: list[str]) -> None:
+@in_both_ways
+async def test_a_bad_ttl_is_refused(way: SyncWay, ttl: Any, sent: list[str]) -> None:
     with pytest.raises(ValueError, match="ttl"):
         lock(R, ttl=ttl)
-    held = lock(R).acquire()
+    held = await way.acquire(lock(R))
     sent.clear()
     with pytest.raises(ValueError, match="ttl"):
-        held.extend(ttl)
+        await way.extend(held, ttl)
     assert sent == []
     held.ensure_held()
-
-
-@pytest.mark.parametrize("ttl", [*BAD_SECONDS, 0, 60.001])
-async def test_a_bad_ttl_of_aextend_is_refused(ttl: Any) -> None:
-    held = await lock(R).aacquire()
-    with pytest.raises(ValueError, match="ttl"):
-        await held.aextend(ttl)
 
 
 @pytest.mark.parametrize("wait", [*BAD_SECONDS, 1e10, timedelta.max])
@@ -1393,114 +1318,44 @@ def test_the_real_clock_is_not_the_wall_clock(
 # Every call honours its TTL.
 
 
-def _by_with(ttl: Any) -> None:
-    with lock(R, ttl=ttl):
-        _seen()
+TTLS = pytest.mark.parametrize("ttl", [3, 2.5, timedelta(seconds=7), 0.75])
 
 
-def _by_acquire(ttl: Any) -> None:
-    held = lock(R, ttl=ttl).acquire()
-    _seen()
-    held.release()
+def milliseconds(ttl: Any) -> int:
+    return round(1000 * (ttl.total_seconds() if isinstance(ttl, timedelta) else ttl))
 
 
-def _by_extend(ttl: Any) -> None:
-    held = lock(R, ttl=0.6).acquire()
-    assert held.extend(ttl) == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
-    _seen()
-    held.release()
+@TTLS
+@in_both_ways
+async def test_every_call_honours_its_ttl(way: SyncWay, backend: MemoryBackend, ttl: Any) -> None:
+    wanted = {milliseconds(ttl)}
+    left = pytest.approx(milliseconds(ttl) / 1000 * 0.99 - 0.002)
+    async with way.block(lock(R, ttl=ttl)):
+        assert pttls(backend) == wanted
+    for first, extension in ((ttl, None), (0.6, ttl)):
+        held = await way.acquire(lock(R, ttl=first))
+        assert pttls(backend) == {milliseconds(first)}
+        assert await way.extend(held, extension) == left
+        assert pttls(backend) == wanted
+        await way.release(held)
 
 
-def _by_its_own_extend(ttl: Any) -> None:
-    held = lock(R, ttl=ttl).acquire()
-    assert held.extend() == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
-    _seen()
-    held.release()
-
-
-def _by_decorator(ttl: Any) -> None:
-    @lock_resource(R, ttl=ttl)
-    def view(request: HttpRequest) -> HttpResponse:
-        _seen()
-        return HttpResponse()
-
-    assert view(RequestFactory().get("/")).status_code == 200
-
-
-def _in_loop(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], None]:
-    def run(ttl: Any) -> None:
-        async def main() -> None:
-            await work(ttl)
-
-        asyncio.run(main())
-
-    return run
-
-
-async def _by_async_with(ttl: Any) -> None:
-    async with lock(R, ttl=ttl):
-        _seen()
-
-
-async def _by_aacquire(ttl: Any) -> None:
-    held = await lock(R, ttl=ttl).aacquire()
-    _seen()
-    await held.arelease()
-
-
-async def _by_aextend(ttl: Any) -> None:
-    held = await lock(R, ttl=0.6).aacquire()
-    assert await held.aextend(ttl) == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
-    _seen()
-    await held.arelease()
-
-
-async def _by_async_decorator(ttl: Any) -> None:
-    @lock_resource(R, ttl=ttl)
-    async def view(request: HttpRequest) -> HttpResponse:
-        _seen()
-        return HttpResponse()
-
-    assert (await view(RequestFactory().get("/"))).status_code == 200
-
-
-_ttls: list[set[int]] = []
-
-
-def _seen() -> None:
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    _ttls.append(pttls(backend))
-
-
-def _seconds(ttl: Any) -> float:
-    return ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
-
-
-@pytest.mark.parametrize("ttl", [3, 2.5, timedelta(seconds=7), 0.75])
-@pytest.mark.parametrize(
-    "way",
-    [
-        _by_with,
-        _by_acquire,
-        _by_extend,
-        _by_its_own_extend,
-        _by_decorator,
-        _in_loop(_by_async_with),
-        _in_loop(_by_aacquire),
-        _in_loop(_by_aextend),
-        _in_loop(_by_async_decorator),
-    ],
-    ids=[
-        "with", "acquire", "extend", "own extend", "decorator",
-        "async with", "aacquire", "aextend", "async decorator",
-    ],
-)  # fmt: skip
+@TTLS
 @pytest.mark.django_db
-def test_every_call_honours_its_ttl(way: Callable[[Any], None], ttl: Any) -> None:
-    _ttls.clear()
-    way(ttl)
-    assert _ttls == [{round(_seconds(ttl) * 1000)}]
+def test_a_decorator_honours_its_ttl(backend: MemoryBackend, ttl: Any) -> None:
+    seen: list[set[int]] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.append(pttls(backend))
+        return HttpResponse()
+
+    async def async_view(request: HttpRequest) -> HttpResponse:
+        return view(request)
+
+    locked, request = lock_resource(R, ttl=ttl), RequestFactory().get("/")
+    assert locked(view)(request).status_code == 200
+    assert async_to_sync(locked(async_view))(request).status_code == 200
+    assert seen == [{milliseconds(ttl)}] * 2
 
 
 def test_the_ttl_of_the_settings(configure: Configure) -> None:

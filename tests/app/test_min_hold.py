@@ -20,6 +20,7 @@ from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.testing import assert_locked, assert_not_locked
 from tests.app.conftest import stop_clocks
+from tests.app.ways import SyncWay, in_both_ways
 from tests.waiting import until_wanted
 
 if TYPE_CHECKING:
@@ -44,18 +45,19 @@ def passed(seconds: float) -> None:
     MemoryBackend.advance(seconds)
 
 
-def test_a_released_lock_is_refused_until_min_hold_is_over() -> None:
-    with lock("nightly", min_hold=5) as held:
+@in_both_ways
+async def test_a_released_lock_is_refused_until_min_hold_is_over(way: SyncWay) -> None:
+    async with way.block(lock("nightly", min_hold=5)) as held:
         passed(1.0)
     assert not held.locked
     with pytest.raises(ResourceLocked) as refused:
-        lock("nightly").acquire()
+        await way.acquire(lock("nightly"))
     assert refused.value.retry_after is not None
     assert 4.0 <= refused.value.retry_after <= 4.1
     passed(3.0)
     assert_locked("nightly")
     passed(1.1)
-    with lock("nightly") as following:
+    async with way.block(lock("nightly")) as following:
         assert following.fence > 0
 
 
@@ -71,16 +73,6 @@ def test_a_lock_that_is_held_for_longer_is_free_at_once() -> None:
     with lock("nightly", min_hold=5):
         passed(5.1)
     assert_not_locked("nightly")
-
-
-async def test_a_task_keeps_min_hold() -> None:
-    async with lock("nightly", min_hold=5):
-        pass
-    with pytest.raises(ResourceLocked):
-        await lock("nightly").aacquire()
-    passed(5.1)
-    async with lock("nightly"):
-        pass
 
 
 async def test_a_cancelled_task_keeps_min_hold() -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -34,11 +31,11 @@ from redlock_django.exceptions import (
 )
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, lose_lock
-from tests.app.conftest import stop_clocks
+from tests.app.conftest import stop_clocks, wake_renewals
+from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
 
@@ -72,26 +69,6 @@ def in_thread(call: Callable[[], Result]) -> Result:
     """Return the result of a call in another thread of this process."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
-
-
-def test_as_many_clients_as_the_limit_hold_a_name_at_once() -> None:
-    held = others(3)
-    assert sorted(one.slot for one in held) == [0, 1, 2]
-    with pytest.raises(LimitReached, match=r"^export: its 3 slots are held$"):
-        lock("export", limit=3).acquire()
-    held[1].release()
-    with lock("export", limit=3) as again:
-        assert again.slot not in {held[0].slot, held[2].slot}
-
-
-def test_a_refusal_names_the_name_and_when_the_first_slot_is_free() -> None:
-    lock("export", limit=2, ttl=20).acquire().disown()
-    second = lock("export", limit=2, ttl=5).acquire()
-    second.disown()
-    with pytest.raises(LimitReached) as refused:
-        lock("export", limit=2).acquire()
-    assert refused.value.resource == "export"
-    assert refused.value.retry_after == pytest.approx(5, abs=0.5)
 
 
 def test_a_slot_is_free_once_its_holder_has_been_gone_for_its_ttl() -> None:
@@ -142,33 +119,20 @@ def test_a_smaller_limit_takes_effect_as_slots_come_free() -> None:
         lock("export", limit=2).acquire()
 
 
-async def test_tasks_hold_slots_of_one_name() -> None:
-    most = now = 0
-
-    async def work() -> int:
-        nonlocal most, now
-        async with lock("export", limit=3, wait=30) as held:
-            now += 1
-            most = max(most, now)
-            await asyncio.sleep(0.001)
-            now -= 1
-            return held.slot
-
-    slots = await asyncio.gather(*(work() for _ in range(12)))
-    assert most == 3
-    assert {*slots} == {0, 1, 2}
-
-
-def test_a_thread_holds_one_slot_of_a_name() -> None:
-    with lock("export", limit=3):
+@in_both_ways
+async def test_a_caller_holds_one_slot_of_a_name(way: SyncWay) -> None:
+    async with way.block(lock("export", limit=3)) as held:
+        held.ensure_held()
+        await way.verify(held)
         with pytest.raises(AlreadyHeld, match="reentrant=True"):
-            lock("export", limit=3).acquire()
+            await way.acquire(lock("export", limit=3))
         with pytest.raises(AlreadyHeld, match="limit=3, reentrant=True"):
-            lock("export", reentrant=True).acquire()
+            await way.acquire(lock("export", reentrant=True))
         with pytest.raises(AlreadyHeld, match="one slot of a name at most"):
-            lock("export", limit=2, reentrant=True).acquire()
-    with lock("export"), pytest.raises(AlreadyHeld, match="limit=1, reentrant=True"):
-        lock("export", limit=3).acquire()
+            await way.acquire(lock("export", limit=2, reentrant=True))
+    async with way.block(lock("export")):
+        with pytest.raises(AlreadyHeld, match="limit=1, reentrant=True"):
+            await way.acquire(lock("export", limit=3))
 
 
 def test_a_reentrant_permit_shares_the_slot_of_the_outer_one() -> None:
@@ -337,7 +301,7 @@ def test_a_slot_is_renewed(settings: Settings) -> None:
     with lock("export", limit=2) as held:
         for _ in range(4):
             MemoryBackend.advance(5)
-            renewal_service._wakeup.wake()
+            wake_renewals()
             until(lambda: held.remaining() > 8, "the renewal")
         other = in_thread(lock("export", limit=2).acquire)
         assert {held.slot, other.slot} == {0, 1}
@@ -393,14 +357,6 @@ def test_until_commit_can_be_turned_off_for_a_slot() -> None:
         with lock("export", limit=2, until_commit=False):
             pass
         assert_not_locked("export")
-
-
-async def test_a_task_holds_one_slot_of_a_name() -> None:
-    async with lock("export", limit=3) as held:
-        held.ensure_held()
-        await held.averify()
-        with pytest.raises(AlreadyHeld, match="reentrant=True"):
-            await lock("export", limit=3).aacquire()
 
 
 async def test_two_tasks_of_a_thread_hold_a_slot_each() -> None:
@@ -507,32 +463,6 @@ def test_a_slot_that_is_held_makes_its_name_locked() -> None:
         with pytest.raises(LimitReached):
             held_elsewhere("export", limit=2).__enter__()
     assert_not_locked("export")
-
-
-def test_waiters_are_served_in_order_by_whichever_slot_comes_free() -> None:
-    served: list[int] = []
-    holders = others(2, limit=2)
-    waiting = []
-
-    def wait(number: int) -> None:
-        with lock("export", limit=2, wait=60) as held:
-            served.append(number)
-            held.ensure_held()
-
-    with ExitStack() as stack:
-        backend = locks["default"].backend
-        for number in range(3):
-            thread = threading.Thread(target=wait, args=(number,))
-            thread.start()
-            waiting.append(thread)
-            stack.callback(thread.join)
-            until(partial(_has_queued, backend, number + 1))
-        holders[1].release()
-    assert served == [0, 1, 2]
-
-
-def _has_queued(backend: Any, many: int) -> bool:
-    return _queued(backend) == many
 
 
 def _queued(backend: Any) -> int:

@@ -30,6 +30,7 @@ from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
+from tests.app.conftest import wake_renewals
 from tests.losses import ends_lost
 from tests.waiting import until
 
@@ -66,13 +67,27 @@ class World:
     def advance(self, seconds: float) -> None:
         """Advance the clock, and wake the renewal service."""
         self.now += seconds
-        renewal_service._wakeup.wake()
+        wake_renewals()
 
     until = staticmethod(until)
 
+    def renew(self, times: int = 1, *, first: float = 3, locks: int = 1) -> None:
+        """Pass the time up to each of so many renewals, in each of which all locks are renewed."""
+        for number in range(times):
+            renewed = len(self.extensions) + locks
+            self.advance(3 if number else first)
+            self.until(lambda renewed=renewed: len(self.extensions) == renewed)  # type: ignore[misc]
+            self.idle()
+
+    def renew_another(self) -> None:
+        """Renew another lock: then the service has done all that was due before."""
+        with lock("order:2"):
+            self.idle()
+            self.renew()
+
     def idle(self) -> None:
         """Wait until the renewal service has done everything that is due now."""
-        renewal_service._wakeup.wake()  # a lease that is due later does not wake it
+        wake_renewals()  # a lease that is due later does not wake it
 
         def nothing_due() -> bool:
             checks = [
@@ -146,10 +161,8 @@ def test_renews_at_a_third_of_the_ttl(world: World) -> None:
         world.idle()
         world.advance(2.99)
         assert world.extensions == []
-        for number in range(1, 6):
-            world.advance(0.01 if number == 1 else 3)
-            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
-            world.idle()
+        for number in range(5):
+            world.renew(first=0.01 if number == 0 else 3)
             assert world.pttls() == {9_000}
             assert held.remaining() == pytest.approx(9 * 0.99 - 0.002)
         assert world.extensions == [3, 6, 9, 12, 15]
@@ -184,11 +197,7 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
 def test_a_released_lock_is_not_renewed(world: World) -> None:
     with lock(R):
         world.idle()
-    with lock("order:2"):  # gives the renewal service work, so that the test knows when it has run
-        world.idle()
-        world.advance(3)
-        world.until(lambda: world.extensions)
-        world.idle()
+    world.renew_another()
     assert world.extensions == [3]
     assert world.left() == 0
 
@@ -198,11 +207,7 @@ def test_stops_for_a_lock_released_elsewhere(world: World) -> None:
     thread = threading.Thread(target=held.release)
     thread.start()
     thread.join(60)
-    with lock("order:2"):
-        world.idle()
-        world.advance(3)
-        world.until(lambda: world.extensions)
-        world.idle()
+    world.renew_another()
     assert world.extensions == [3]
 
 
@@ -217,6 +222,17 @@ def test_explicit_acquire_does_not_renew(world: World, renew: bool | None) -> No
     world.advance(1)
     world.until(lambda: world.lost == ["its lease expired"])
     world.until(lambda: world.left() == 0)
+
+
+def test_a_lock_that_its_holder_extends_is_not_renewed_at_its_former_end(world: World) -> None:
+    held = lock(R, renew=False).acquire()
+    world.idle()
+    world.advance(5)
+    held.extend()
+    world.advance(5)
+    world.idle()
+    assert world.extensions == [5]
+    assert held.release() is True
 
 
 def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
@@ -235,10 +251,8 @@ def test_a_block_does_not_renew_if_renew_is_off(world: World) -> None:
         world.advance(6)
         world.idle()
         assert world.extensions == []
-        with lock("order:2"):
-            world.idle()
-            world.advance(3)
-            world.until(lambda: world.extensions == [9])
+        world.renew_another()
+        assert world.extensions == [9]
 
 
 def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
@@ -306,10 +320,7 @@ def test_a_lock_that_is_renewed_before_its_acquisition_fails_is_released_everywh
 
     def receive(**arguments: Any) -> None:
         world.backend.down = UP
-        for many in (1, 2):  # the first renewal finds out which masters lack the lock
-            world.advance(3)
-            world.until(lambda many=many: len(world.extensions) == many)  # type: ignore[misc]
-            world.idle()
+        world.renew(2)  # the first renewal finds out which masters lack the lock
         assert world.left() == 5
         raise KeyboardInterrupt
 
@@ -350,10 +361,7 @@ def test_a_minority_that_forgot_is_healed(world: World) -> None:
         for master in world.backend.masters[:2]:
             master.keyspace.strings.clear()
             master.keyspace.set(world.backend.deployment.marker, b"trusted")
-        for number in range(1, 4):
-            world.advance(3)
-            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
-            world.idle()
+        world.renew(3)
         assert world.left() == 5
         assert world.pttls() == {9_000}
     assert world.left() == 0
@@ -365,11 +373,7 @@ def test_a_forgotten_lock_is_not_renewed(world: World) -> None:
     world.idle()
     del held
     gc.collect()
-    with lock("order:2"):
-        world.idle()
-        world.advance(3)
-        world.until(lambda: world.extensions)
-        world.idle()
+    world.renew_another()
     assert world.extensions == [3], "only the second lock's"
     assert world.pttls() == {6_000}
 
@@ -459,10 +463,7 @@ def test_a_receiver_that_blocks_loses_no_other_lock(world: World, receive: Recei
             world.idle()
             world.advance(2)
             assert called.wait(60)
-            for number in range(1, 6):
-                world.advance(1 if number == 1 else 3)
-                world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
-                world.idle()
+            world.renew(5, first=1)
             held.ensure_held()
             assert not expires.locked
     finally:
@@ -556,10 +557,7 @@ def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(
     """The lock is renewed while the receivers of `lock_acquired` run."""
 
     def slow(**arguments: Any) -> None:
-        for number in range(1, 6):
-            world.advance(3)
-            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
-            world.idle()
+        world.renew(5)
 
     receive(lock_acquired, slow)
     with lock(R) as held:
@@ -642,10 +640,7 @@ def test_one_thread_renews_many_locks(world: World) -> None:
     before = [t.name for t in threading.enumerate()].count("redlock-renewal")
     held = [lock(f"r{number}", renew=True).acquire() for number in range(30)]
     world.idle()
-    for number in range(1, 5):
-        world.advance(3)
-        world.until(lambda number=number: len(world.extensions) == 30 * number)  # type: ignore[misc]
-        world.idle()
+    world.renew(4, locks=30)
     assert all(one.locked for one in held)
     for one in held:
         one.release()

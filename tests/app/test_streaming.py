@@ -18,10 +18,9 @@ from pytest_django import Settings
 from redlock_django import LockLost, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
-from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_released
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wake_renewals
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
@@ -55,7 +54,7 @@ def pass_two_ttls() -> None:
     """Advance the clock by two TTLs in steps, each renewed by the thread that renews streams."""
     for _ in range(4):
         MemoryBackend.advance(TTL / 2)
-        renewal_service._wakeup.wake()
+        wake_renewals()
         until(is_renewed, "the renewal")
 
 

@@ -22,6 +22,7 @@ from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests import inspecting
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks
+from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
 STORES: dict[str, dict[str, Any]] = {
@@ -48,26 +49,23 @@ def free(*names: str) -> None:
         inspecting.free(locks["default"].backend, name)
 
 
-def test_only_verify_notices_a_forced_release_at_once() -> None:
-    with ends_lost(), lock(*NAMES) as held:
-        held.verify()
-        free(NAMES[0])
-        held.ensure_held()
-        with pytest.raises(LockLost, match="a majority of the masters lost it"):
-            held.verify()
-        with pytest.raises(LockLost):
-            held.ensure_held()
-
-
-async def test_averify_asks_the_store_in_a_task() -> None:
+@in_both_ways
+async def test_only_verify_notices_a_forced_release_at_once(way: SyncWay) -> None:
     with ends_lost():
-        async with lock(*NAMES) as held:
-            await held.averify()
-            with pytest.raises(SynchronousOnlyOperation, match="averify"):
-                held.verify()
-            free(*NAMES)
+        async with way.block(lock(*NAMES)) as held:
+            await way.verify(held)
+            free(NAMES[0])
+            held.ensure_held()
+            with pytest.raises(LockLost, match="a majority of the masters lost it"):
+                await way.verify(held)
             with pytest.raises(LockLost):
-                await held.averify()
+                held.ensure_held()
+
+
+async def test_verify_does_not_block_a_loop() -> None:
+    async with lock("r1") as held:
+        with pytest.raises(SynchronousOnlyOperation, match="averify"):
+            held.verify()
 
 
 async def test_a_lock_that_is_released_while_it_is_verified_is_not_held(
@@ -127,11 +125,6 @@ def test_a_minority_that_has_forgotten_the_lock_changes_nothing() -> None:
         held.verify()
         held.verify()
         held.extend()
-
-
-def test_a_lock_that_is_not_held() -> None:
-    with pytest.raises(NotHeld):
-        lock("r1").verify()
 
 
 def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settings) -> None:
