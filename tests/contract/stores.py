@@ -45,6 +45,9 @@ T = TypeVar("T")
 class Store:
     """A store in a known, empty state, as `settings.REDLOCK["default"]`."""
 
+    shown: str
+    """What `redlock_status` shows of its servers."""
+
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         settings.REDLOCK = {"default": self.section(request)}
 
@@ -80,6 +83,8 @@ MEMORY = "redlock_django.backends.memory.MemoryBackend"
 class Memory(Store):
     """Masters in this process, whose time can be set."""
 
+    shown = "memory"
+
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         masters = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
         return {"BACKEND": MEMORY, "MASTERS": masters, **generous_timeouts(1)}
@@ -106,6 +111,8 @@ end"""
 
 class Redis(Store):
     """Five real masters, whose keys expire earlier where a test would wait."""
+
+    shown = "127.0.0.1:"
 
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         super().__init__(request, settings)
@@ -159,6 +166,8 @@ class Database(Store):
 class Sqlite(Database):
     """A file of SQLite."""
 
+    shown = "SQLite"
+
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("database_access")
         path = request.getfixturevalue("tmp_path") / "site.sqlite3"
@@ -171,6 +180,8 @@ class Sqlite(Database):
 class Postgres(Database):
     """Tables of PostgreSQL."""
 
+    shown = "PostgreSQL"
+
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("postgres_tables")
         return {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
@@ -178,6 +189,8 @@ class Postgres(Database):
 
 class MariaDB(Database):
     """Tables of MariaDB."""
+
+    shown = "MariaDB"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("mysql_tables")
@@ -189,6 +202,8 @@ ZOOKEEPER = "redlock_django.backends.zookeeper.ZooKeeperBackend"
 
 class ZooKeeper(Store):
     """A server shared by all tests; each has a tree of its own, and sets the time."""
+
+    shown = "ZooKeeper"
 
     _passed = 0.0
 

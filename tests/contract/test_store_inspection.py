@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
+from django.core.management import call_command
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import QuorumHealth, ReleaseOutcome
 from redlock_django.engine.validity import LeaseState
+from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.stores import Store, SyncCaller
+from tests.app.checking import found
+from tests.contract.stores import HOLDER, Store, SyncCaller
 from tests.inspecting import free, look
 from tests.waiting import until
+
+if TYPE_CHECKING:
+    from django.test import Client
 
 
 def listed(store: Store, **asked: object) -> list[str]:
@@ -150,3 +158,31 @@ def test_one_inspection_answers_several_questions(store: Store, caller: SyncCall
         until(lambda: len(inspection.held().locks) == 1, what="the lock is listed")
         assert inspection.has_quorum()
         assert not inspection.silent
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+def test_commands_and_admin_show_and_free_locks(
+    store: Store, admin_client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backend = store.backend
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    for name, ttl in (("order:2", 40), ("user:7", 50)):
+        backend.acquire((name,), ttl, 0, HOLDER)
+    until(lambda: len(listed(store)) == 3, what="all are listed")
+    call_command("redlock_status")
+    assert store.shown in capsys.readouterr().out
+    call_command("list_locks", search="order:")
+    shown = capsys.readouterr().out
+    assert lease.fingerprint in shown
+    assert "user:7" not in shown
+    url = "/admin/redlock_django/heldlock/"
+    page = admin_client.get(url).content
+    assert b"order:1" in page
+    assert b"user:7" in page
+    assert b"user:7" not in admin_client.get(url, {"q": "order:"}).content
+    call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
+    assert backend.extend(lease, 30)[0] is LeaseState.LOST
+    if not backend.servers_are_masters:  # real masters of a test have warnings of their own
+        assert found(deploy=True, tag="redlock_masters", databases=["default"]) == {}
+    locks.close()

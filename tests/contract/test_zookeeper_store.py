@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.management import call_command
 from django.db import connection, models
 from django.views.debug import ExceptionReporter
 from kazoo.client import KazooClient
@@ -59,7 +58,6 @@ from tests.wire.proxy import FaultProxy
 from tests.zookeeper import LONGEST_SESSION, ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
-    from django.test import Client
     from pytest_django import Settings
 
     from redlock_django.engine.validity import Lease
@@ -1165,20 +1163,6 @@ def test_deploy_warns_of_open_nodes(settings: Settings) -> None:
     assert "W022" not in found(deploy=True)
     section["OPTIONS"] = {"default_acl": OPEN_ACL_UNSAFE, **section["OPTIONS"]}
     assert "W022" in found(deploy=True)
-
-
-@pytest.mark.django_db
-def test_commands_and_admin_show_and_free_locks(
-    store: Store, admin_client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    call_command("redlock_status")
-    assert "ZooKeeper" in capsys.readouterr().out
-    call_command("list_locks", search="order")
-    assert lease.fingerprint in capsys.readouterr().out
-    assert b"order:1" in admin_client.get("/admin/redlock_django/heldlock/").content
-    call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
-    assert backend_of().extend(lease, 30)[0] is LeaseState.LOST
 
 
 # Three servers.
