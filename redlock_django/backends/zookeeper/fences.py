@@ -66,10 +66,18 @@ class Requests:
 
     def until_deleted(self, path: str, seconds: float) -> ZooKeeperProtocol[None]:
         """Wait until a node is deleted, or changed, for at most `seconds`."""
-        pause = ZooKeeperStep(seconds)
-        (exists,) = yield from self.ask(
-            lambda client: [client.exists_async(path, lambda event: pause.end())]
-        )
+        pause, watches = ZooKeeperStep(seconds), self.session.watches
+        watches.add(pause, frozenset({path}))
+        try:
+            yield from self._until_ended(pause, path)
+        finally:
+            watches.remove(pause)
+
+    def _until_ended(self, pause: ZooKeeperStep, path: str) -> ZooKeeperProtocol[None]:
+        # Not in the `try`, whose loops must not jump past it: see docs/contributing/interrupts.md.
+        # One callback for all looks, which kazoo keeps once: see `Watches`.
+        changed = self.session.watches.changed
+        (exists,) = yield from self.ask(lambda client: [client.exists_async(path, changed)])
         if exists is not None:
             yield pause
 

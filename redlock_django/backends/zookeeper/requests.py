@@ -120,7 +120,7 @@ def create_container(client: KazooClient, path: str) -> Any:
 
 
 class Watches:
-    """The steps that end when the children of nodes change.
+    """The steps that end when nodes, or the children of nodes, change.
 
     kazoo keeps each callback until its node changes. Here all watches of a node have one callback,
     `changed`, however many clients have watched it since it changed last.

@@ -171,22 +171,7 @@ class SlotSearch:
     def _await_place(self, node: Node, seconds: float) -> ZooKeeperProtocol[None]:
         """Wait until a node before the own one is deleted, for at most `seconds`."""
         self._has_waited = True
-        path = f"{self._turns}/{node.name}"
-        pause, watches = ZooKeeperStep(seconds), self._session.watches
-        watches.add(pause, frozenset({path}))
-        try:
-            yield from self._await_deleted(path, pause)
-        finally:
-            watches.remove(pause)
-
-    def _await_deleted(self, path: str, pause: ZooKeeperStep) -> ZooKeeperProtocol[None]:
-        # One callback for all looks, which kazoo keeps once: see `Watches`.
-        changed = self._session.watches.changed
-        (exists,) = yield from self._requests.ask(
-            lambda client: [client.exists_async(path, changed)]
-        )
-        if exists is not None:
-            yield pause
+        yield from self._requests.until_deleted(f"{self._turns}/{node.name}", seconds)
 
     def _await_free(self) -> ZooKeeperProtocol[None]:
         """Wait until a slot is free or has another holder, or the deadline has come."""
