@@ -11,37 +11,21 @@ from pathlib import Path
 import django
 
 
-def describe() -> dict[str, str]:
-    """Return processor, versions, date, load and speed."""
-    return {
-        "date": time.strftime("%-d %B %Y, %H:%M %Z"),
-        "processor": f"{_processor()}, {len(os.sched_getaffinity(0))} cores",
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "django": django.__version__,
-        LOOP: f"{loop_ms():.2f} ms",
-        "load": load(),
-    }
-
-
 def sentence(others: float, seconds: float) -> str:
-    """Return where and when was measured, and how busy others kept the machine."""
-    said = describe()
+    """Return where and when was measured, how fast that machine is, and how busy others kept it.
+
+    The loop is always the same: divide absolute figures of two machines by its time.
+    """
     return (
-        f"Measured on {said['date']} in {seconds:.0f} s: {said['processor']}, Python "
-        f"{said['python']}, Django {said['django']}; other programs used {others:.1f} processors, "
-        f"load {said['load']}."
+        f"Measured on {time.strftime('%-d %B %Y, %H:%M %Z')} in {seconds:.0f} s: {_processor()}, "
+        f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, "
+        f"Django {django.__version__}, a loop of 20,000 turns in Python {_loop_ms():.1f} ms; "
+        f"other programs used {others:.1f} processors, load {load()}."
     )
 
 
-LOOP = "a loop of 20 000 turns in Python"
-
-
-def loop_ms() -> float:
-    """Return the processor time of a fixed loop in ms, the best of many: how fast this machine is.
-
-    Divide absolute figures of two machines by it before you compare them.
-    """
+def _loop_ms() -> float:
+    """Return the processor time of a fixed loop in ms, the best of many."""
     best = float("inf")
     for _ in range(50):
         began = time.thread_time()

@@ -8,6 +8,7 @@ from importlib import import_module
 from statistics import median
 
 from benchmarks import machine
+from benchmarks.contenders import CONTENDERS
 from benchmarks.targets.lab import opened
 from benchmarks.targets.results import Results, Target, markdown, written
 
@@ -76,7 +77,9 @@ def _lines(results: Results) -> Iterator[str]:
     for workload in dict.fromkeys(row.workload for row in results.rows):
         yield f"\n## {workload.capitalize()}\n"
         yield _table(results, workload)
-    yield ""
+    measured = {row.contender for row in results.rows}
+    about = [f"**{name}**: {CONTENDERS[name].about}" for name in CONTENDERS if name in measured]
+    yield f"\n{'; '.join(about)}.\n"
 
 
 def _table(results: Results, workload: str) -> str:
