@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +25,7 @@ from redlock_django.locking import renewal
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.renewal import RenewalService, Schedule, renewal_service
 from redlock_django.locking.services import locks
-from redlock_django.locking.signal_thread import signal_thread
+from redlock_django.locking.signal_thread import SignalThread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
@@ -752,7 +751,7 @@ def test_a_dead_thread_is_started_again(
 def test_signals_whose_thread_cannot_start_are_sent_later(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = threading.Event()
+    refused, signals, renewals = threading.Event(), SignalThread(), RenewalService()
     start = threading.Thread.start
 
     def fail(self: threading.Thread) -> None:
@@ -761,9 +760,11 @@ def test_signals_whose_thread_cannot_start_are_sent_later(
         refused.set()
         raise RuntimeError("can't start new thread")
 
-    # A thread of an earlier test sends what it finds in the queue that it had.
-    monkeypatch.setattr(signal_thread, "_pending", SimpleQueue())
-    monkeypatch.setattr(signal_thread, "_thread", None)
+    # The threads of earlier tests may still run: these have threads of their own.
+    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", renewals)
+    monkeypatch.setattr(f"{__name__}.renewal_service", renewals)
+    for module in ("renewal", "reports"):
+        monkeypatch.setattr(f"redlock_django.locking.{module}.signal_thread", signals)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         expires = lock(R, renew=False).acquire()

@@ -176,7 +176,7 @@ def test_closing_leaves_no_thread_descriptor_and_connection(store: Store) -> Non
         locks.close()
         assert not listeners()
         until(lambda: not listening(), what="the server has closed the connection")
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # those of earlier tests may be closed late
 
 
 def test_a_forked_child_that_ends_does_not_disturb_the_listener(
