@@ -7,19 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
-from django.views import View
-from ninja import NinjaAPI
 from pytest_django import Settings
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from redlock_django import (
     InvalidRedlock,
-    LockResourceMixin,
     ResourceLocked,
     hold,
     idempotent,
@@ -29,9 +24,8 @@ from redlock_django import (
     resume_lock,
 )
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.contrib.drf import LockAPIMixin
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE
 from tests.app.test_hand_on import elsewhere
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -187,61 +181,14 @@ def test_an_async_view_hands_its_lock_on(memory: None, urls: Callable[..., None]
     assert is_free()
 
 
-class _Mixed(LockResourceMixin, View):
-    lock_key = NAME
-
-    def post(self, request: HttpRequest) -> HttpResponse:
+def test_a_recorded_view_hands_its_lock_on(memory: None, urls: Callable[..., None]) -> None:
+    @idempotent(anonymous_scope=lambda request: "all")
+    @lock_resource(NAME)
+    def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse(inner().acquire().transfer())
 
-
-class _Rest(LockAPIMixin, APIView):  # type: ignore[misc]
-    authentication_classes = ()
-
-    @lock_resource(NAME)
-    def post(self, request: Any) -> Response:
-        return Response(inner().acquire().transfer())
-
-
-def _plain(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(inner().acquire().transfer())
-
-
-api = NinjaAPI(urls_namespace="handing on")
-
-
-@api.post("/")
-@lock_resource(NAME)
-def _of_ninja(request: HttpRequest) -> str:
-    return str(inner().acquire().transfer())
-
-
-@pytest.mark.parametrize(
-    ("view", "rule"),
-    [
-        (_Mixed.as_view(), None),
-        (_Rest.as_view(), None),
-        (_plain, "plain"),
-        (idempotent(anonymous_scope=lambda request: "all")(lock_resource(NAME)(_plain)), None),
-        (None, None),
-    ],
-    ids=["mixin", "rest", "rule", "idempotent", "ninja"],
-)
-def test_every_kind_of_locked_view_hands_its_lock_on(
-    settings: Settings,
-    urls: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    view: Any,
-    rule: str | None,
-) -> None:
-    if view is None:  # django-ninja needs that
-        monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    rules = [{"view": rule, "key": NAME}] if rule else []
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    urls(path("", view, name="plain") if view else path("", api.urls))
-    answer = Client().post("/", headers={"Idempotency-Key": '"k"'})
-    assert answer.status_code == 200, answer.content
-    ticket = answer.content.decode().strip('"')
+    urls(path("", view))
+    ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()
     assert not is_free()
     resume_lock(ticket).acquire().release()
     assert is_free()

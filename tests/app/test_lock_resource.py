@@ -28,10 +28,7 @@ from django.urls import path
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
-    BadResource,
     InvalidRedlock,
-    LockLost,
-    QuorumUnreachable,
     ResourceLocked,
 )
 from redlock_django.locking.lock import lock
@@ -236,29 +233,6 @@ def test_an_exception_while_rendering_rolls_back(happened: list[str]) -> None:
         view(factory.get("/"), pk=7)
     assert Order.objects.count() == 0
     assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
-
-
-@WRITES
-@pytest.mark.parametrize(
-    ("error", "status", "name"),
-    [
-        (ResourceLocked("x", retry_after=4), 423, "resource-locked"),
-        (QuorumUnreachable("x"), 503, "lock-unavailable"),
-        (LockLost("x"), 503, "lock-lost"),
-        (BadResource("x"), 400, "bad-resource"),
-    ],
-)
-def test_a_lock_error_of_the_body_is_answered_after_rollback(
-    error: Exception, status: int, name: str
-) -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        raise error
-
-    response = view(factory.get("/"), pk=7)
-    assert (response.status_code, code(response)) == (status, name)
-    assert Order.objects.count() == 0
 
 
 # Inside other atomic blocks.
@@ -472,16 +446,6 @@ def test_an_async_on_locked_of_a_sync_view_is_refused_before_a_lock_is_held() ->
 
     with pytest.raises(InvalidRedlock, match=r"own_async, the on_locked .* Use a plain function"):
         view(RequestFactory().get("/"), pk=7)
-
-
-def test_an_async_view_is_never_marked() -> None:
-    @lock_resource("nightly")
-    async def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    as_django_sees_it: Any = view
-    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
-        BaseHandler().make_view_atomic(as_django_sees_it)
 
 
 async def test_an_async_view_through_the_client(

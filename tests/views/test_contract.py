@@ -8,15 +8,21 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction
-from django.db import connection, connections, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client
 from django.urls import URLPattern, path, resolve
 from pytest_django import Settings
 
-from redlock_django import lock
-from redlock_django.exceptions import InvalidRedlock, QuorumUnreachable
+from redlock_django import lock, resume_lock
+from redlock_django.exceptions import (
+    BadResource,
+    InvalidRedlock,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wrapping
@@ -44,13 +50,16 @@ class Site:
         return async_to_sync(AsyncClient(**options).post)(url)
 
 
-def cells(applies: Callable[[Kind], bool] = lambda kind: True) -> list[Any]:
+def cells(
+    applies: Callable[[Kind], bool] = lambda kind: True, *, modes: tuple[bool, ...] = (False, True)
+) -> list[Any]:
     """Return each kind without and, if it is sync, with ATOMIC_REQUESTS."""
     return [
         pytest.param((kind, atomic), id=f"{name}-{'atomic' if atomic else 'plain'}")
         for name, kind in KINDS.items()
         if applies(kind)
-        for atomic in ((False,) if kind.is_async else (False, True))
+        for atomic in modes
+        if not (atomic and kind.is_async)
     ]
 
 
@@ -138,15 +147,21 @@ def test_an_async_view_is_locked_by_a_wsgi_server_too(
     assert iscoroutinefunction(resolve("/7/").func)
 
 
+PLACES = ("Put @lock_resource above", 'name="dispatch"', "LockAPIMixin", "django-ninja")
+"""The advice about each framework, in the errors about a transaction around the lock."""
+
+
 def test_a_transaction_that_reads_old_data_is_refused(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch, happened: list[str]
 ) -> None:
     monkeypatch.setattr(
         "redlock_django.locking.transactions.sees_commits", lambda connection: False
     )
     if site.atomic and site.kind.inside:
-        with pytest.raises(InvalidRedlock, match="Put @lock_resource above"):
+        with pytest.raises(InvalidRedlock, match="is called inside an open") as refused:
             site.post()
+        assert [place for place in PLACES if place not in str(refused.value)] == []
+        assert happened == ["BEGIN", "lock", "ROLLBACK"]
         assert not Order.objects.exists()
     else:
         assert site.post().content == b"done"
@@ -279,6 +294,103 @@ def test_an_error_of_the_view_is_raised_and_frees_the_lock(
     assert Order.objects.count() == (0 if site.rolls_back else 1)
     if site.rolls_back:
         assert happened == [*site.begun, "ROLLBACK", "release"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ResourceLocked("x", retry_after=4), 423, "resource-locked"),
+        (QuorumUnreachable("x"), 503, "lock-unavailable"),
+        (LockLost("x"), 503, "lock-lost"),
+        (BadResource("x"), 400, "bad-resource"),
+    ],
+    ids=["held", "unavailable", "lost", "bad name"],
+)
+def test_a_lock_error_of_the_view_is_answered(
+    site: Site, is_free: Callable[[str], bool], error: Exception, status: int, code: str
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        write()
+        raise error
+
+    body[:] = [view]
+    answer = site.post()
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert Order.objects.count() == (0 if site.rolls_back else 1)
+    assert is_free(NAME)
+
+
+def breaks_a_rule(request: HttpRequest) -> HttpResponse:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        write()
+    return HttpResponse()
+
+
+def rolls_back(request: HttpRequest) -> HttpResponse:
+    transaction.set_rollback(True)
+    return HttpResponse(status=409)
+
+
+def commits_inside(request: HttpRequest) -> HttpResponse:
+    with (
+        pytest.raises(RuntimeError, match="durable atomic block"),
+        transaction.atomic(durable=True),
+    ):
+        pass
+    return HttpResponse()
+
+
+def fails_after_commit(request: HttpRequest) -> HttpResponse:
+    transaction.on_commit(lambda: 1 / 0)
+    return HttpResponse()
+
+
+ENDS: dict[str, tuple[Callable[[HttpRequest], HttpResponse], int, int]] = {
+    "a 500 that is returned": (lambda request: HttpResponse(status=500), 500, 1),
+    "its own rollback": (rolls_back, 409, 0),
+    "a savepoint": (breaks_a_rule, 200, 1),
+    "a durable block": (commits_inside, 200, 1),
+    "a hook that fails": (fails_after_commit, 500, 1),
+}
+"""How a view may end its transaction: the status of the answer, and how many orders there are."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("site", cells(modes=(True,)), indirect=True)
+def test_a_transaction_ends_as_in_django(site: Site, happened: list[str], end: str) -> None:
+    work, status, orders = ENDS[end]
+
+    def view(request: HttpRequest) -> HttpResponse:
+        write()
+        return work(request)
+
+    body[:] = [view]
+    assert site.post(raise_request_exception=False).status_code == status
+    assert Order.objects.count() == orders
+    ends = [*site.guards, "COMMIT"] if orders else ["guard", "ROLLBACK"]
+    assert happened == [*site.begun, *ends, "release"]
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+def test_hooks_of_the_commit_run_before_the_release(site: Site, happened: list[str]) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        transaction.on_commit(lambda: happened.append("hook"))
+        return HttpResponse()
+
+    body[:] = [view]
+    assert site.post().status_code == 200
+    begun = [*site.begun, *site.guards, "COMMIT"] if site.atomic else ["lock"]
+    assert happened == [*begun, "hook", "release"]
+
+
+@pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
+def test_the_lock_of_the_view_is_handed_on(site: Site, is_free: Callable[[str], bool]) -> None:
+    body[:] = [lambda request: HttpResponse(lock(NAME, reentrant=True).acquire().transfer(ttl=60))]
+    ticket = site.post().content.decode()
+    assert not is_free(NAME)
+    with resume_lock(ticket) as taken:
+        taken.ensure_held()
+    assert is_free(NAME)
 
 
 def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
