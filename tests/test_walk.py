@@ -42,8 +42,8 @@ def paths(folder: str, names: str) -> set[str]:
     [
         ("`with lock()`: acquire and release", 20),
         ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 31),
-        ("POST with `@lock_resource` and `@idempotent`", 54),
-        ("its replay", 22),
+        ("POST with `@lock_resource` and `@idempotent`", 49),
+        ("its replay", 17),
     ],
 )
 def test_a_trip_enters_few_files(files: dict[str, set[str]], trip: str, most: int) -> None:

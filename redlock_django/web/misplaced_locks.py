@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.conf.settings import template_middleware
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
-from redlock_django.locking.transactions import MayReadOldData
 from redlock_django.web.view_kinds import view_name
 
 
@@ -56,20 +54,6 @@ def locked_twice_error(view: Callable[..., Any], request: Any, error: AlreadyHel
         "lock(..., reentrant=True) nests in the lock of its caller",
         resource=error.resource,
     )
-
-
-@contextmanager
-def naming_old_data(view: Callable[..., Any]) -> Iterator[None]:
-    """Name the view whose lock is refused in the block, because of an open transaction."""
-    try:
-        yield
-    except MayReadOldData as error:
-        raise InvalidRedlock(
-            f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
-            f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction "
-            "around locked views needs PostgreSQL at READ COMMITTED; instead of "
-            "RevisionMiddleware, use reversion.views.create_revision below @lock_resource"
-        ) from None
 
 
 def async_error() -> RuntimeError:

@@ -18,7 +18,8 @@ from redlock_django.locking.caller import open_transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
-from redlock_django.web.misplaced_locks import naming_old_data
+from redlock_django.locking.transactions import MayReadOldData
+from redlock_django.web.misplaced_locks import OUTSIDE
 from redlock_django.web.name_templates import Template
 from redlock_django.web.view_kinds import Framework, authenticating_framework, view_name
 
@@ -65,7 +66,7 @@ class LockOptions:
         MAX_WAITERS. A request that may not wait is refused at once.
         """
         wait = self.seconds_to_wait
-        with naming_old_data(view):
+        with _naming_old_data(view):
             if wait and has_room(self.using):
                 self._enter_waiting(lock, wait)
             else:
@@ -86,7 +87,7 @@ class LockOptions:
     async def aenter(self, lock: Lock, view: Callable[..., Any]) -> None:
         """Acquire as `enter` does; an async view waits in no thread."""
         wait = self.seconds_to_wait
-        with naming_old_data(view):
+        with _naming_old_data(view):
             if wait and has_pools():
                 lock.is_repeated = True
                 with suppress(NotAcquired):
@@ -187,6 +188,20 @@ class LockOptions:
     def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
         """Return the URL kwargs that templates need beyond `kwargs`, each with its template."""
         return [(n, t.text) for t in self.templates for n in sorted(t.names - set(kwargs))]
+
+
+@contextmanager
+def _naming_old_data(view: Callable[..., Any]) -> Iterator[None]:
+    """Name the view whose lock is refused in the block, because of an open transaction."""
+    try:
+        yield
+    except MayReadOldData as error:
+        raise InvalidRedlock(
+            f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
+            f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction "
+            "around locked views needs PostgreSQL at READ COMMITTED; instead of "
+            "RevisionMiddleware, use reversion.views.create_revision below @lock_resource"
+        ) from None
 
 
 @cache
