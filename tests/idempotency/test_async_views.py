@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,14 +12,10 @@ from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
-from django.template import engines
-from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
 from django.utils import translation
-from django.utils.decorators import method_decorator
-from django.views.generic import View
 
-from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock, lock_resource
+from redlock_django import idempotent, lock, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.key import Claim
 from redlock_django.idempotency.records import RecordStore
@@ -54,35 +50,7 @@ async def amake_order(request: HttpRequest, **_: Any) -> HttpResponse:
     return JsonResponse({"order": f"A-{count + 1}"}, status=201)
 
 
-class Plain(View):
-    async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
-        return await amake_order(request)
-
-
-@method_decorator(idempotent, name="dispatch")
-class Dispatch(Plain):
-    pass
-
-
-class Mixed(IdempotentMixin, LockResourceMixin, Plain):
-    lock_key = "order:7"
-
-
-class Handler(Plain):
-    @idempotent
-    async def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        return await amake_order(request)
-
-
 locked = lock_resource("order:7")
-VIEWS: dict[str, Any] = {
-    "function": idempotent(amake_order),
-    "above a lock": idempotent(locked(amake_order)),
-    "class": idempotent(Plain.as_view()),
-    "dispatch": Dispatch.as_view(),
-    "mixins": Mixed.as_view(),
-    "handler": Handler.as_view(),
-}
 
 
 async def test_a_sync_view_under_asgi(site: Site, client: AsyncClient, happened: list[str]) -> None:
@@ -94,39 +62,9 @@ async def test_a_sync_view_under_asgi(site: Site, client: AsyncClient, happened:
     assert await Order.objects.acount() == 1
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_an_async_view_under_wsgi(site: Site, name: str) -> None:
-    site.serve(VIEWS[name])
-    first, second = site.post(), site.post()
-    assert (first.status_code, second.content) == (201, first.content)
-    assert second["Idempotent-Replayed"] == "true"
-
-
-@pytest.mark.parametrize("name", VIEWS)
-async def test_a_retry_is_answered_the_same(site: Site, client: AsyncClient, name: str) -> None:
-    site.serve(VIEWS[name])
-    first, second = await post(client), await post(client)
-    assert (first.status_code, first.json()) == (201, {"order": "A-1"})
-    assert (second.status_code, second.content) == (201, first.content)
-    assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")
-    assert (await post(client, body="[]")).status_code == 422
-    assert await Order.objects.acount() == 1
-    assert (await post(client, None)).status_code == 201
-
-
 def test_an_async_view_stays_a_coroutine_function() -> None:
     assert iscoroutinefunction(idempotent(amake_order))
     assert not hasattr(idempotent(amake_order), "_non_atomic_requests")
-
-
-async def test_djangos_own_error_about_atomic_requests_stays(
-    site: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    for view in (VIEWS["function"], VIEWS["dispatch"], VIEWS["handler"]):
-        site.serve(view)
-        assert (await post(client)).status_code == 500
-    assert await Order.objects.acount() == 0
 
 
 async def test_requests_at_once_run_the_view_once(site: Site, client: AsyncClient) -> None:
@@ -164,26 +102,6 @@ async def test_a_request_that_waits_is_given_the_same_answer(
     await running.wait()
     assert (await post(client)).content == (await first).content
     assert await Order.objects.acount() == 1
-
-
-async def test_an_exception_is_uncertain(site: Site, client: AsyncClient) -> None:
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        await amake_order(request)
-        raise RuntimeError
-
-    site.serve(idempotent(view))
-    assert (await post(client)).status_code == 500
-    again = await post(client)
-    assert (again.status_code, again.json()["code"]) == (409, "idempotency-outcome-uncertain")
-    assert await Order.objects.acount() == 1
-
-
-async def test_a_busy_resource_is_not_recorded(site: Site, client: AsyncClient) -> None:
-    site.serve(idempotent(locked(amake_order)))
-    async with lock("order:7"):
-        busy = await asyncio.create_task(post(client))
-        assert (busy.status_code, busy.json()["code"]) == (423, "resource-locked")
-    assert (await post(client))["Idempotent-Replayed"] == "false"
 
 
 class Gates:
@@ -373,23 +291,6 @@ async def test_a_context_variable_set_by_a_view_reaches_middleware(
     assert languages == ["fr"]
 
 
-async def test_streams_and_templates(site: Site, client: AsyncClient) -> None:
-    async def template(request: HttpRequest, **_: Any) -> Any:
-        return SimpleTemplateResponse(engines["django"].from_string("shown"))
-
-    async def stream(request: HttpRequest, **_: Any) -> Any:
-        async def chunks() -> AsyncIterator[bytes]:
-            yield b"x"
-
-        return StreamingHttpResponse(chunks())
-
-    site.serve(idempotent(template))
-    assert [(await post(client)).content for _ in range(2)] == [b"shown", b"shown"]
-    site.serve(idempotent(stream))
-    assert (await post(client, "s")).status_code == 200
-    assert (await post(client, "s")).json()["code"] == "idempotency-result-unavailable"
-
-
 async def test_callables_of_the_site_may_be_coroutines(site: Site, client: AsyncClient) -> None:
     async def scope(request: HttpRequest, **_: Any) -> str:
         return "everybody"
@@ -505,19 +406,6 @@ async def test_completing_by_hand_without_a_record_is_an_error(
         assert (await post(client, str(key))).status_code == 200
     assert ["atomic" in str(error) for error in errors] == [True, False]
     assert "async views" in str(errors[1])
-
-
-async def test_a_finished_response_stays_if_the_lock_of_its_key_was_lost(
-    site: Site, client: AsyncClient
-) -> None:
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        response = await amake_order(request)
-        masters_forget()
-        return response
-
-    site.serve(idempotent(view))
-    assert [(await post(client)).status_code, (await post(client)).status_code] == [201, 201]
-    assert await Order.objects.acount() == 1
 
 
 def a_user_of_the_site(request: HttpRequest, **_: Any) -> str:

@@ -25,53 +25,19 @@ from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY, wrapping
-from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 locked = lock_resource("order:7")
-seen: list[str] = []
-in_the_view: list[Callable[[], None]] = []
-ORDER = ["lock", "lock", "BEGIN", "view", "guard", "COMMIT", "release", "release"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_in_the_view() -> None:
-    in_the_view.clear()
 
 
 def function(request: HttpRequest, **_: Any) -> HttpResponse:
-    seen.append("view")
-    response = make_order(request)
-    for work in in_the_view:
-        work()
-    return response
+    return make_order(request)
 
 
 class Plain(View):
     def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
         return function(request)
-
-
-@method_decorator([idempotent, locked], name="dispatch")
-class IdempotentThenLocked(Plain):
-    pass
-
-
-class MixinsOneWay(IdempotentMixin, LockResourceMixin, Plain):
-    lock_key = "order:7"
-
-
-@method_decorator(idempotent, name="dispatch")
-class AroundTheLockMixin(LockResourceMixin, Plain):
-    lock_key = "order:7"
-
-
-class BothOnTheHandler(Plain):
-    """The two on the handler, in one method_decorator."""
-
-    @method_decorator([idempotent, locked])
-    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        return super().post(request, **kwargs)
 
 
 class IdempotentHandler(Plain):
@@ -89,76 +55,8 @@ class OwnDispatch(IdempotentMixin, Plain):
         return super().dispatch(request, *args, **kwargs)
 
 
-class OnlyLocked(LockResourceMixin, Plain):
-    lock_key = "order:7"
-
-
 class OnlyIdempotent(IdempotentMixin, Plain):
     pass
-
-
-VIEWS: dict[str, Any] = {
-    "idempotent above": idempotent(locked(function)),
-    "with another between": idempotent(wrapping(locked(function))),
-    "class": idempotent(locked(Plain.as_view())),
-    "dispatch": IdempotentThenLocked.as_view(),
-    "mixins": MixinsOneWay.as_view(),
-    "around the mixin": AroundTheLockMixin.as_view(),
-    "around a class with the mixin": idempotent(OnlyLocked.as_view()),
-}
-
-
-@pytest.mark.parametrize("atomic", [True, False])
-@pytest.mark.parametrize("name", VIEWS)
-def test_dedupe_then_lock_then_transaction(
-    site: Site,
-    happened: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    held_elsewhere: Callable[[str], AbstractContextManager[None]],
-    name: str,
-    atomic: bool,
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
-    monkeypatch.setitem(globals(), "seen", happened)
-    site.serve(VIEWS[name])
-    happened.clear()
-    first = site.post()
-    assert first.status_code == 201
-    assert happened == ORDER
-    assert record().state == "completed"
-    happened.clear()
-    # A replay does not wait for a resource.
-    with held_elsewhere("order:7"):
-        happened.clear()
-        again = site.post()
-        assert (again.content, again["Idempotent-Replayed"]) == (first.content, "true")
-        assert happened == []
-        busy = site.post("another")
-        assert (busy.status_code, busy.json()["code"]) == (423, "resource-locked")
-    assert IdempotencyRecord.objects.count() == orders() == 1
-    assert site.post("another").status_code == 201
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_without_a_key_the_lock_is_taken_all_the_same(
-    site: Site, happened: list[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setitem(globals(), "seen", happened)
-    site.serve(VIEWS[name])
-    happened.clear()
-    assert site.post(None).status_code == 201
-    assert happened == ["lock", "BEGIN", "view", "guard", "COMMIT", "release"]
-
-
-@pytest.mark.parametrize("name", VIEWS)
-def test_a_lost_resource_lock_rolls_the_record_back_too(
-    site: Site, lose_locks: Callable[[], None], name: str
-) -> None:
-    site.serve(VIEWS[name])
-    in_the_view[:] = [lose_locks]
-    answer = site.post()
-    assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
-    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
 @pytest.mark.attack

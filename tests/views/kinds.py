@@ -20,7 +20,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
-from redlock_django import LockResourceMixin, lock_resource
+from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from tests.app.conftest import wrapping
 
@@ -108,6 +108,33 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
         return run(request)
 
 
+class RecordedMixed(IdempotentMixin, Mixed):
+    pass
+
+
+class AsyncRecordedMixed(IdempotentMixin, AsyncMixed):
+    pass
+
+
+class RecordedHandler(View):
+    @method_decorator([idempotent, locked])
+    def post(self, request: HttpRequest, pk: str) -> Any:
+        return run(request)
+
+
+class AsyncRecordedHandler(View):
+    @idempotent
+    async def post(self, request: HttpRequest, pk: str) -> Any:
+        return await sync_to_async(run)(request)
+
+
+class RecordedRest(LockAPIMixin, APIView):  # type: ignore[misc]
+    @idempotent
+    @locked
+    def post(self, request: Request, pk: str) -> Any:
+        return run(request)
+
+
 def of_class(view: Any, *decorators: Any) -> Any:
     """Return the view of a new class whose `dispatch` is decorated."""
     own: Any = type("Own", (view,), {})
@@ -176,3 +203,34 @@ KINDS: dict[str, Kind] = {
         lambda: operation(afunction, decorate_view(locked)), is_async=True
     ),
 }
+
+once = idempotent
+
+
+def recorded_lock(view: Any) -> Any:
+    return once(locked(view))
+
+
+RECORDED: dict[str, Kind] = {
+    "function": Kind(at(lambda: once(function))),
+    "above a lock": Kind(at(lambda: once(locked(function)))),
+    "a decorator between": Kind(at(lambda: once(wrapping(locked(function))))),
+    "as_view": Kind(at(lambda: once(locked(Plain.as_view())))),
+    "as_view of a mixin": Kind(at(lambda: once(Mixed.as_view()))),
+    "dispatch": Kind(at(lambda: of_class(Plain, once, locked))),
+    "dispatch of a mixin": Kind(at(lambda: of_class(Mixed, once))),
+    "mixins": Kind(at(RecordedMixed.as_view)),
+    "REST handler": Kind(at(RecordedRest.as_view)),
+    "handler": Kind(at(RecordedHandler.as_view), inside=True),
+    "ninja": Kind(lambda: operation(function, once), inside=True),
+    "ninja, above a lock": Kind(lambda: operation(function, recorded_lock), inside=True),
+    "async function": Kind(at(lambda: once(afunction)), is_async=True),
+    "async, above a lock": Kind(at(lambda: once(locked(afunction))), is_async=True),
+    "async as_view": Kind(at(lambda: once(locked(AsyncPlain.as_view()))), is_async=True),
+    "async dispatch": Kind(at(lambda: of_class(AsyncPlain, once, locked)), is_async=True),
+    "async mixins": Kind(at(AsyncRecordedMixed.as_view), is_async=True),
+    "async handler": Kind(at(AsyncRecordedHandler.as_view), is_async=True),
+    "async ninja": Kind(lambda: operation(afunction, once), is_async=True),
+}
+"""The kinds of views whose requests are recorded; most of them lock their resource, too."""
+WITHOUT_LOCK = ("function", "ninja", "async function", "async handler", "async ninja")
