@@ -1,4 +1,4 @@
-"""Interrupt the use of a lock at every line of the database store."""
+"""Interrupt the use of a lock at every line of a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from tests.live.test_locking_interrupts import Lines
 
 
 def after_each_interrupt(
-    what: str, limit: int, *, least: int
+    what: str, limit: int, *, store: str = "database", least: int, every: bool = True
 ) -> Iterator[tuple[tuple[str, int], int]]:
-    """Interrupt "acquire" or "release" at one line after the other; yield each place afterwards.
+    """Interrupt a method of a lock at one line of its store after the other; yield each place.
 
-    There must be more than `least` places.
+    Each time that a line is reached is a place, or if not `every`, the first and the last. There
+    must be more than `least` places.
     """
     lines = Lines()
 
@@ -22,8 +23,11 @@ def after_each_interrupt(
         lines.strike(order, what, wanted)
 
     strike()
-    places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]
-    ours = [one for one in places if "/backends/database" in one[0][0]]
+    times = {
+        place: range(1, last + 1) if every else {1, last} for place, last in lines.seen.items()
+    }
+    places = [(place, n) for place in times for n in sorted(times[place])]
+    ours = [one for one in places if f"/backends/{store}" in one[0][0]]
     assert len(ours) > least
     for place in ours:
         strike(place)

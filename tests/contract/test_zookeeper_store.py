@@ -14,7 +14,7 @@ import threading
 import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ from redlock_django.signals import lock_lost
 from redlock_django.wire.clock import clock
 from tests import inspecting
 from tests.app.checking import found
+from tests.contract.interrupting import after_each_interrupt
 from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines
@@ -467,11 +468,24 @@ lock("order:1", wait=60).acquire()
 """
 
 
-def session_of(child: subprocess.Popen[bytes]) -> tuple[int, bytes]:
-    """Return the session that a WAITER has printed."""
-    assert child.stdout is not None
-    session: tuple[int, bytes] = literal_eval(child.stdout.readline().decode())
-    return session
+@contextmanager
+def killed_process(source: str, settings: Settings) -> Iterator[tuple[int, bytes]]:
+    """Run a process such as WAITER, and kill it at the end; yield the session that it has printed.
+
+    The session lasts longer than the test.
+    """
+    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}
+    child = subprocess.Popen(
+        [sys.executable, "-c", source.format(section=section)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        try:
+            assert child.stdout is not None
+            yield literal_eval(child.stdout.readline().decode())
+        finally:
+            child.kill()
 
 
 def end_session(session: tuple[int, bytes], zookeeper: ZooKeeperServer) -> None:
@@ -486,17 +500,8 @@ def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
     store: Store, settings: Settings, client: KazooClient, zookeeper: ZooKeeperServer
 ) -> None:
     holder = backend_of().acquire(("order:1",), 60, 0, HOLDER)
-    source = WAITER.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    child = subprocess.Popen(
-        [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE
-    )
-    with child:
-        try:
-            session = session_of(child)
-            until(lambda: _waits(1), what="it waits")
-        finally:
-            child.kill()
+    with killed_process(WAITER, settings) as session:
+        until(lambda: _waits(1), what="it waits")
     queue = backend_of().session.tree.queue("order:1")
     (_, node) = in_order(client.get_children(queue))
     backend_of().release(holder)
@@ -616,18 +621,8 @@ def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line(store: Store, what: str) -> None:
-    lines = Lines()
-
-    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
-        lines.strike(lock("order:1", "order:2"), what, wanted)
-
-    strike()
-    places = [(place, n) for place, last in lines.seen.items() for n in sorted({1, last})]
-    ours = [one for one in places if "/backends/zookeeper" in one[0][0]]
-    assert len(ours) > 10
     with backend_of().inspect() as inspection:
-        for place in ours:
-            strike(place)
+        for place in after_each_interrupt(what, 1, store="zookeeper", least=10, every=False):
             until(lambda: not inspection.held().locks, what=f"nothing is held after {place}")
 
 
@@ -807,19 +802,10 @@ def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
 ) -> None:
     held = hold_slots(1 if killed == "holder" else 2, 2)
     queues = [*slot_queues(2), backend_of().session.tree.turns("order:1")]
-    source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    child = subprocess.Popen(
-        [sys.executable, "-c", source], env=environment, stdout=subprocess.PIPE
-    )
-    with child:
-        try:
-            session = session_of(child)
-            until(lambda: len(nodes_in(client, *queues)) == len(held) + 1, what="it has joined")
-            waiter = SyncCaller(store).start("order:1", wait=60, limit=2)
-            until(lambda: len(nodes_in(client, *queues)) == len(held) + 2, what="one waits")
-        finally:
-            child.kill()
+    with killed_process(PERMIT, settings) as session:
+        until(lambda: len(nodes_in(client, *queues)) == len(held) + 1, what="it has joined")
+        waiter = SyncCaller(store).start("order:1", wait=60, limit=2)
+        until(lambda: len(nodes_in(client, *queues)) == len(held) + 2, what="one waits")
     if killed == "waiter":
         backend_of().release(held.pop())
     assert not waiter.done
@@ -835,13 +821,8 @@ def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
     """Long before its session ends."""
     monkeypatch.setattr(slots, "TURN", 0.2)
     held, turns = hold_slots(2, 2), backend_of().session.tree.turns("order:1")
-    source = PERMIT.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60})
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    with subprocess.Popen([sys.executable, "-c", source], env=environment) as child:
-        try:
-            until(lambda: bool(nodes_in(client, turns)), what="it has joined")
-        finally:
-            child.kill()
+    with killed_process(PERMIT, settings):
+        until(lambda: bool(nodes_in(client, turns)), what="it has joined")
     waiter = SyncCaller(store).start("order:1", wait=50, limit=2)
     until(lambda: len(nodes_in(client, turns)) == 2, what="one waits behind it")
     backend_of().release(held.pop())
