@@ -214,7 +214,7 @@ JUDGES: dict[str, Judge] = {
         unraised(Simulation._check_live, 3),
         (
             (pauses.retry_delays, at_start("return 60.0, 60.0")),
-            (Wait.pause, instead("max(...)", "delay")),
+            (Wait.pause, instead("max(0.0, ...)", "delay")),
             (Waiter.decided, returns("False")),
         ),
         "a client does not end", CALM,
