@@ -7,7 +7,7 @@ from pathlib import Path
 
 from redlock_django.engine.protocol import commands
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import STATUSES
+from redlock_django.engine.protocol.statuses import Status
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/contributing/on-the-wire.md").read_text()
@@ -18,7 +18,7 @@ def test_every_status_has_its_number() -> None:
     rows = re.findall(r"^\| (−?\d) \| `(\w+)` \|", PAGE, re.MULTILINE)
     said = {name: int(number.replace("−", "-")) for number, name in rows}
     said |= {name: int(number) for number, name in re.findall(r"(\d) \(`(\w+)`", PAGE)}
-    assert said == STATUSES
+    assert said == Status.__members__
 
 
 def test_every_script_is_described() -> None:

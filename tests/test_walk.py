@@ -40,8 +40,8 @@ def paths(folder: str, names: str) -> set[str]:
 @pytest.mark.parametrize(
     ("trip", "most"),
     [
-        ("`with lock()`: acquire and release", 20),
-        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 31),
+        ("`with lock()`: acquire and release", 21),
+        ("GET with `@lock_resource`, under ATOMIC_REQUESTS and LockMiddleware", 32),
         ("POST with `@lock_resource` and `@idempotent`", 49),
         ("its replay", 17),
     ],

@@ -37,8 +37,8 @@ class SameBytes(Contender):
 
     prefix = "redlock:lock:"
     packed = staticmethod(pair)
-    # A release is granted by a number, an acquire by 32 bytes; a refusal has 72.
-    yes = (b":", b"$32\r\n")
+    # A release is granted by 24 bytes, an acquire by 32; a refusal has more.
+    yes = (b"$24\r\n", b"$32\r\n")
 
     def __init__(self, place: Place) -> None:
         self._masters = place.masters

@@ -19,17 +19,19 @@ from unittest.mock import patch
 from benchmarks.contenders import Contender
 from benchmarks.worker.figures import clock
 from redlock_django import locks
-from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.wire.clock import clock as link_clock
 from redlock_django.wire.drivers import threads
 
 BATCH = 100  # pairs, or refusals, between two looks at the clock
 RIVAL = b"0123456789abcdef" * 2
 REPLIES: Mapping[str, Callable[[int, int], bytes]] = {
-    "acquired": lambda number, now: b"$32\r\n%b\r\n" % pack("<4q", number, GRANTED, now, 7),
-    "released": lambda number, now: b":%d\r\n" % number,
-    "refused": lambda number, now: b"$72\r\n%b\r\n" % pack(
-        "<5q32s", number, REFUSED, now, 30_000, 7, RIVAL
+    "acquired": lambda number, now: b"$32\r\n%b\r\n" % pack(
+        "<4q", number, Status.GRANTED, now, 7
+    ),
+    "released": lambda number, now: b"$24\r\n%b\r\n" % pack("<3q", number, Status.GRANTED, 0),
+    "refused": lambda number, now: b"$88\r\n%b\r\n" % pack(
+        "<7q32s", number, Status.REFUSED, now, 1, 30_000, 7, -1, RIVAL
     ),
 }  # fmt: skip
 """The reply of a master to the round of that number, as its clock shows so many µs."""

@@ -13,7 +13,7 @@ import hiredis
 from benchmarks.contenders.floor_commands import DEPLOYMENT, HOLDER, TRUST, pair, plain_pair
 from benchmarks.targets.lab import Lab, used
 from benchmarks.targets.results import Row, Target
-from redlock_django.engine.protocol.commands import as_array
+from redlock_django.engine.protocol.commands import decode
 
 PAIRS, BATCHES = 500, 6
 OK = {b"OK", 1}  # the replies to SET, and the status of all others
@@ -36,7 +36,7 @@ def cost(master: Any, name: str) -> float:
             before = used(master)
             replies = send(link, b"".join(spelled(name, n) for n in numbers), 2 * PAIRS)
             if name == "ours":
-                replies = [as_array(reply)[1] for reply in replies]
+                replies = [decode(reply).status for reply in replies]
             if not {*replies} <= OK:
                 raise RuntimeError(f"a master refused: {replies[:2]}")
             best = min(best, (used(master) - before) / PAIRS * 1e6)

@@ -277,7 +277,7 @@ class Search:
             command = Confirm(
                 deployment=deployment, resources=("r",), value=value, fences=(client.fence,)
             )
-        vote = command.vote(master.say(command, 0, b"trusted")[1:])
+        vote = command.vote(*master.say(command, 0, b"trusted")[1:])
         now = master.keyspace.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
         # Reasons are for people only; without them more states are equal.

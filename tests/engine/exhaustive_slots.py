@@ -237,7 +237,7 @@ class Search:
                 master.keyspace.set(lock, _value(owner).encode(), 1000)
         resources = (slot_resource("r", slot),)
         ask = Acquire(deployment, resources, _value(mine), 10, NOW, limit=self.limit)
-        vote = ask.vote(master.say(ask, 0, b"trusted")[1:])
+        vote = ask.vote(*master.say(ask, 0, b"trusted")[1:])
         # Reasons are for people only; without them more states are equal.
         vote = vote._replace(said="", ttl=None, fences=())
         number = self._numbers.setdefault(vote, len(self._votes))

@@ -77,7 +77,7 @@ class Masters:
                 vote = failed("did not answer")
             else:
                 reply = self.memories[index].say(command, 0, MARKER)
-                vote = failed("did not answer") if index in mute else command.vote(reply[1:])
+                vote = failed("did not answer") if index in mute else command.vote(*reply[1:])
             asked.tally.cast(index, vote)
 
     def hear_at(self, asked: Round, index: int, *, down: bool = False) -> None:

@@ -20,20 +20,10 @@ from typing import Any, Protocol
 
 from redis.connection import Connection
 
-from redlock_django.backends.memory.master import ScriptReply
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
+from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release, Reply
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import (
-    ABSENT,
-    BURIED,
-    FENCE_AHEAD,
-    GRANTED,
-    MISMATCH,
-    NOT_READY,
-    RESERVED,
-    UNMARKED,
-)
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed
 from redlock_django.engine.quorum import Verdict, quorum
@@ -47,14 +37,15 @@ from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import faults, run_of
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
+from tests.replies import unpacked
 
 NOT_ASKED = failed("not asked", sent=False)
-RARE = {
-    BURIED: "buried",
-    NOT_READY: "not ready",
-    FENCE_AHEAD: "fence ahead",
-    ABSENT: "absent",
-    RESERVED: "promised",
+RARE: dict[int, str] = {
+    Status.BURIED: "buried",
+    Status.NOT_READY: "not ready",
+    Status.FENCE_AHEAD: "fence ahead",
+    Status.ABSENT: "absent",
+    Status.RESERVED: "promised",
 }
 
 
@@ -129,7 +120,7 @@ class Report:
     error: str = ""
 
 
-Received = ScriptReply | Push | Report
+Received = Reply | Push | Report
 
 
 class Link:
@@ -303,7 +294,7 @@ class Wire:
         longest = min(0.2, 0.03 * 2.0 ** min(line.failures, 4))
         self._dial(line, self.rng.uniform(longest / 2, longest))
 
-    def _joined(self, line: Line, link: Link, reply: ScriptReply) -> None:
+    def _joined(self, line: Line, link: Link, reply: Reply) -> None:
         if reason := self._saw(line, link.hello, reply):
             link.alive = False
             line.reason = reason
@@ -329,11 +320,9 @@ class Wire:
         if line.check_mode != "join":
             self._check(line, line.check_mode)
 
-    def _saw(self, line: Line, message: Message, reply: ScriptReply) -> str:
+    def _saw(self, line: Line, message: Message, reply: Reply) -> str:
         """Note what a master's marker says; return why the master cannot be used, "" if it can."""
-        marker = reply[4]
-        assert isinstance(marker, bytes)
-        known = read_marker(marker)
+        known = read_marker(reply.rest)
         bound = known is not None and known.run_id == message.run_id
         self.membership.saw(
             line.master.name,
@@ -342,23 +331,21 @@ class Wire:
             self.owner.clock.read(),
             bound=bound,
         )
-        if reply[1] == MISMATCH:
+        if reply.status == Status.MISMATCH:
             self.world.seen["met another deployment"] += 1
             return "belongs to another deployment"
-        if reply[1] == UNMARKED:
+        if reply.status == Status.UNMARKED:
             self.world.seen["met a master without a marker"] += 1
             for other in self.lines:
                 self._check(other, "join")
             return "has no marker"
         return ""
 
-    def _trust(self, line: Line, message: Message, reply: ScriptReply) -> None:
-        _, _, time, ready_at, marker, _ = reply
-        assert isinstance(time, int)
-        assert isinstance(ready_at, int)
-        assert isinstance(marker, bytes)
-        line.marker, line.ready_at = marker, ready_at
-        line.ready = self.owner.clock.read() + (ready_at - time) / 1_000_000
+    def _trust(self, line: Line, message: Message, reply: Reply) -> None:
+        known = read_marker(reply.rest)
+        assert known is not None
+        line.marker, line.ready_at = reply.rest, known.ready_at
+        line.ready = self.owner.clock.read() + (known.ready_at - reply.time) / 1_000_000
         self._note(line, message, reply)
 
     # Clocks that step.
@@ -374,11 +361,11 @@ class Wire:
         line.checking = True
         self._write(line, self._message(None, mode=mode, run_id=line.run_id))
 
-    def _note(self, line: Line, message: Message, reply: ScriptReply) -> None:
+    def _note(self, line: Line, message: Message, reply: Reply) -> None:
         """Check whether this reply shows that a clock stepped against the other."""
-        if not reply[2]:
+        if not reply.time:
             return  # the script has not read the master's clock
-        time, read = reply[2] / 1_000_000, self.owner.clock.read()
+        time, read = reply.time / 1_000_000, self.owner.clock.read()
         if line.truth is not None and line.offset is None:
             line.truth.forget()
         steady = self.steps.note(line, time - read, time - message.sent)
@@ -461,9 +448,7 @@ class Wire:
         else:
             reply = master.say(packed, message.number, message.marker, message.ready_at)
             message.answered = master.clock.off
-            status = reply[1]
-            assert isinstance(status, int)
-            self._count(packed.command, status)
+            self._count(packed.command, reply.status)
             if not link.alive:
                 self.world.seen["late message"] += 1
             if self.world.transcript is not None:
@@ -498,7 +483,7 @@ class Wire:
         seen["messages"] += 1
         if status in RARE:
             seen[RARE[status]] += 1
-        elif status == GRANTED and isinstance(command, Heal):
+        elif status == Status.GRANTED and isinstance(command, Heal):
             seen["healed"] += 1
 
     # Bytes back.
@@ -536,7 +521,7 @@ class Wire:
         if isinstance(reply, Report):
             self._reported(line, message, reply)
             return
-        assert reply[0] == message.number, "a reply was matched to another round"
+        assert reply.number == message.number, "a reply was matched to another round"
         if message.packed is None:
             if reason := self._saw(line, message, reply):
                 self.lose(line, reason)
@@ -550,13 +535,17 @@ class Wire:
                 self._settle_steps(partial(self.steps.checked, line))
             return
         self._note(line, message, reply)
-        if reply[1] == NOT_READY:
+        if reply.status == Status.NOT_READY:
             self._check(line, line.check_mode)
         exchange = message.exchange
         if exchange is not None and exchange.awaited:
             command = message.packed.command
-            vote = command.vote(reply[1:])
-            freed = isinstance(command, Release) and reply[1] == GRANTED and not exchange.decided
+            vote = command.vote(*reply[1:])
+            freed = (
+                isinstance(command, Release)
+                and reply.status == Status.GRANTED
+                and not exchange.decided
+            )
             if freed and exchange.tally.votes[line.index] is None:
                 line.freed.add(command.token)
             doubt = line.doubt(self.owner.clock.read())
@@ -565,7 +554,7 @@ class Wire:
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()
             exchange.cast(line.index, vote)
-            if reply[1] == GRANTED:
+            if reply.status == Status.GRANTED:
                 self._undo_late(line, message)
 
     def _undo_late(self, line: Line, message: Message) -> None:
@@ -764,8 +753,8 @@ def _described(command: Command) -> str:
 
 
 def _answer(reply: Received) -> str:
-    if not isinstance(reply, list):
+    if not isinstance(reply, Reply):
         return str(reply)
-    status, _, *rest = reply[1:]
+    status, _, *rest = unpacked(reply)
     shown = [part.decode()[:6] if isinstance(part, bytes) else str(part) for part in rest]
-    return " ".join((RARE.get(status, str(status)) if isinstance(status, int) else "?", *shown))
+    return " ".join((RARE.get(status, str(status)), *shown))

@@ -12,9 +12,9 @@ import pytest
 
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
+from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release, decode
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import MISMATCH
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import next_extension
@@ -173,25 +173,29 @@ def a_master_is_not_counted_before_its_time() -> None:
     ask = _acquire(masters, "a")
     ready_at = int((masters.now + 5) * 1e6)
     reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
-    assert ask.vote(reply[1:]).ballot is Ballot.FAILED
+    assert ask.vote(*reply[1:]).ballot is Ballot.FAILED
     _passed(masters, 5.0)
     reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
-    assert ask.vote(reply[1:]).ballot is Ballot.GRANTED
+    assert ask.vote(*reply[1:]).ballot is Ballot.GRANTED
 
 
-def _join(masters: Masters, run: str, fingerprint: str = "", how: str = "join") -> list[Any]:
+def _join(
+    masters: Masters, run: str, fingerprint: str = "", how: str = "join"
+) -> tuple[int, bytes]:
+    """Return the status of the reply, and the marker."""
     deployment = masters.deployment
     delay = round(deployment.restart_delay * 1e6)
     argv: list[str | int | bytes] = [0, run, fingerprint or deployment.fingerprint, delay, how]
-    return list(masters.memories[0].eval("join", [deployment.marker], argv))
+    reply = decode(masters.memories[0].eval("join", [deployment.marker], argv))
+    return reply.status, reply.rest
 
 
 def a_restarted_master_waits_for_its_time() -> None:
     masters = Masters(1)
     _join(masters, RUNS[0], how="trust")
     _passed(masters, HOUR)
-    assert _join(masters, RUNS[0])[1] == 1
-    ready_at = _join(masters, RUNS[1])[3]
+    assert _join(masters, RUNS[0])[0] == Status.KNOWN
+    ready_at = int(_join(masters, RUNS[1])[1].split()[1])
     assert ready_at >= (masters.now + masters.deployment.restart_delay) * 1e6 - 1
 
 
@@ -199,15 +203,15 @@ def another_deployment_is_refused() -> None:
     masters = Masters(3)
     _join(masters, RUNS[0], how="trust")
     other = Masters(5).deployment.fingerprint
-    assert _join(masters, RUNS[0], other)[1] == MISMATCH
-    assert _join(masters, RUNS[0])[1] == 1, "the refused join changed nothing"
+    assert _join(masters, RUNS[0], other)[0] == Status.MISMATCH
+    assert _join(masters, RUNS[0])[0] == Status.KNOWN, "the refused join changed nothing"
 
 
 def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
     masters = Masters(1)
     _join(masters, RUNS[0], how="trust")
     _passed(masters, -HOUR)
-    ready_at = _join(masters, RUNS[0])[3]
+    ready_at = int(_join(masters, RUNS[0])[1].split()[1])
     assert ready_at <= (masters.now + masters.deployment.restart_delay) * 1e6 + 1
 
 
@@ -234,8 +238,8 @@ def a_foreign_lock_is_never_cut() -> None:
 def the_same_acquire_twice_is_one_grant() -> None:
     masters = Masters(1)
     ask = _acquire(masters, "a")
-    first = ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:])
-    again = ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:])
+    first = ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:])
+    again = ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:])
     assert first.ballot is again.ballot is Ballot.GRANTED
     assert first.fences == again.fences
 
@@ -245,7 +249,7 @@ def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     other = b"a" * 32 + b" of another client"
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), other, 5000)
     ask = _acquire(masters, "a")
-    assert ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
+    assert ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
     free = Release(deployment=masters.deployment, resources=("r",), value=ask.value)
     masters.memories[0].say(free, 0, MARKER)
     assert masters.memories[0].keyspace.get(masters.deployment.lock("r")) == other
@@ -322,7 +326,7 @@ def no_confirmation_stores_a_fence_far_ahead() -> None:
         fences=(lease.fences[0] + 10_000_000,),
     )  # fmt: skip
     reply = masters.memories[0].say(confirm, 0, MARKER)
-    assert confirm.vote(reply[1:]).ballot is Ballot.FAILED
+    assert confirm.vote(*reply[1:]).ballot is Ballot.FAILED
     assert masters.fences() == list(lease.fences)
 
 

@@ -86,7 +86,7 @@ class Takers:
 
         def answer(reply: Any) -> None:
             if step.tally.verdict is PENDING:
-                step.tally.cast(master, command.vote(reply[1:]))
+                step.tally.cast(master, command.vote(*reply[1:]))
                 if step.tally.verdict is not PENDING:
                     self._go_on(taker, taking)
 

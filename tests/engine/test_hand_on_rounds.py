@@ -599,11 +599,11 @@ def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
     late = Take(
         masters.deployment, ("r",), taken.value, 10.0, 1, expected=other.token, fences=other.fences
     )
-    assert late.vote(_said(masters.memories[0], late)).ballot is Ballot.FAILED
+    assert late.vote(*_said(masters.memories[0], late)).ballot is Ballot.FAILED
     assert masters.tokens() == [other.token]
 
 
-def _said(memory: MemoryMaster, command: Take) -> list[int | bytes]:
+def _said(memory: MemoryMaster, command: Take) -> tuple[int, int, bytes]:
     return memory.say(command, 0, MARKER)[1:]
 
 

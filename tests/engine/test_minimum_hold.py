@@ -133,7 +133,7 @@ def test_the_token_can_be_buried() -> None:
         deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
     )
     reply = masters.memories[0].say(late, 0, b"trusted")
-    assert late.vote(reply[1:]).reason == "this token was released already"
+    assert late.vote(*reply[1:]).reason == "this token was released already"
 
 
 def test_the_commands() -> None:

@@ -19,11 +19,13 @@ from redlock_django.engine.inspection.queries import (
 from redlock_django.engine.protocol.commands import Release, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import Query
-from redlock_django.engine.protocol.statuses import ABSENT, GRANTED, MARKED, MISMATCH
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import Ballot
+from tests.replies import packed
 
 TIME = 1_760_000_000_000_000
+HEAD = packed([0, Status.GRANTED, TIME])
 TOKEN = "0123456789abcdef" * 2
 DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="P", restart_delay=2)
 LIST = ListHeld(deployment=DEPLOYMENT, most=10)
@@ -69,35 +71,42 @@ def test_a_forced_release_buries_only_tokens_of_this_package() -> None:
     assert ours.arguments() == [value.encode(), *release.arguments()[1:]]
     assert theirs.keys() == ["P:held", "P:lock:r", "P:queue:r"]
     assert theirs.arguments()[:2] == [b"\xff theirs", ""]
-    assert ours.read([GRANTED, TIME]).ballot is Ballot.GRANTED
-    assert ours.read([ABSENT, TIME, 1]).absent
+    assert ours.read(HEAD).ballot is Ballot.GRANTED
+    assert ours.read(packed([0, Status.ABSENT, TIME, 1])).absent
     assert TOKEN not in repr(ours)
 
 
 def test_listings_are_read() -> None:
-    assert LIST.read([GRANTED, TIME, 3, b"r", b"s"]) == (3, [b"r", b"s"])
+    assert LIST.read([HEAD, 3, b"r", b"s"]) == (3, [b"r", b"s"])
 
 
 def test_locks_are_read_with_their_values() -> None:
-    lock, free = READ.read([GRANTED, TIME, TOKEN.encode(), 1500, 3, None, -2, 0])
+    lock, free = READ.read([HEAD, TOKEN.encode(), 1500, 3, None, -2, 0])
     assert lock == StoredLock(TOKEN.encode(), 1.5, waiters=3)
     assert free is None
     assert TOKEN not in repr(lock)
-    assert READ.read([GRANTED, TIME, b"x", -1, 0, None, -2, 0])[0] == StoredLock(b"x", None)
+    assert READ.read([HEAD, b"x", -1, 0, None, -2, 0])[0] == StoredLock(b"x", None)
     with pytest.raises(ValueError, match="another question"):
-        READ.read([GRANTED, TIME])
+        READ.read([HEAD])
 
 
 def test_facts_are_read() -> None:
-    facts = FACTS.read([GRANTED, TIME, None, None, b"get", b"set OOM no \xff"])
+    facts = FACTS.read([HEAD, None, None, b"get", b"set OOM no \xff"])
     assert facts == MasterFacts(None, None, ("get",), {"set": "OOM no �"}, TIME)
-    facts = FACTS.read([GRANTED, TIME, b"marker", 5])
+    facts = FACTS.read([HEAD, b"marker", 5])
     assert facts == MasterFacts(b"marker", 5, (), {}, TIME)
 
 
 def test_join_is_read() -> None:
-    reply = JOIN.read([MARKED, TIME, TIME + 5, b"1f 5 n=3", b"fresh"])
-    assert reply == (MARKED, TIME, TIME + 5, b"1f 5 n=3", "fresh")
-    assert JOIN.read([MISMATCH, TIME, 0, b"", b"n=\xff"]).reason == "n=�"
-    with pytest.raises(ValueError, match="values to unpack"):
-        JOIN.read([MARKED, TIME])
+    reply = JOIN.read(packed([0, Status.FRESH, TIME, b"1f 5 n=3"]))
+    assert reply == (0, Status.FRESH, TIME, b"1f 5 n=3")
+    for other in (b"1f 5 n=3", [0, Status.FRESH, TIME], None):
+        with pytest.raises(ValueError, match="not the reply of a script"):
+            JOIN.read(other)
+
+
+def test_a_query_is_called_by_its_hash_or_by_its_text() -> None:
+    text, sha = script("join")
+    words = (1, "P:master", 0, *JOIN.arguments())
+    assert JOIN.call() == ("EVALSHA", sha, *words)
+    assert JOIN.call(text=True) == ("EVAL", text, *words)

@@ -718,7 +718,7 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
         deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
     )
     reply = masters.memories[0].say(late, 0, b"trusted")
-    assert late.vote(reply[1:]).reason == "this token was released already"
+    assert late.vote(*reply[1:]).reason == "this token was released already"
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)

@@ -16,15 +16,10 @@ from redlock_django.engine.protocol.commands import (
     Release,
     Take,
 )
-from redlock_django.engine.protocol.statuses import (
-    GRANTED,
-    NOT_READY,
-    REFUSED,
-    RESERVED,
-    UNMARKED,
-)
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
 from tests.engine.masters import MARKER, Masters
+from tests.replies import unpacked
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
 
@@ -41,7 +36,7 @@ def _acquire(masters: Masters, token: str = A, *resources: str, waiter: str = ""
 
 
 def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
-    return masters.memories[0].say(command, 0, MARKER, ready_at)[1:]
+    return unpacked(masters.memories[0].say(command, 0, MARKER, ready_at))
 
 
 def no_script_counts_a_master_before_its_time() -> None:
@@ -57,7 +52,7 @@ def no_script_counts_a_master_before_its_time() -> None:
         Take(**common, ttl=10.0, proposal=now, expected=B, fences=(now,)),
     )
     for command in commands:
-        assert _said(masters, command, later)[0] == NOT_READY, command.name
+        assert _said(masters, command, later)[0] == Status.NOT_READY, command.name
 
 
 def a_confirmation_lowers_no_fence() -> None:
@@ -74,15 +69,15 @@ def a_client_that_does_not_know_the_masters_marks_none() -> None:
     for mode in ("join", "distrust"):
         join = Join(deployment=masters.deployment, run_id="1" * 40, mode=mode)
         reply = masters.memories[0].eval(join.name, join.keys(), [0, *join.arguments()])
-        assert reply[1] == UNMARKED
+        assert join.read(reply).status == Status.UNMARKED
         assert masters.memories[0].keyspace.get(masters.deployment.marker) is None
 
 
 def a_refusal_names_the_resource_at_fault() -> None:
     masters = Masters(1)
-    assert _said(masters, _acquire(masters, A, "s"))[0] == GRANTED
+    assert _said(masters, _acquire(masters, A, "s"))[0] == Status.GRANTED
     status, _, index, *_ = _said(masters, _acquire(masters, B, "r", "s"))
-    assert (status, index) == (REFUSED, 2)
+    assert (status, index) == (Status.REFUSED, 2)
 
 
 def a_release_sees_that_a_turn_is_over() -> None:
@@ -108,9 +103,9 @@ def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -
 def a_waiter_for_a_slot_stands_in_the_queue() -> None:
     masters = Masters(1)
     for token, resource in ((A, "r"), (B, "r[1]")):
-        assert _said(masters, _slot(masters, token, resource))[0] == GRANTED
+        assert _said(masters, _slot(masters, token, resource))[0] == Status.GRANTED
     waiting = _said(masters, _slot(masters, C, waiter="redlock:wake:c 1"))
-    assert (waiting[0], masters.queues()) == (REFUSED, [["redlock:wake:c 1"]])
+    assert (waiting[0], masters.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
 def a_free_slot_is_reserved_for_the_first_waiter() -> None:
@@ -121,8 +116,8 @@ def a_free_slot_is_reserved_for_the_first_waiter() -> None:
     _said(masters, _slot(masters, C, waiter=a_waiter))
     _said(masters, Release(**_common(masters), limit=2))
     assert masters.called == [(0, f"{a_waiter}/0")]
-    assert _said(masters, _slot(masters, "d" * 32))[0] == RESERVED
-    assert _said(masters, _slot(masters, C, waiter=a_waiter))[0] == GRANTED
+    assert _said(masters, _slot(masters, "d" * 32))[0] == Status.RESERVED
+    assert _said(masters, _slot(masters, C, waiter=a_waiter))[0] == Status.GRANTED
 
 
 RULES = (

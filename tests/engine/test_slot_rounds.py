@@ -14,21 +14,14 @@ from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LimitReached, QuorumUnreachable
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
-from redlock_django.engine.protocol.statuses import (
-    BURIED,
-    CORRUPT,
-    FENCE_AHEAD,
-    GRANTED,
-    NOT_READY,
-    REFUSED,
-    RESERVED,
-)
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import MARKER, Masters
+from tests.replies import unpacked
 
 TURN = 100_000
 
@@ -395,7 +388,7 @@ def test_the_fences_of_a_slot_grow() -> None:
 
 def say(masters: Masters, command: Acquire, marker: bytes = MARKER) -> list[Any]:
     """Return the reply of the first master, without the number of the round."""
-    return masters.memories[0].say(command, 7, marker)[1:]
+    return unpacked(masters.memories[0].say(command, 7, marker))
 
 
 def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> Acquire:
@@ -408,7 +401,7 @@ def test_the_same_slot_twice_is_one_grant() -> None:
     first = say(masters, asks(masters))
     masters.now += 1.0
     again = say(masters, asks(masters))
-    assert (first[0], again[0]) == (GRANTED, GRANTED)
+    assert (first[0], again[0]) == (Status.GRANTED, Status.GRANTED)
     assert first[2] == again[2]
 
 
@@ -416,7 +409,7 @@ def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> N
     masters = Masters(1)
     say(masters, asks(masters))
     other = replace(asks(masters), value=f'{"a" * 32} {{"pid":2}}')
-    assert say(masters, other)[0] == REFUSED
+    assert say(masters, other)[0] == Status.REFUSED
 
 
 def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock() -> None:
@@ -424,36 +417,34 @@ def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock() -> None:
     for resource, token in (("r", "a"), ("r[1]", "c")):
         say(masters, asks(masters, resource, token * 32))
     refused = say(masters, asks(masters, "r", "b" * 32))
-    assert refused[2:] == [1, 5000, refused[4], b"a" * 32, -1]
+    assert refused[2:] == [1, 5000, refused[4], -1, b"a" * 32 + b"11"]
     waits = {"waiter": A, "ticket": 1}
-    assert say(masters, asks(masters, "r", "b" * 32, **waits))[7] == b"11"
+    assert say(masters, asks(masters, "r", "b" * 32, **waits))[6] == b"a" * 32 + b"11"
 
 
 def test_a_refusal_shows_which_slots_are_taken() -> None:
     masters = Masters(1)
     say(masters, asks(masters, "r[1]", limit=3))
-    status, _, index, left, _, rival, ahead, occupancy = say(
-        masters, asks(masters, "r[1]", "b" * 32, limit=3)
-    )
-    assert (status, index, left, ahead, occupancy) == (REFUSED, 1, 5000, -1, b"010")
-    assert rival == b"a" * 32
+    status, _, index, left, _, ahead, text = say(masters, asks(masters, "r[1]", "b" * 32, limit=3))
+    assert (status, index, left, ahead) == (Status.REFUSED, 1, 5000, -1)
+    assert text == b"a" * 32 + b"010"
 
 
 def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
     masters = Masters(1)
-    assert say(masters, asks(masters), b"another")[0] == NOT_READY
+    assert say(masters, asks(masters), b"another")[0] == Status.NOT_READY
     keyspace, deployment = masters.memories[0].keyspace, masters.deployment
     keyspace.set(deployment.tomb("a" * 32), b"1")
-    assert say(masters, asks(masters))[0] == BURIED
+    assert say(masters, asks(masters))[0] == Status.BURIED
     keyspace.set(deployment.fence("r"), b"1e3")
-    assert say(masters, asks(masters, token="b" * 32))[0] == CORRUPT
+    assert say(masters, asks(masters, token="b" * 32))[0] == Status.CORRUPT
     keyspace.set(deployment.fence("r"), b"%d" % (int(masters.now * 1_000_000) + 9_000_000))
-    assert say(masters, asks(masters, token="b" * 32))[0] == FENCE_AHEAD
+    assert say(masters, asks(masters, token="b" * 32))[0] == Status.FENCE_AHEAD
     keyspace.strings.pop(deployment.fence("r"))
     keyspace.sets[deployment.lock("r")] = {b"x": 1.0}
-    assert say(masters, asks(masters, token="b" * 32))[0] == CORRUPT
+    assert say(masters, asks(masters, token="b" * 32))[0] == Status.CORRUPT
     keyspace.set(deployment.held, b"x")
-    assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == CORRUPT
+    assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == Status.CORRUPT
 
 
 def test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours() -> None:
@@ -574,7 +565,7 @@ def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_tha
     masters.called.clear()
     release = Release(masters.deployment, ("r",), f"{'a' * 32} {{}}", limit=2)
     for memory in masters.memories:
-        assert memory.say(release, 7)[1] == REFUSED
+        assert memory.say(release, 7)[1] == Status.REFUSED
     assert masters.called == []
 
 
@@ -596,5 +587,5 @@ def test_a_reserved_slot_shows_no_slot_as_free() -> None:
     Waiting(masters, A)
     free(masters, lease)
     reply = say(masters, asks(masters, "r", "b" * 32))
-    assert (reply[0], reply[5], reply[7]) == (RESERVED, A.encode(), b"11")
+    assert (reply[0], reply[6]) == (Status.RESERVED, A.encode() + b"11")
     assert reply[3] <= TURN / 1000

@@ -7,9 +7,8 @@ from importlib.resources import files
 
 import pytest
 
-from redlock_django.engine.protocol import statuses
 from redlock_django.engine.protocol.commands import INCLUDE, script
-from redlock_django.engine.protocol.statuses import STATUSES, UNCOUNTED
+from redlock_django.engine.protocol.statuses import UNCOUNTED, Status
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
@@ -18,7 +17,8 @@ LUA = {
 INCLUDES = {part for text in LUA.values() for part in INCLUDE.findall(text)}
 SCRIPTS = sorted(LUA.keys() - INCLUDES)
 # A reply begins with the round, a status and a comma; a status may be in a variable first.
-REPLIED = re.compile(r"\{ (?:round|tonumber\(ARGV\[1\]\)), ([^,]+),")
+ROUND = r"struct.pack\('<[i8]+', (?:round|tonumber\(ARGV\[1\]\)), "
+REPLIED = re.compile(rf"{ROUND}([^,]+),")
 ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\w+)")
 
 
@@ -31,25 +31,28 @@ def test_a_script_answers_with_names_of_the_table(name: str) -> None:
     code = _code(LUA[name])
     replied = REPLIED.findall(code)
     assert replied or name in INCLUDES
-    assert len(replied) == len(re.findall(r"\{ (?:round|tonumber\(ARGV\[1\])", code))
-    assert {*replied, *ASSIGNED.findall(code)} - {"status"} <= STATUSES.keys()
+    assert len(replied) == len(re.findall(ROUND, code))
+    assert {*replied, *ASSIGNED.findall(code)} - {"status"} <= Status.__members__.keys()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_sent_with_numbers(name: str) -> None:
     sent = REPLIED.findall(_code(script(name)[0]))
     parts = INCLUDE.sub(lambda line: LUA[line[1]], LUA[name])
-    numbers = [str(STATUSES.get(status, status)) for status in REPLIED.findall(_code(parts))]
+    numbers = [
+        str(Status.__members__.get(status, status)) for status in REPLIED.findall(_code(parts))
+    ]
     assert sent == numbers
-    assert not re.search(rf"\b({'|'.join(STATUSES)})\b", script(name)[0])
+    assert not re.search(rf"\b({'|'.join(Status.__members__)})\b", script(name)[0])
 
 
 def test_every_status_is_one_that_a_script_answers() -> None:
     everything = _code("".join(LUA.values()))
-    assert {name for name in STATUSES if re.search(rf"\b{name}\b", everything)} == STATUSES.keys()
+    assert {
+        name for name in Status.__members__ if re.search(rf"\b{name}\b", everything)
+    } == Status.__members__.keys()
 
 
-def test_the_table_has_the_constants_of_its_module() -> None:
-    constants = {name: value for name, value in vars(statuses).items() if type(value) is int}
-    assert constants == STATUSES
-    assert set(UNCOUNTED) < set(STATUSES.values())
+def test_each_status_has_a_number_of_its_own() -> None:
+    assert len(Status.__members__) == len(Status)
+    assert set(UNCOUNTED) < set(Status)

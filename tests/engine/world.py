@@ -10,11 +10,14 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory.master import MemoryMaster, ScriptReply, encoded
-from redlock_django.engine.protocol.commands import Command, Release, Take
+from redlock_django.backends.memory.master import MemoryMaster, encoded
+from redlock_django.engine.protocol.commands import Command, Release, Reply, Take, decode
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import GRANTED, MARKED, NOT_READY
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.wire.servers.info import run_of
+
+WRITTEN = {Status.MARKED, Status.FRESH, Status.RESTARTED, Status.STEPPED}
+"""The statuses of join.lua where it has written the marker."""
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size
@@ -203,36 +206,36 @@ class SimulatedMaster:
         else:
             what(*args)
 
-    def join(self, run_id: str, how: str, fingerprint: str = "") -> ScriptReply:
+    def join(self, run_id: str, how: str, fingerprint: str = "") -> Reply:
         """Return the reply of join.lua to a client of this deployment (by default our own)."""
         deployment = self.deployment
         delay = round(deployment.restart_delay * 1_000_000)
         print_ = fingerprint or deployment.fingerprint
         argv: list[str | int | bytes] = [0, run_id, print_, delay, how]
-        reply = self.memory.eval("join", [deployment.marker], argv)
-        if reply[1] == MARKED and how != "trust":
+        reply = decode(self.memory.eval("join", [deployment.marker], argv))
+        if reply.status in WRITTEN and how != "trust":
             self.marked.append(self.world.now)
             self.world.seen["distrusted for a step"] += how == "distrust"
         return reply
 
-    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> ScriptReply:
+    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> Reply:
         """Return the reply of the command's script."""
         command = words.command
         argv = [b"%d" % number, *words.argv]
         if command.trusted and self.deployment.failover and not self._is_named(marker):
             self.world.seen["another server"] += 1
-            return [number, NOT_READY, self.clock.micros()]
+            return Reply(number, Status.NOT_READY, self.clock.micros(), b"")
         if command.trusted:
             argv += (marker, b"%d" % ready_at)
-        reply = self.memory.run(command.name, words.keys, argv)
+        reply = decode(self.memory.run(command.name, words.keys, argv))
         if isinstance(command, Release):
-            if reply[1] == GRANTED:
+            if reply.status == Status.GRANTED:
                 self.freed.add(command.token)
             if command.bury:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
-        elif command.sets and reply[1] == GRANTED and command.token in self._buried:
+        elif command.sets and reply.status == Status.GRANTED and command.token in self._buried:
             self._dug_up(command.token)
-        if isinstance(command, Take) and reply[1] == GRANTED:
+        if isinstance(command, Take) and reply.status == Status.GRANTED:
             self.replaced.add((command.expected, command.token))
         if self.watched is not None:
             self.watched(self)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from redlock_django.engine.protocol.statuses import STATUSES
+from redlock_django.engine.protocol.statuses import Status
 from tests.formal.runs import FAILS, HOLDS
 from tests.formal.spin import MODELS, Run, missing, search
 from tests.pages import ROOT
@@ -64,7 +64,7 @@ def test_each_script_of_a_model_is_named_for_one_of_the_package(name: str) -> No
         assert re.search(named, model)
     statuses = re.search(r"mtype = {([^}]*)}; /\* engine/protocol/statuses", model)
     assert statuses
-    assert {s.strip() for s in statuses[1].split(",")} - {"DONE"} <= set(STATUSES)
+    assert {s.strip() for s in statuses[1].split(",")} - {"DONE"} <= set(Status.__members__)
 
 
 def test_every_macro_of_a_run_is_known_to_its_model() -> None:

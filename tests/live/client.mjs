@@ -14,7 +14,7 @@ const MASTER_TIMEOUT = 250; // ms: a silent master has no vote
 const INFO_EVERY = 2_000; // ms: what a master is must be known from INFO this recently
 const STATUSES = {
   GRANTED: 1, REFUSED: 0, NOT_READY: -1, BURIED: -2, FENCE_AHEAD: -3, CORRUPT: -4, ABSENT: -5,
-  MISMATCH: -6, RESERVED: -7,
+  RESERVED: -7,
 };
 const COMMANDS = ["acquire", "confirm", "extend", "release"];
 const key = (kind) => `${PREFIX}:${kind}:${config.key}`;
@@ -50,7 +50,7 @@ class Master {
     Object.assign(this, { marker, ready, seen: asked });
   }
 
-  /** Send a script; return its reply as an array: status, time, and what follows. */
+  /** Send a script; return the numbers of its reply after the round's. */
   async ask(name, keys, args, number, trusted) {
     const tail = trusted ? [this.marker, this.ready] : [];
     const words = [String(keys.length), ...keys, String(number), ...args, ...tail];
@@ -62,23 +62,14 @@ class Master {
       if (!String(error.message).startsWith("NOSCRIPT")) throw error;
       reply = await this.send(["EVAL", source, ...words]);
     }
-    const [answered, ...rest] = asArray(reply);
-    if (answered !== number) throw new Error("the answer to another command");
-    return rest;
+    const numbers = Array.from({ length: reply.length >> 3 }, (_, i) => Number(reply.readBigInt64LE(8 * i)));
+    if (numbers[0] !== number) throw new Error("the answer to another command");
+    return numbers.slice(1);
   }
 
   send(words) {
     return this.client.sendCommand(words, { typeMapping: { [RESP_TYPES.BLOB_STRING]: Buffer } });
   }
-}
-
-/** Return a reply as an array: a grant or refusal of one resource is a string, a release a number. */
-function asArray(reply) {
-  if (typeof reply === "number") return [reply, STATUSES.GRANTED, 0];
-  if (!Buffer.isBuffer(reply)) return reply;
-  const number = (index) => Number(reply.readBigInt64LE(8 * index));
-  const head = [number(0), number(1), number(2)];
-  return reply.length === 32 ? [...head, number(3)] : [...head, 1, number(3), number(4)];
 }
 
 const masters = config.masters.map((url) => new Master(url));

@@ -15,8 +15,8 @@ import pytest
 
 from redlock_django.engine import quorum
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.protocol.commands import as_array
-from redlock_django.engine.protocol.statuses import BURIED
+from redlock_django.engine.protocol.commands import Reply, decode
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.sockets import LinkSocket
@@ -24,6 +24,7 @@ from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards_both
 from tests.live.traffic import Traffic, all_freed, left
 from tests.ports import free_port
+from tests.replies import unpacked
 from tests.waiting import until
 from tests.wire.proxy import behind
 from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
@@ -135,7 +136,8 @@ def test_a_repeated_acquire_command_is_the_same_grant(
         for master in masters[:3]:
             with master.client() as client:
                 before = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
-                assert repeat(master, sent[master.port])[3:] == [int(before[0] or b"")]
+                again = repeat(master, sent[master.port])
+                assert unpacked(again)[2:] == [int(before[0] or b"")]
                 after = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
                 assert after == before
         assert variant.release(lease) is True
@@ -162,21 +164,18 @@ def test_an_acquire_that_arrives_after_its_release_finds_the_tombstone(
         assert variant.release(lease) is True
         variant.wait_usable(3)
         variant.settle()
-        status, *_ = repeat(masters[2], sent[masters[2].port])[1:]
-        assert status == BURIED
+        assert repeat(masters[2], sent[masters[2].port]).status == Status.BURIED
         assert not left(masters[:3])
 
 
-def repeat(master: LocalMaster, command: bytes) -> list[int]:
+def repeat(master: LocalMaster, command: bytes) -> Reply:
     """Send these bytes over another connection, and return the reply."""
     parser = hiredis.Reader()
     with closing(socket.create_connection(("127.0.0.1", master.port), 5)) as other:
         other.sendall(command)
         while (answer := parser.gets()) is False:
             parser.feed(other.recv(65536))
-    answer = as_array(answer)
-    assert isinstance(answer, list)
-    return answer
+    return decode(answer)
 
 
 @pytest.mark.fault

@@ -8,21 +8,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from struct import pack
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from redlock_django.engine.protocol.commands import Extend, script
-from redlock_django.engine.protocol.statuses import (
-    ABSENT,
-    GRANTED,
-    MARKED,
-    MISMATCH,
-    NOT_READY,
-    UNMARKED,
-)
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
@@ -37,6 +29,7 @@ from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers.info import run_of
 from redlock_django.wire.servers.trust import Unfit, check
 from tests.engine.masters import Masters
+from tests.replies import packed
 from tests.wire.manual_links import (
     DIAL,
     NOW,
@@ -50,7 +43,7 @@ from tests.wire.manual_links import (
     manual_links,
     one_link,
 )  # fmt: skip
-from tests.wire.scripted import MARKER, NAMES, resp, short
+from tests.wire.scripted import MARKER, NAMES, resp
 from tests.wire.variants import make_backend
 
 
@@ -117,9 +110,9 @@ def a_release_without_the_time_is_no_clock_step() -> None:
     with manual_links(1) as links:
         links.reply(0, links.ask(links.acquire()).number)
         for more in ([], [1]):  # granted; absent, with the index
-            status = ABSENT if more else GRANTED
+            status = Status.ABSENT if more else Status.GRANTED
             number = links.ask(links.release()).number
-            links.say(0, resp([number, status, 0, *more]))
+            links.say(0, resp(packed([number, status, 0, *more])))
         assert links.masters[0].suspect == ""
         assert links.masters[0].fault(links.time()) == ""
 
@@ -159,8 +152,8 @@ def _refused(links: ManualLinks) -> Exchange:
     """Ask for a lock that masters 0 and 1 refuse, so that the round is lost before 2 answers."""
     exchange = links.ask(links.acquire())
     for index in (0, 1):
-        reply = [exchange.number, 0, links.time.wall, 1, 900, 5, b"b" * 32, -1]
-        links.say(index, resp(reply))
+        refusal = packed([exchange.number, 0, links.time.wall, 1, 900, 5, -1, b"b" * 32])
+        links.say(index, resp(refusal))
     assert exchange.tally.verdict is Verdict.LOST
     return exchange
 
@@ -210,7 +203,7 @@ def replies_that_come_too_late_are_read_in_parts() -> None:
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
         now = links.time.wall
-        links.say(0, b"".join(resp(short([number, 1, now, 7])) for number in numbers))
+        links.say(0, b"".join(resp(packed([number, 1, now, 7])) for number in numbers))
         assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
         for _ in range(20):
             links.read(links.masters[0])
@@ -510,7 +503,7 @@ def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
     with manual_links(1) as links:
         first, second = _owes(links), links.ask(links.acquire("b" * 32))
         poll(links, TIMEOUT)
-        links.reply(0, first.number, NOT_READY)
+        links.reply(0, first.number, Status.NOT_READY)
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
         assert second.tally.verdict is Verdict.LOST
@@ -704,7 +697,7 @@ def a_late_master_must_answer_all_that_it_owes() -> None:
 def a_late_master_is_read_before_it_is_left_out() -> None:
     with manual_links(1) as links:
         first = _late(links)
-        links.ends[0].say(resp(short([first.number, 1, links.time.wall, 7])))
+        links.ends[0].say(resp(packed([first.number, 1, links.time.wall, 7])))
         exchange = links.ask(links.acquire("b" * 32))
         links.reply(0, exchange.number)
         assert exchange.tally.verdict is Verdict.WON
@@ -713,7 +706,7 @@ def a_late_master_is_read_before_it_is_left_out() -> None:
 def received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
-        links.ends[0].say(resp(short([exchange.number, 1, links.time.wall, 7])))
+        links.ends[0].say(resp(packed([exchange.number, 1, links.time.wall, 7])))
         poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.WON
 
@@ -833,7 +826,7 @@ def a_master_of_another_deployment_is_given_up() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
-        links.trusted(0, MISMATCH)
+        links.trusted(0, Status.MISMATCH)
         assert links.masters[0].link is None
         assert "--reconfigure" in links.masters[0].reason
 
@@ -842,7 +835,7 @@ def a_master_of_another_deployment_stops_all_new_locks() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
-        links.trusted(0, MISMATCH)
+        links.trusted(0, Status.MISMATCH)
         for ends in links.ends:
             ends.heard()
         exchange = links.ask(links.acquire())
@@ -857,7 +850,7 @@ def a_master_that_lost_its_marker_is_given_up() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
-        links.trusted(0, UNMARKED)
+        links.trusted(0, Status.UNMARKED)
         assert links.masters[0].link is None
         assert "no marker" in links.masters[0].reason
 
@@ -1017,7 +1010,7 @@ def a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
         exchange = links.ask(links.acquire("b" * 32), 1, 2)
         links.reply(1, exchange.number, ahead=30.0)
-        links.trusted(0, MARKED, ahead=30.0)
+        links.trusted(0, Status.MARKED, ahead=30.0)
         assert links.masters[0].doubt(links.time()) == ""
         assert "stepped" in links.masters[1].doubt(links.time())
 
@@ -1062,7 +1055,7 @@ def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
         exchange = links.ask(links.acquire("b" * 32))
         assert "stepped" in str(exchange.tally.votes[0])
-        links.trusted(0, MARKED, ahead=30.0)
+        links.trusted(0, Status.MARKED, ahead=30.0)
         assert links.masters[0].doubt(links.time()) == "", "from here on its ready-at decides"
         links.cut(links.masters[0], "lost")
         assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
@@ -1075,7 +1068,7 @@ def a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
             assert _no_script(links, 0)[-1] == mode
         links.trusted(0, ahead=30.0)
         assert "stepped" in links.masters[0].doubt(links.time())
-        links.trusted(0, MARKED, ahead=30.0)
+        links.trusted(0, Status.MARKED, ahead=30.0)
         assert links.masters[0].doubt(links.time()) == ""
 
 
@@ -1157,7 +1150,7 @@ def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
         links.time.now += 0.001
         granted = links.time.wall
         for index, exchange in enumerate((won, won, early)):
-            links.ends[index].say(resp(pack("<4q", exchange.number, GRANTED, granted, 7)))
+            links.ends[index].say(resp(packed([exchange.number, Status.GRANTED, granted, 7])))
         connection = links.connection(2)
         receive = connection.recv
 

@@ -16,7 +16,7 @@ import hiredis
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
@@ -31,7 +31,8 @@ from redlock_django.wire.notice import ignore
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.trust import Joined, Trust, Unfit
 from tests.engine.masters import Masters
-from tests.wire.scripted import MARKER, NAMES, resp, short
+from tests.replies import packed
+from tests.wire.scripted import MARKER, NAMES, resp
 
 TERMS = Terms(1.0, frozenset(), ignore)
 AnyDriver = TypeVar("AnyDriver", LoopDriver, ThreadDriver)
@@ -271,17 +272,16 @@ class ManualLinks(Links):
         """Reply to an acquire, or with no `fences` to a release, for a master with a clock."""
         now = self.time.wall + round(ahead * 1e6)
         reply = [number, status, now, *[fence] * (fences if status == 1 else 0)]
-        self.say(index, resp(short(reply) if len(reply) == 4 else reply))
+        self.say(index, resp(packed(reply)))
 
-    def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
+    def trusted(self, index: int, status: int = Status.KNOWN, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""
         now = self.time.wall + round(ahead * 1e6)
         fingerprint = self.membership.fingerprint.encode()
-        if status == MISMATCH:
+        if status == Status.MISMATCH:
             fingerprint = b"n=9,ttl=9,skew=9,delay=9"
-        why = fingerprint if status == MISMATCH else b""
-        marker = b"" if status == UNMARKED else b"%x %d %s" % (index, now, fingerprint)
-        self.say(index, resp([0, status, now, now, marker, why]))
+        marker = b"" if status == Status.UNMARKED else b"%x %d %s" % (index, now, fingerprint)
+        self.say(index, resp(packed([0, status, now, marker])))
 
 
 @contextmanager

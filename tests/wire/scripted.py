@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hiredis
 
 from redlock_django.engine.protocol.commands import COMMANDS, script
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.trust import Joined, Trust
+from tests.replies import packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,16 +58,6 @@ def resp(value: object) -> bytes:
     return b"*%d\r\n%s" % (len(value), b"".join(resp(part) for part in value))
 
 
-def short(reply: list[Any]) -> object:
-    """Return a reply in its short form, if it has one: of one resource, or of a release."""
-    if len(reply) == 8 and reply[7] < 0 and len(reply[6]) == 32:
-        number, status, time, _, ttl, fence, rival, _ = reply
-        return struct.pack("<5q32s", number, status, time, ttl, fence, rival)
-    if len(reply) > 4:
-        return reply
-    return struct.pack("<4q", *reply) if len(reply) == 4 else reply[0]
-
-
 def push(*parts: bytes | int) -> bytes:
     """Encode a push message."""
     return b">" + resp(list(parts))[1:]
@@ -79,12 +70,10 @@ def honest(said: Received) -> bytes:
     now = time.time_ns() // 1000
     if said.name == "join":
         marker = b"%s %d %s" % (said.arguments[0], now, said.arguments[1])
-        return resp([said.number, 1, now, now, marker, b""])
+        return resp(packed([said.number, Status.KNOWN, now, marker]))
     if said.name == "release" and said.arguments[1] == b"":
-        return resp(said.number)
-    if said.name == "acquire" and said.resources == 1:
-        return resp(struct.pack("<4q", said.number, 1, now, said.number))
-    return resp([said.number, 1, now, *[said.number] * said.resources])
+        now = 0
+    return resp(packed([said.number, Status.GRANTED, now, *[said.number] * said.resources]))
 
 
 class ScriptedMaster:

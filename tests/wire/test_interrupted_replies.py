@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache, partial
@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.wire.drivers.loop import _complete
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
@@ -25,16 +25,27 @@ from redlock_django.wire.links.late_masters import LONGEST
 from redlock_django.wire.links.link import Link
 from redlock_django.wire.links.sender import Sender
 from tests.live.test_locking_interrupts import Lines
+from tests.replies import packed
 from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
-from tests.wire.scripted import NAMES, resp, short
+from tests.wire.scripted import NAMES, push, resp
 
-ANSWERS = {
-    "granted": (GRANTED, 7),
-    "granted in short": (GRANTED, 7),
-    "refused": (REFUSED, 1, 900, 5, b"b" * 32, -1),
-    "refused in short": (REFUSED, 1, 900, 5, b"b" * 32, -1),
+GRANT = (Status.GRANTED, 7)
+REFUSAL = (Status.REFUSED, 1, 900, 5, -1, b"b" * 32)
+PUSH = push(b"message", b"a channel", b"a waiter")
+"""After a push, replies are parsed."""
+ANSWERS: dict[str, tuple[bytes, Sequence[int | bytes]]] = {
+    "granted": (b"", GRANT),
+    "granted, parsed": (PUSH, GRANT),
+    "refused": (b"", REFUSAL),
+    "refused, parsed": (PUSH, REFUSAL),
 }
+
+
+def _reply(links: ManualLinks, number: int, parts: Sequence[int | bytes]) -> bytes:
+    """Return a reply with the clock of its master, of which `parts` are the status and the rest."""
+    status, *rest = parts
+    return resp(packed([number, status, links.time.wall, *rest]))
 
 
 def _strike_everywhere(
@@ -53,13 +64,12 @@ def _strike_everywhere(
 def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
     """From the reply or, if that is lost, from its lateness."""
     lines = Lines()
-    status, *rest = ANSWERS[answer]
+    before, rest = ANSWERS[answer]
 
     def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
-            reply = [exchange.number, status, links.time.wall, *rest]
-            links.ends[0].say(resp(short(reply) if answer.endswith("short") else reply))
+            links.ends[0].say(before + _reply(links, exchange.number, rest))
             with suppress(KeyboardInterrupt):
                 lines.run(partial(links.read, links.masters[0]), wanted)
             age(links, 10.0)
@@ -142,7 +152,7 @@ def _goes_on(links: ManualLinks, link: Link) -> None:
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_interrupt_while_replies_are_read_costs_no_link(answer: str, cut: int) -> None:
     checks = Checks()
-    status, *rest = ANSWERS[answer]
+    before, rest = ANSWERS[answer]
 
     def strike(nth: int) -> None:
         with manual_links(1) as links:
@@ -150,10 +160,9 @@ def test_an_interrupt_while_replies_are_read_costs_no_link(answer: str, cut: int
             released = links.ask(links.release())
             answered: list[Any] = [Future(), Future()]
             exchange.wake, released.wake = (partial(_complete, future) for future in answered)
-            reply = [exchange.number, status, links.time.wall, *rest]
-            data = resp(short(reply) if answer.endswith("short") else reply)
+            data = before + _reply(links, exchange.number, rest)
             links.say(0, data[:cut])
-            links.ends[0].say(data[cut:] + resp(released.number))
+            links.ends[0].say(data[cut:] + resp(packed([released.number, 1, 0])))
             with suppress(KeyboardInterrupt):
                 checks.run(partial(links.read, links.masters[0]), nth)
             links.read(links.masters[0])
@@ -201,8 +210,8 @@ def test_a_real_signal_while_replies_are_read_costs_no_link() -> None:
             link = links.link(0)
             for number in range(3_000):
                 exchange = links.ask(links.acquire())
-                reply = [exchange.number, GRANTED, links.time.wall, 7]
-                links.ends[0].say(resp(short(reply) if number % 2 else reply))
+                reply = _reply(links, exchange.number, GRANT)
+                links.ends[0].say((PUSH if number % 2 else b"") + reply)
                 with suppress(KeyboardInterrupt):
                     armed = True
                     signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 40 + 1))

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
 from random import Random
-from struct import pack
 from typing import Any
 from unittest.mock import patch
 
@@ -24,7 +23,6 @@ from redlock_django.engine.protocol.commands import (
     Take,
 )
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
@@ -32,9 +30,13 @@ from redlock_django.wire.links.link import Exchange, Kind
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
 from redlock_django.wire.links.replies import Replies
-from redlock_django.wire.links.resp import MOST, REFUSAL_SIZE, Templates, pack_command
+from redlock_django.wire.links.resp import MOST, PLAIN_SIZES, Templates, pack_command
+from tests.replies import packed
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, fences, manual_links
-from tests.wire.scripted import push, resp, short
+from tests.wire.scripted import push, resp
+
+PUSH = push(b"message", b"a channel", b"a waiter")
+"""After a push, replies are parsed."""
 
 
 @contextmanager
@@ -123,17 +125,14 @@ class Session:
             "grant": [number, 1, time, *[7] * many],
             "higher": [number, 1, time, *[9] * many],
             "ahead": [number, 1, time + 400_000, *[7] * many],
-            "refuse": [number, 0, time, 1, 900, 5, b"a" * 32, -1],
-            "another": [number, 0, time, 1, 900, 5, b"b" * 32, rng.choice((-1, 0))],
+            "refuse": [number, 0, time, 1, 900, 5, -1, b"a" * 32],
+            "another": [number, 0, time, 1, 900, 5, rng.choice((-1, 0)), b"b" * 32],
             "not ready": [number, -1, time],
             "number": [number + 1, 1, time, *[7] * many],
             "shape": [number, 1, time, *[7] * many, 7],
         }.get(word)
-        if many < 2 and word not in ("not ready", "error", "shape") and rng.random() < 0.8:
-            reply = short(reply)
-        if owed.kind is Kind.INFO:
-            reply = b"run_id:%d" % index
-        self.say(index, b"-ERR no\r\n" if word == "error" else resp(reply))
+        answer = b"run_id:%d" % index if owed.kind is Kind.INFO else packed(reply or ())
+        self.say(index, b"-ERR no\r\n" if word == "error" else resp(answer))
 
     def say(self, index: int, data: bytes) -> None:
         cut = self.rng.randrange(1, len(data))
@@ -176,7 +175,7 @@ class Session:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_sessions_are_the_same_if_every_reply_is_parsed(seed: int) -> None:
     traces = []
-    parsed = patch("redlock_django.wire.links.link.plain_replies", return_value=(None, b""))
+    parsed = patch.dict(PLAIN_SIZES, clear=True)
     for way in (nullcontext(), parsed):
         with way, timed_links() as (links, time):
             session = Session(links, time, seed)
@@ -187,7 +186,7 @@ def test_random_sessions_are_the_same_if_every_reply_is_parsed(seed: int) -> Non
 
 def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
     for index in range(len(links.ends)):
-        links.say(index, resp(short([exchange.number, 1, time.wall, 7])))
+        links.say(index, resp(packed([exchange.number, 1, time.wall, 7])))
 
 
 def test_plain_replies_are_not_parsed() -> None:
@@ -266,7 +265,7 @@ def _reasons(links: ManualLinks, time: Time, command: Command, *masters: int) ->
     exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
-        links.say(index, resp(short([exchange.number, 1, time.wall, *[7] * command.fenced])))
+        links.say(index, resp(packed([exchange.number, 1, time.wall, *[7] * command.fenced])))
     assert exchange.tally.verdict is Verdict.WON
     return exchange.tally.reasons()
 
@@ -361,11 +360,12 @@ def test_each_master_is_sent_its_own_command() -> None:
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     with timed_links(masters=1) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
-        for cut in range(1, len(resp(pack("<4q", 1, 1, time.wall, 7)))):
+        for cut in range(1, len(resp(packed([1, 1, time.wall, 7])))):
             exchange = links.ask(links.acquire("b" * 32))
-            reply = resp(pack("<4q", exchange.number, 1, time.wall, 7))
+            reply = resp(packed([exchange.number, 1, time.wall, 7]))
             for part in (reply[:cut], reply[cut:]):
                 links.say(0, part)
+                assert links.masters[0].link is not None, f"cut after {cut} bytes"
             assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
 
 
@@ -392,12 +392,12 @@ def test_a_healed_master_does_not_count() -> None:
         assert healing.tally.verdict is Verdict.LOST
 
 
-@pytest.mark.parametrize("form", [list, short], ids=["long", "short"])
-def test_no_vote_counts_from_a_clock_step_on(form: Callable[[list[int]], object]) -> None:
+@pytest.mark.parametrize("before", [b"", PUSH], ids=["plain", "parsed"])
+def test_no_vote_counts_from_a_clock_step_on(before: bytes) -> None:
     with timed_links() as (links, time):
         _answered(links, time, links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, resp(form([exchange.number, 1, time.wall + 5_000_000, 7])))
+        links.say(0, before + resp(packed([exchange.number, 1, time.wall + 5_000_000, 7])))
         assert "stepped" in exchange.tally.reasons()[0]
         assert not links.link(0).owed or links.masters[0].checking
 
@@ -408,20 +408,20 @@ def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -
         _answered(links, time, links.ask(links.acquire()))
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
         ahead = time.wall + 5_000_000
-        replies = [resp(short([one.number, 1, ahead, 7])) for one in asked]
+        replies = [resp(packed([one.number, 1, ahead, 7])) for one in asked]
         for said in [b"".join(replies)] if together else replies:
             links.say(0, said)
         assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
 
 
 @pytest.mark.parametrize("asks", ["acquire", "release"])
-def test_a_short_reply_alone_grants(asks: str) -> None:
+def test_a_plain_reply_alone_grants(asks: str) -> None:
     with timed_links() as (links, time):
         command = links.acquire() if asks == "acquire" else links.release()
         exchange = links.ask(command)
         fence = [7] * command.fenced
         for index in range(2):
-            links.ends[index].say(resp(short([exchange.number, 1, time.wall, *fence])))
+            links.ends[index].say(resp(packed([exchange.number, 1, time.wall, *fence])))
             with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
                 links.read(links.masters[index])
         assert fences(exchange) == [tuple(fence)] * 2
@@ -429,10 +429,10 @@ def test_a_short_reply_alone_grants(asks: str) -> None:
 
 def _refusal(number: int, time: Time, *, ahead: int = 0, rival: bytes = b"f" * 32) -> Any:
     """Return the reply that refuses one resource to a client that does not wait."""
-    return short([number, 0, time.wall + ahead, 1, 900, 5, rival, -1])
+    return packed([number, 0, time.wall + ahead, 1, 900, 5, -1, rival])
 
 
-def test_a_short_reply_alone_refuses() -> None:
+def test_a_plain_reply_alone_refuses() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
         with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
@@ -445,7 +445,7 @@ def test_a_short_reply_alone_refuses() -> None:
         assert exchange.tally.votes == [refused(time.wall, 900, 5, b"f" * 32)] * 3
 
 
-def test_short_refusals_that_come_together_are_not_parsed() -> None:
+def test_plain_refusals_that_come_together_are_not_parsed() -> None:
     with timed_links() as (links, time):
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
         with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
@@ -456,7 +456,7 @@ def test_short_refusals_that_come_together_are_not_parsed() -> None:
 
 def test_a_refusal_that_comes_in_two_parts_counts() -> None:
     with timed_links(masters=1) as (links, time):
-        for cut in range(1, REFUSAL_SIZE):
+        for cut in range(1, len(resp(_refusal(1, time)))):
             exchange = links.ask(links.acquire("b" * 32))
             reply = resp(_refusal(exchange.number, time))
             with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
@@ -467,9 +467,9 @@ def test_a_refusal_that_comes_in_two_parts_counts() -> None:
 
 def test_a_refusal_that_is_parsed_in_two_parts_counts() -> None:
     with timed_links(masters=1) as (links, time):
-        for cut in (30, 60):
+        for cut in range(1, len(PUSH + resp(_refusal(1, time)))):
             exchange = links.ask(links.acquire("b" * 32))
-            reply = resp([exchange.number, 0, time.wall, 1, 900, 5, b"f" * 32, -1])
+            reply = PUSH + resp(_refusal(exchange.number, time))
             links.say(0, reply[:cut], reply[cut:])
             assert exchange.tally.refusals, f"cut after {cut} bytes"
 
@@ -506,14 +506,14 @@ def test_a_grant_after_plain_refusals_is_released() -> None:
         for index in range(2):
             links.say(index, resp(_refusal(exchange.number, time)))
         assert exchange.tally.rival_won
-        links.say(2, resp(short([exchange.number, 1, time.wall, 7])))
+        links.say(2, resp(packed([exchange.number, 1, time.wall, 7])))
         assert links.ends[2].names() == ["acquire", "release"]
 
 
 def test_a_grant_of_another_round_is_not_a_vote() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
-        links.say(0, resp(short([exchange.number + 1, 1, time.wall, 7])))
+        links.say(0, resp(packed([exchange.number + 1, 1, time.wall, 7])))
         assert links.masters[0].link is None
         assert exchange.tally.granted == 0
 
@@ -521,7 +521,7 @@ def test_a_grant_of_another_round_is_not_a_vote() -> None:
 def test_a_release_of_another_round_is_not_a_vote() -> None:
     with timed_links() as (links, _):
         exchange = links.ask(links.release())
-        links.say(0, resp(exchange.number + 1))
+        links.say(0, resp(packed([exchange.number + 1, 1, 0])))
         assert links.masters[0].link is None
         assert exchange.tally.granted == 0
 
@@ -529,12 +529,12 @@ def test_a_release_of_another_round_is_not_a_vote() -> None:
 def test_bytes_inside_a_refusal_do_not_grant() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.release())
-        refusal = resp([exchange.number, ABSENT, time.wall, 1])
-        grant = resp(exchange.number)
+        grant = resp(packed([exchange.number, 1, 0]))
+        refusal = resp(packed([exchange.number, 0, time.wall, 1, 900, 5, -1, grant]))
         begin = refusal.index(grant)
-        for piece in refusal[:begin], grant, refusal[begin + len(grant) :]:
+        for piece in PUSH + refusal[:begin], grant, refusal[begin + len(grant) :]:
             links.say(0, piece)
-        assert exchange.tally.reasons()[0] == "forgot the lock"
+        assert exchange.tally.reasons()[0].startswith("held by another client")
 
 
 def test_bounds_of_clocks_are_not_old() -> None:
@@ -544,7 +544,7 @@ def test_bounds_of_clocks_are_not_old() -> None:
         for stepped in [0] * 100 + [1_200_000]:
             time.now += 1.0
             exchange = links.ask(links.acquire())
-            links.say(0, resp(short([exchange.number, 1, time.wall + stepped, 7])))
+            links.say(0, resp(packed([exchange.number, 1, time.wall + stepped, 7])))
         assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
 
 
@@ -554,7 +554,7 @@ def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
         time.now += 1.0
         links.steps.clock = lambda: time.now + 0.001  # to count replies takes time, too
         asked = [links.ask(links.acquire(word * 32)) for word in "bcd"]
-        links.ends[0].say(b"".join(resp(short([one.number, 1, time.wall, 7])) for one in asked))
+        links.ends[0].say(b"".join(resp(packed([one.number, 1, time.wall, 7])) for one in asked))
         with patch.object(links.steps, "note", wraps=links.steps.note) as note:
             links.read(links.masters[0])
         assert note.call_count == 1

@@ -15,7 +15,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.engine.protocol.statuses import GRANTED
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.drivers import combiner, threads
@@ -24,9 +24,10 @@ from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links import master as master_module
 from redlock_django.wire.links.link import Exchange, wake_none
 from tests.live.test_locking_interrupts import Lines, Place
+from tests.replies import packed
 from tests.waiting import until
 from tests.wire.manual_links import one_link
-from tests.wire.scripted import Received, ScriptedMaster, honest, resp, short
+from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.test_interrupted_replies import Checks
 from tests.wire.test_link import scripted
 from tests.wire.variants import make_backend
@@ -173,7 +174,7 @@ def test_a_thread_of_several_rounds_is_woken_although_an_interrupt_struck_at_any
             waiting.start()
             until(lambda: shared.waiting)
             now = wall_ns() // 1000
-            ends.say(b"".join(resp(short([number, GRANTED, now, 7])) for number in (1, 2)))
+            ends.say(b"".join(resp(packed([number, Status.GRANTED, now, 7])) for number in (1, 2)))
             with suppress(KeyboardInterrupt):
                 checks.run(shared.read_idle, nth)
             shared.wake_decided()  # as the driver does
@@ -218,7 +219,7 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
             asked = next(masters.acquire())
             assert isinstance(asked, Round)
             links.begin(Exchange(asked, wake_none))
-            ends.say(resp([number, 1, 0, 7]))
+            ends.say(resp(packed([number, 1, 0, 7])))
         driver.sockets.flush()
         link.expired = len(link.owed)
         turns: list[int] = []

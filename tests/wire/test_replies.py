@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from struct import pack
 from typing import Any
 
 import pytest
 
 from redlock_django.engine.quorum import Verdict
 from redlock_django.wire.links import master as master_module
+from tests.replies import packed
 from tests.wire.link_schedules import tombstone
 from tests.wire.manual_links import TOKEN, ManualLinks, fences, manual_links
 from tests.wire.scripted import NAMES, push, resp
@@ -25,11 +25,16 @@ WRONG: dict[str, Any] = {
     "an older round": [EARLIER, 1, NOW, 5],
     "no number": [b"x", 1, NOW, 5],
     "too short": [NUMBER],
-    "no time": [NUMBER, 1, b"now", 5],
-    "no fence": [NUMBER, 1, NOW, b"7"],
+    "no time": [NUMBER, 1],
+    "no fence": [NUMBER, 1, NOW],
+    "half a fence": [NUMBER, 1, NOW, b"7"],
+    "two fences": [NUMBER, 1, NOW, 5, 5],
     "an unknown status": [NUMBER, 77, NOW],
+    "an unknown status that fails": [NUMBER, -77, NOW],
     "half a refusal": [NUMBER, 0, NOW, 1],
     "nothing": [],
+    "an array": b"*3\r\n:1\r\n:1\r\n:1\r\n",
+    "nil": b"$-1\r\n",
     "not RESP": None,
 }
 
@@ -44,11 +49,11 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
         if (reply := WRONG[wrong]) is None:
             data = b"HTTP/1.1 400 Bad Request\r\n\r\n"
         elif isinstance(reply, bytes):
-            data = resp(reply)
+            data = reply if reply[:1] in b"*$" else resp(reply)
         else:
             number, now = exchange.number, links.time.wall
             meant = {NUMBER: number, EARLIER: number - 1, NOW: now}
-            data = resp([p if isinstance(p, bytes) else meant.get(p, p) for p in reply])
+            data = resp(packed([p if isinstance(p, bytes) else meant.get(p, p) for p in reply]))
         links.say(0, data)
         assert exchange.tally.verdict is Verdict.LOST
         assert "out of step" in exchange.tally.reasons()[0]
@@ -94,10 +99,9 @@ PUSHES = b"".join((
 ))  # fmt: skip
 
 
-def _grant(links: ManualLinks, number: int, *, short: bool) -> bytes:
+def _grant(links: ManualLinks, number: int) -> bytes:
     """Return a reply that grants; the fence is the round's number."""
-    grant = (number, 1, links.time.wall, number)
-    return resp(pack("<4q", *grant) if short else [*grant])
+    return resp(packed([number, 1, links.time.wall, number]))
 
 
 @pytest.mark.fault(without=("of several replies one is read",))
@@ -105,13 +109,13 @@ def _grant(links: ManualLinks, number: int, *, short: bool) -> bytes:
 @pytest.mark.parametrize("size", [1, 100_000], ids=["in pieces of a byte", "in one piece"])
 def test_replies_in_any_pieces_are_told_apart_from_pushes(size: int, pushes: bytes) -> None:
     with manual_links(1) as links:
-        for turn in range(6):
+        for _ in range(6):
             taken = links.ask(links.acquire())
-            data = pushes + _grant(links, taken.number, short=bool(turn % 2)) + pushes
+            data = pushes + _grant(links, taken.number) + pushes
             links.say(0, *(data[start : start + size] for start in range(0, len(data), size)))
             assert fences(taken) == [(taken.number,)]
             released = links.ask(links.release())
-            links.say(0, pushes + resp(released.number) + pushes)
+            links.say(0, pushes + resp(packed([released.number, 1, 0])) + pushes)
             assert released.tally.verdict is Verdict.WON
         assert links.masters[0].link is not None
 
@@ -120,7 +124,7 @@ def test_replies_in_any_pieces_are_told_apart_from_pushes(size: int, pushes: byt
 def test_several_replies_in_one_segment_go_each_to_its_own_round() -> None:
     with manual_links(1) as links:
         rounds = [links.ask(links.acquire(f"{number:032x}")) for number in range(4)]
-        links.say(0, b"".join(_grant(links, asked.number, short=False) for asked in rounds))
+        links.say(0, b"".join(_grant(links, asked.number) for asked in rounds))
         assert [fences(asked) for asked in rounds] == [[(asked.number,)] for asked in rounds]
 
 

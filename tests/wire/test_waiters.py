@@ -25,6 +25,7 @@ from redlock_django.wire.links import waiters as wire_waiter
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.handshake import speaks_resp3
 from tests.live.replaced_scripts import lengthen_turns
+from tests.replies import packed
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
@@ -458,7 +459,7 @@ def held(said: Received) -> bytes:
     """Return a refusal because another client holds the lock."""
     if said.name != "acquire":
         return honest(said)
-    return resp([said.number, 0, time.time_ns() // 1000, 1, 60_000, 5, b"f" * 32, 0])
+    return resp(packed([said.number, 0, time.time_ns() // 1000, 1, 60_000, 5, 0, b"f" * 32]))
 
 
 @both

@@ -130,8 +130,8 @@ class MemoryBackend(RedlockBackend):
         master = self.masters[index]
         master.keyspace.clear()
         query = Join(deployment=self.deployment, run_id=master.run_id, mode="mark")
-        reply = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
-        self._markers[index] = (reply.marker, reply.ready_at)
+        marker = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])).rest
+        self._markers[index] = (marker, int(marker.split()[1]))
 
     def step_clock(self, index: int, seconds: float) -> None:
         """Set the clock of one master forward or back; beyond MAX_CLOCK_SKEW it is not counted."""
@@ -255,7 +255,7 @@ class MemoryBackend(RedlockBackend):
                 vote = failed(doubt, sent=False)
             else:
                 reply = self.masters[index].say(command, 0, *self._markers[index])
-                vote = command.vote(reply[1:])
+                vote = command.vote(*reply[1:])
             asked.tally.cast(index, vote)
 
 
@@ -308,6 +308,6 @@ def reason(down: object) -> str:
 
 def _sender(master: MemoryMaster) -> SendQuery:
     def send(query: Query[QueryAnswer], /) -> QueryAnswer:
-        return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
+        return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()]))
 
     return send

@@ -12,10 +12,8 @@ from typing import Any
 
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace, bytes_of
-from redlock_django.engine.protocol.commands import Argument, Command, as_array
+from redlock_django.engine.protocol.commands import Argument, Command, Reply, decode
 from redlock_django.wire.clock import wall_ns
-
-ScriptReply = list[Any]
 
 
 def encoded(argv: Sequence[Argument]) -> list[bytes]:
@@ -38,21 +36,18 @@ class MemoryMaster:
         interpreter.cache_clear()
         self.keyspace.began = 0
 
-    def say(
-        self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0
-    ) -> ScriptReply:
-        """Return the reply to a command, as it would arrive on a connection."""
+    def say(self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0) -> Reply:
+        """Return the reply to a command."""
         argv: list[Argument] = [number, *command.arguments()]
         if command.trusted:
             argv += [marker, ready_at]
-        return self.eval(command.name, command.keys(), argv)
+        return decode(self.eval(command.name, command.keys(), argv))
 
-    def eval(self, script: str, keys: list[str], argv: list[Argument]) -> ScriptReply:
+    def eval(self, script: str, keys: list[str], argv: list[Argument]) -> Any:
         """Return the reply of the script of that name to these KEYS and ARGV."""
         return self.run(script, keys, encoded(argv))
 
-    def run(self, script: str, keys: list[str], argv: list[bytes]) -> ScriptReply:
-        """Return the same reply for ARGV in bytes, as an array."""
+    def run(self, script: str, keys: list[str], argv: list[bytes]) -> Any:
+        """Return the same reply for ARGV in bytes."""
         names = [bytes_of(key) for key in keys]
-        reply: ScriptReply = as_array(interpreter().run(script, self.keyspace, names, argv))
-        return reply
+        return interpreter().run(script, self.keyspace, names, argv)

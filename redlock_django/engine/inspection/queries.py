@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.inspection.holders import holder_of, is_ours, limit_of
-from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.protocol.commands import Release, decode, decode_list
 from redlock_django.engine.protocol.query import Query
 from redlock_django.engine.protocol.slots import slot_of
 from redlock_django.engine.protocol.votes import Vote
@@ -38,8 +38,8 @@ class ListHeld(Query[HeldPage]):
     def arguments(self) -> list[str | int | bytes]:
         return [self.most]
 
-    def read(self, reply: Sequence[Any]) -> HeldPage:
-        _, _, held, *names = reply
+    def read(self, reply: Any) -> HeldPage:
+        _, (held, *names) = decode_list(reply)
         return HeldPage(held, names)
 
 
@@ -68,8 +68,8 @@ class ReadLocks(Query[list[StoredLock | None]]):
         locks = [self.deployment.lock(resource) for resource in self.resources]
         return [*locks, *(self.deployment.queue(resource) for resource in self.resources)]
 
-    def read(self, reply: Sequence[Any]) -> list[StoredLock | None]:
-        stored = reply[2:]
+    def read(self, reply: Any) -> list[StoredLock | None]:
+        _, stored = decode_list(reply)
         if len(stored) != 3 * len(self.resources):
             raise ValueError("an answer to another question")
         return [
@@ -107,13 +107,17 @@ class ReadFacts(Query[MasterFacts]):
     def arguments(self) -> list[str | int | bytes]:
         return [self.deployment.wake("")]
 
-    def read(self, reply: Sequence[Any]) -> MasterFacts:
-        _, time, marker, held, *failed = reply
+    def read(self, reply: Any) -> MasterFacts:
+        head, (marker, held, *failed) = decode_list(reply)
         pairs = (each.decode(errors="replace").partition(" ") for each in failed)
         errors = {command: error for command, _, error in pairs}
         forbidden = tuple(command for command, error in errors.items() if not error)
         return MasterFacts(
-            marker, held, forbidden, {name: each for name, each in errors.items() if each}, time
+            marker,
+            held,
+            forbidden,
+            {name: each for name, each in errors.items() if each},
+            head.time,
         )
 
 
@@ -135,8 +139,8 @@ class ForceRelease(Query[Vote]):
     def arguments(self) -> list[str | int | bytes]:
         return [self.value, *self._command().arguments()[1:]]
 
-    def read(self, reply: Sequence[Any]) -> Vote:
-        return self._command().vote(reply)
+    def read(self, reply: Any) -> Vote:
+        return self._command().vote(*decode(reply)[1:])
 
     def _command(self) -> Release:
         ours = is_ours(self.value)

@@ -1,32 +1,22 @@
 """The commands that are sent to a master, and the meaning of each answer.
 
 A command is one Lua script of `lua/` (run by EVALSHA), its KEYS, its ARGV, and a method that reads
-the reply as a `Vote`. Every reply is an array that begins with the number of the round, a status,
-and the master's clock in µs, or stands for one (`as_array`).
+the reply as a `Vote`. Every reply is one string, which `decode` reads.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from struct import Struct
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.protocol.slots import name_of, slot_resource
-from redlock_django.engine.protocol.statuses import (
-    ABSENT,
-    GRANTED,
-    REFUSED,
-    RESERVED,
-    STATUSES,
-    UNCOUNTED,
-    USED,
-)
+from redlock_django.engine.protocol.statuses import UNCOUNTED, Status
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
 
 _FILES = files(__package__).joinpath("lua")
@@ -39,20 +29,48 @@ ENDED = b"ended"
 
 PROPOSAL = Struct("<d")
 _CONSTANTS = Struct("<5d")
-_GRANT = Struct("<4q")
-unpack_grant = _GRANT.unpack
-"""Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
-_REFUSAL = Struct(f"<5q{TOKEN}s")
-REFUSAL_LENGTH = _REFUSAL.size
-unpack_refusal = _REFUSAL.unpack
-"""Return what a reply has that refuses one resource to a client that does not wait.
+_HEAD = Struct("<3q")
+_REFUSAL = Struct("<4q")
+_NUMBER = Struct("<q")
+_STATUS = re.compile(rf"\b({'|'.join(Status.__members__)})\b")
+# A member of an enum takes long to look up.
+_GRANTED, _ABSENT = Status.GRANTED, Status.ABSENT
+_REFUSALS = Status.REFUSED, Status.RESERVED
 
-That is the round, the status, the master's clock in µs, PTTL in ms, fence, and the token.
-"""
-_STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
+RELEASED = granted(0)
+"""The vote of nearly every release: its script does not read the clock."""
 
 Argument = str | int | bytes
-Reply = Sequence[object]
+
+
+class Reply(NamedTuple):
+    """The reply of a script. `time` is the master's clock in µs, 0 if the script did not read it.
+
+    `rest` has integers of eight bytes, and text after them: as many of both as belong to the
+    command and the status.
+    """
+
+    number: int
+    status: int
+    time: int
+    rest: bytes
+
+
+def decode(data: object) -> Reply:
+    """Read the string with which a script answered. Raises ValueError if it is another answer."""
+    if type(data) is not bytes or len(data) < _HEAD.size:
+        raise ValueError("not the reply of a script")
+    number, status, time = _HEAD.unpack_from(data)
+    return Reply(number, status, time, data[_HEAD.size :])
+
+
+def decode_list(data: Any) -> tuple[Reply, list[Any]]:
+    """Read an array with which a script answered: a string like any reply, and what follows.
+
+    Raises ValueError or TypeError if it is another answer.
+    """
+    head, *items = data
+    return decode(head), items
 
 
 @cache
@@ -63,8 +81,13 @@ def script(name: str, failover: bool = False) -> tuple[str, str]:
     """
     text = _lua("failover") if failover and name in _TRUSTED else ""
     text += INCLUDE.sub(lambda line: _lua(line[1]), _lua(name))
-    text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
+    text = _STATUS.sub(lambda name: str(Status[name[1]].value), text)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@cache
+def _integers(many: int) -> Struct:
+    return Struct(f"<{many}q")
 
 
 def _lua(file: str) -> str:
@@ -78,14 +101,13 @@ class Command:
     `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
     that the client expects and the time at which that master is ready. They differ from master to
     master, so the link adds them. `sets` means that the command may leave the lock on the master,
-    `fenced` that its answer has the fence of each resource, `votes` that a grant of it counts.
+    `fenced` that its answer has the fence of each resource.
     """
 
     name: ClassVar[str]
     trusted: ClassVar[bool] = True
     sets: ClassVar[bool] = False
     fenced: ClassVar[bool] = False
-    votes: ClassVar[bool] = True
 
     deployment: Deployment
     resources: tuple[str, ...]
@@ -122,56 +144,26 @@ class Command:
     def _queues(self) -> list[str]:
         return [self.deployment.queue(resource) for resource in self.resources]
 
-    def vote(self, reply: Reply) -> Vote:
-        """Return the meaning of a reply, which begins with the status, not the round's number."""
-        status, time = _integer(reply[0]), _integer(reply[1])
-        if status == GRANTED:
-            fences = tuple(map(_integer, reply[2:]))
-            if len(fences) != (len(self.resources) if self.fenced else 0):
-                raise ValueError(f"{len(fences)} fences for {len(self.resources)} resources")
-            return granted(time, fences)
-        if status in (REFUSED, RESERVED):
-            return self._refusal(status, time, reply)
-        if status == ABSENT:
-            index = _integer(reply[2]) - 1
-            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=index, absent=True)
+    def vote(self, status: int, time: int, rest: bytes) -> Vote:
+        """Return the meaning of a reply, whose round's number is left out.
+
+        Raises struct.error or KeyError if it is no reply to this command.
+        """
+        if status == _GRANTED:
+            if not (time or rest):
+                return RELEASED
+            fences = _integers(len(self.resources) if self.fenced else 0).unpack(rest)
+            return Vote(Ballot.GRANTED, "granted", time, fences)
+        if status in _REFUSALS:
+            index, ttl, fence, ahead = _REFUSAL.unpack_from(rest)
+            rival, reserved = rest[_REFUSAL.size :], status != Status.REFUSED
+            return refused(
+                time, ttl, fence, rival, resource=index - 1, ahead=ahead, reserved=reserved
+            )
+        if status == _ABSENT:
+            (index,) = _NUMBER.unpack(rest)
+            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=index - 1, absent=True)
         return failed(UNCOUNTED[status], time=time)
-
-    def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
-        index, ttl, fence, rival = reply[2:6]
-        return refused(
-            time,
-            _integer(ttl),
-            _integer(fence),
-            rival if isinstance(rival, bytes) else str(rival).encode(),
-            resource=_integer(index) - 1,
-            ahead=_integer(reply[6]) if len(reply) > 6 else -1,
-            reserved=status == RESERVED,
-            taken=_bytes(reply[7]) if len(reply) > 7 else b"",
-        )
-
-
-def as_array(reply: Any) -> Any:
-    """Return a reply as an array: masters grant and refuse one resource in a shorter form."""
-    if type(reply) is bytes:  # no other string has one of these lengths
-        if len(reply) == _GRANT.size:
-            return [*unpack_grant(reply)]
-        if len(reply) == REFUSAL_LENGTH:
-            number, status, time, ttl, fence, rival = unpack_refusal(reply)
-            return [number, status, time, 1, ttl, fence, rival, -1]
-    return [reply, GRANTED, 0] if type(reply) is int else reply
-
-
-def _bytes(value: object) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    raise ValueError(f"expected a string in a reply, got {type(value).__name__}")
-
-
-def _integer(value: object) -> int:
-    if isinstance(value, int):
-        return value
-    raise ValueError(f"expected an integer in a reply, got {type(value).__name__}")
 
 
 @dataclass(slots=True)
@@ -202,6 +194,13 @@ class Acquire(Command):
         waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
         numbers = PROPOSAL.pack(self.proposal) + self.constants()
         return [self.value, numbers, *self.resources, *waiting]
+
+    def vote(self, status: int, time: int, rest: bytes) -> Vote:
+        vote = Command.vote(self, status, time, rest)
+        if self.limit > 1 and vote.rival is not None:
+            rival, taken = vote.rival[: -self.limit], vote.rival[-self.limit :]
+            return vote._replace(rival=rival, taken=taken)
+        return vote
 
     def constants(self) -> bytes:
         """Return the numbers that do not differ from one acquire to the next, as doubles."""
@@ -258,7 +257,6 @@ class Heal(Command):
     name: ClassVar[str] = "heal"
     sets: ClassVar[bool] = True
     fenced: ClassVar[bool] = True
-    votes: ClassVar[bool] = False
 
     ttl: float
     fences: tuple[int, ...]
@@ -271,10 +269,10 @@ class Heal(Command):
         numbers = ms(self.ttl), deployment.skew, ms(deployment.fence_ttl)
         return [self.value, *numbers, *self.resources, *self.fences]
 
-    def vote(self, reply: Reply) -> Vote:
+    def vote(self, status: int, time: int, rest: bytes) -> Vote:
         # This master did not have the lock until now and may have granted it to another client in
         # between, so its vote must not count in the round that sets the lock.
-        vote = super(Heal, self).vote(reply)
+        vote = super(Heal, self).vote(status, time, rest)
         if vote.ballot is Ballot.GRANTED:
             return failed("healed: counts from the next extension", time=vote.time)
         return vote
@@ -344,15 +342,13 @@ class Take(Acquire):
         tomb = ms(self.deployment.fence_ttl)
         return [self.value, self.expected, ms(self.ttl), tomb, *self.resources]
 
-    def vote(self, reply: Reply) -> Vote:
-        status, time = _integer(reply[0]), _integer(reply[1])
-        if status == GRANTED:
-            (left,) = reply[2:]
-            return Vote(Ballot.GRANTED, "granted", time, self.fences, _integer(left))
-        if status == USED:
-            (taker,) = reply[2:]
-            return Vote(Ballot.REFUSED, "its ticket was used", time, rival=_bytes(taker))
-        vote = super(Take, self).vote(reply)
+    def vote(self, status: int, time: int, rest: bytes) -> Vote:
+        if status == _GRANTED:
+            (left,) = _NUMBER.unpack(rest)
+            return Vote(Ballot.GRANTED, "granted", time, self.fences, left)
+        if status == Status.USED:
+            return Vote(Ballot.REFUSED, "its ticket was used", time, rival=rest)
+        vote = Command.vote(self, status, time, rest)
         # To whichever client the lock belongs now: it is not held for this one any more.
         return vote._replace(rival=ENDED) if vote.ballot is Ballot.REFUSED else vote
 

@@ -6,7 +6,6 @@ A query is one Lua script of `lua/`, its KEYS, its ARGV, and a method that reads
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -39,8 +38,11 @@ class Query(ABC, Generic[Answer]):
         return (*run, len(keys), *keys, 0, *self.arguments())
 
     @abstractmethod
-    def read(self, reply: Sequence[Any]) -> Answer:
-        """Return the answer that a reply contains; `reply` begins with the status."""
+    def read(self, reply: Any) -> Answer:
+        """Return the answer that a reply contains: a string, or an array that begins with one.
+
+        Raises ValueError, TypeError or struct.error if no script has written it.
+        """
 
 
 class SendQuery(Protocol):

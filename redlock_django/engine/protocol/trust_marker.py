@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from redlock_django.engine.protocol.commands import Reply, decode
 from redlock_django.engine.protocol.query import Query
 
 _MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
@@ -26,30 +26,11 @@ def read_marker(text: bytes | None) -> Marker | None:
     return Marker(match[1], int(match[2]), match[3]) if match else None
 
 
-class JoinReply(NamedTuple):
-    """The reply of a master to `Join`. `time` and `ready_at` in µs of its clock.
-
-    `status` is KNOWN, MARKED, UNMARKED or MISMATCH. `reason` says why the marker was written
-    ("fresh", "restarted", "stepped", or "" where it was not); for MISMATCH it is the other
-    deployment's fingerprint.
-    """
-
-    status: int
-    time: int
-    ready_at: int
-    marker: bytes
-    reason: str
-
-    @classmethod
-    def of(cls, reply: Sequence[Any]) -> JoinReply:
-        """Read a reply that begins with the status."""
-        status, time, ready_at, marker, reason = reply
-        return cls(status, time, ready_at, marker, reason.decode(errors="replace"))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join(Query[JoinReply]):
+class Join(Query[Reply]):
     """Ask whether a master may be trusted, and write its marker where that may be done.
+
+    The reply has the marker that the master has now.
 
     `mode` is "join", "mark" (write a marker where there is none, too), "distrust" (its clock
     stepped), "trust" (at once) or "reconfigure" (replace the marker of another deployment).
@@ -75,5 +56,5 @@ class Join(Query[JoinReply]):
             delay = round(self.deployment.restart_delay * 1_000_000)
         return [self.run_id, fingerprint, delay, self.mode]
 
-    def read(self, reply: Sequence[Any]) -> JoinReply:
-        return JoinReply.of(reply)
+    def read(self, reply: Any) -> Reply:
+        return decode(reply)

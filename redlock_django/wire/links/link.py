@@ -19,7 +19,6 @@ from redlock_django.engine.protocol.votes import Vote
 from redlock_django.engine.quorum import PENDING
 from redlock_django.engine.steps import Round
 from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
-from redlock_django.wire.links.resp import plain_replies
 
 
 class ProtocolDesync(Exception):
@@ -42,11 +41,9 @@ class Owed:
     `number` is that of the round, 0 if there is none. `command` is set for `Kind.COMMAND` alone,
     `mode` ("join" or "distrust") for `Kind.CHECK`.
     `sent` is when the command was written, and `ran` how long the driver had been running then.
-    `grant` and `refusal` are its plain replies: see `plain_replies`.
     """
 
-    __slots__ = ("command", "exchange", "grant", "kind", "mode", "number", "ran", "refusal", "sent")
-    grant: bytes | None
+    __slots__ = ("command", "exchange", "kind", "mode", "number", "ran", "sent")
 
     def __init__(
         self,
@@ -64,11 +61,7 @@ class Owed:
         self.exchange = exchange  # the round that the reply belongs to, if there is one
         self.command = command
         self.ran = ran
-        self.number, self.grant, self.refusal = 0, None, b""
-        if exchange is not None and command is not None:
-            self.number = exchange.number
-            if command.votes:
-                self.grant, self.refusal = plain_replies(command, self.number)
+        self.number = 0 if exchange is None else exchange.number
 
     @property
     def undecided(self) -> Exchange | None:

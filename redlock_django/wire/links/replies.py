@@ -1,8 +1,8 @@
 """The replies: each is matched to the command that it answers, and counted.
 
-A plain reply, as nearly every reply is, grants what is owed, or refuses one resource to a client
-that does not wait. It is recognised by its bytes, and is not parsed. All other replies
-(several fences, other refusals, errors, pushes, checks) are parsed and handled one by one.
+A plain reply, as nearly every reply is, is a short string that grants or refuses what is owed. It
+is not parsed. All other replies (long ones, other statuses, errors, pushes, checks) are parsed and
+handled one by one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Release, Take, as_array, script
+from redlock_django.engine.protocol.commands import Acquire, Release, Reply, Take, decode, script
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import NOT_READY
-from redlock_django.engine.protocol.trust_marker import JoinReply
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed
+from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import LOST, PENDING
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import LateWatch
@@ -27,14 +26,14 @@ from redlock_django.wire.links.link import Kind, Link, Owed, ProtocolDesync, bro
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.resp import (
-    GRANT_SIZE,
-    REFUSAL_SIZE,
-    REFUSES,
+    LEAST,
+    PLAIN_SIZES,
+    REST,
+    TOO_LONG,
     is_cut,
     pack,
     pack_command,
-    read_grant,
-    read_refusal,
+    read_head,
 )
 from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiters
@@ -44,8 +43,7 @@ from redlock_django.wire.servers.trust import Unfit, read_trust
 
 logger = logging.getLogger("redlock_django")
 
-_GRANTED, _REFUSED = Ballot.GRANTED, Ballot.REFUSED  # a member of an enum takes long to look up
-PLAIN = Vote(_GRANTED, "granted", 0)  # the vote of a reply that grants, and says nothing else
+_GRANTED = Ballot.GRANTED  # a member of an enum takes long to look up
 
 
 class Replies:
@@ -79,57 +77,57 @@ class Replies:
         if heard > self._steps.latest:
             self._steps.latest = heard
         data, owed, ran = link.received, link.owed, self._lateness.running.passed
-        while data and owed and not link.parsing:
-            oldest = owed[0]
-            if (grant := oldest.grant) is None or (exchange := oldest.exchange) is None:
-                break
-            # A master that was hung sends hundreds of replies to rounds that are decided, whose
-            # votes need no trust in it.
-            if not master.usable and not (exchange.decided and link.expired):
-                break
-            if not (refusal := oldest.refusal):
-                if data != grant and not data.startswith(grant):
+        try:
+            while len(data) >= LEAST and owed and not link.parsing:
+                oldest = owed[0]
+                exchange, command = oldest.exchange, oldest.command
+                if exchange is None or command is None:
                     break
-                size = len(grant)
-                verdict = exchange.tally.cast(master.index, PLAIN)
-                if verdict is not PENDING and not exchange.notified:
-                    exchange.decide()
-            elif len(data) >= REFUSAL_SIZE and data[1] == REFUSES:
-                head, time, ttl, fence, rival = read_refusal(data)
-                if head != refusal or not self._believes(master, time, oldest.sent, heard):
+                # A master that was hung sends hundreds of replies to rounds that are decided, whose
+                # votes need no trust in it.
+                if not master.usable and not (exchange.decided and link.expired):
                     break
-                size = REFUSAL_SIZE
-                vote = Vote(_REFUSED, "", time, (fence,), ttl, rival)
-                verdict = exchange.tally.cast(master.index, vote)
-                if verdict is not PENDING and not exchange.notified:
-                    exchange.decide()
-            elif len(data) >= GRANT_SIZE:
-                head, time, fence = read_grant(data)
-                if head != grant or not self._believes(master, time, oldest.sent, heard):
+                start, number, status, time = read_head(data)
+                size = PLAIN_SIZES.get(start, TOO_LONG)
+                if len(data) < size or number != oldest.number or status < 0:
                     break
-                size = GRANT_SIZE
-                vote = Vote(_GRANTED, "granted", time, (fence,))
+                # A release that did not read the clock answers 0.
+                if time and not self._believes(master, time, oldest.sent, heard):
+                    break
+                vote = command.vote(status, time, bytes(data[REST : size - 2]))
                 verdict = exchange.tally.cast(master.index, vote)
                 if verdict is not PENDING:
-                    if verdict is LOST and exchange.decided:
+                    if verdict is LOST and exchange.decided and vote.ballot is _GRANTED:
                         self._sender.undo_late(master, oldest)
                     if not exchange.notified:
                         exchange.decide()
-            else:
-                break
-            # Last, as in `_answer`. No signal is handled in between, because nothing is called.
-            if link.expired:
-                link.expired -= 1
-            del data[:size]
-            owed.popleft()
-            link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
-            if master.failures:
-                master.failures = 0
-        if data or link.parsing:
-            self._parse(master, link)
+                # Last, as in `_answer`. No signal is handled in between: nothing is called.
+                if link.expired:
+                    link.expired -= 1
+                del data[:size]
+                owed.popleft()
+                link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
+                if master.failures:
+                    master.failures = 0
+            if data or link.parsing:
+                self._parse(master, link)
+        except (ProtocolDesync, hiredis.ProtocolError) as error:
+            self._drop(master, error)
+        except (ValueError, LookupError, struct.error):
+            self._drop(master, ProtocolDesync("a reply of another shape"))
         if master.late and not owed:
             self._lateness.in_time(master)
             self._changes.note(master)
+
+    def _drop(self, master: Master, error: Exception) -> None:
+        """Drop the link of a master whose replies cannot be matched to commands."""
+        logger.error(
+            "redlock master %s: %s",
+            master.address.name,
+            error,
+            extra={"master": master.address.name},
+        )
+        self._changes.lose(master, broken(error))
 
     def _believes(self, master: Master, time: int, sent: float, heard: float) -> bool:
         """Return whether a reply shows no step of a clock; note the clock that it shows."""
@@ -145,18 +143,9 @@ class Replies:
         if not link.parsing and is_cut(link.received):
             return  # it may be plain once the rest has come
         link.parsing = True
-        try:
-            [_] = map(link.parser.feed, (bytes(link.received),))  # in one step, as in `Link.send`
-            del link.received[:]
-            self._answer_all(master, link)
-        except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
-            logger.error(
-                "redlock master %s: %s",
-                master.address.name,
-                error,
-                extra={"master": master.address.name},
-            )
-            self._changes.lose(master, broken(error))
+        [_] = map(link.parser.feed, (bytes(link.received),))  # in one step, as in `Link.send`
+        del link.received[:]
+        self._answer_all(master, link)
 
     def _answer_all(self, master: Master, link: Link) -> None:
         """Handle each reply that the parser has."""
@@ -175,7 +164,6 @@ class Replies:
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         """Handle a reply that is not counted plainly."""
-        reply = as_array(reply)
         if isinstance(reply, hiredis.PushNotification):
             self._handle_push(master, link, reply)
             return
@@ -188,10 +176,10 @@ class Replies:
         if isinstance(reply, hiredis.ReplyError):
             self._handle_error(master, owed, str(reply))
         elif owed.kind is Kind.COMMAND:
-            self._handle_vote(master, owed, reply)
+            self._handle_vote(master, owed, _of_round(owed.number, reply))
         elif owed.kind is Kind.CHECK:
             link.reply = False  # it settles a check once: after an interrupt the link is dropped
-            self._handle_check(master, owed, reply)
+            self._handle_check(master, owed, _of_round(0, reply))
         elif not isinstance(reply, bytes) or owed.kind is Kind.SUBSCRIBE:
             raise ProtocolDesync("a reply of another round")
         elif owed.kind is Kind.INFO:
@@ -200,25 +188,20 @@ class Replies:
             self._changes.inspected(master, read_info(reply))
         self._pop_owed(link)
 
-    def _handle_vote(self, master: Master, owed: Owed, reply: Any) -> None:
+    def _handle_vote(self, master: Master, owed: Owed, reply: Reply) -> None:
         """Count the vote of a command's reply."""
         exchange, command = owed.exchange, owed.command
         assert command is not None
-        if type(reply) is not list or len(reply) < 3 or reply[0] != owed.number:
-            raise ProtocolDesync("a reply of another round")
-        try:
-            vote = command.vote(reply[1:])
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ProtocolDesync("a reply of another shape") from error
+        vote = command.vote(reply.status, reply.time, reply.rest)
         read = self._clock()
         if master.failures:
             master.failures = 0
         if master.refused_releases and isinstance(command, Release):
             master.refused_releases.pop(command.token, None)
-        if reply[2] != 0:  # the script has read the master's clock
-            time = reply[2] / 1_000_000
+        if reply.time != 0:  # the script has read the master's clock
+            time = reply.time / 1_000_000
             self._steps.note(master, time - read, time - owed.sent)
-        if reply[1] == NOT_READY:
+        if reply.status == Status.NOT_READY:
             self._sender.check(master, master.check_mode)
             if self._deployment.failover and master.link is not None:
                 master.inspect_at = 0.0  # it may be another server: ask for INFO
@@ -230,19 +213,14 @@ class Replies:
             if vote.ballot is Ballot.GRANTED and exchange.tally.verdict is LOST:
                 self._sender.undo_late(master, owed)
 
-    def _handle_check(self, master: Master, owed: Owed, reply: Any) -> None:
+    def _handle_check(self, master: Master, owed: Owed, reply: Reply) -> None:
         """Note what a master's marker says of its trust."""
-        if type(reply) is not list or len(reply) < 3 or reply[0] != 0:
-            raise ProtocolDesync("a reply of another round")
         name, run_id = master.address.name, master.run_id
         try:
-            joined = JoinReply.of(reply[1:])
-            trust = read_trust(self._membership, name, run_id, joined, owed.sent, self._clock())
+            trust = read_trust(self._membership, name, run_id, reply, owed.sent, self._clock())
         except Unfit as error:
             self._changes.lose(master, str(error))
             return
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ProtocolDesync("a reply of another shape") from error
         if master.failures:
             master.failures = 0
         settled = owed.mode == master.check_mode
@@ -322,3 +300,11 @@ class Replies:
     def _load(self, master: Master, name: str) -> None:
         data = pack("SCRIPT", "LOAD", script(name, self._deployment.failover)[0])
         self._sender.write(master, Owed(Kind.LOAD, self._clock()), data)
+
+
+def _of_round(number: int, reply: object) -> Reply:
+    """Return the reply of a script that answers that round. Raises ProtocolDesync, ValueError."""
+    decoded = decode(reply)
+    if decoded.number != number:
+        raise ProtocolDesync("a reply of another round")
+    return decoded

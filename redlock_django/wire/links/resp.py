@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from struct import Struct
 from typing import Any
@@ -17,7 +18,6 @@ from redlock_django.engine.protocol.commands import (
     script,
 )
 from redlock_django.engine.protocol.slots import name_of
-from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 
 
 def pack(*parts: str | bytes | int) -> bytes:
@@ -125,39 +125,19 @@ def _gap(piece: str | int) -> Any:
     return _GAP * len(str(piece).encode())
 
 
-# Nearly every reply grants a release, or grants or refuses an acquire of one resource. These are
-# plain: their bytes are compared, which takes less time than to parse them.
-_END, _HEAD = b"\r\n", Struct("<5s2q")  # the head has the number of the round and the status
-_GRANT = Struct(f"<{_HEAD.size}s2q{len(_END)}x")
-_REFUSAL = Struct(f"<{_HEAD.size}s3q{TOKEN}s{len(_END)}x")
-GRANT_SIZE, REFUSAL_SIZE = _GRANT.size, _REFUSAL.size
-"""The bytes of a plain reply to an acquire: that grants, and that refuses."""
-_GRANTED, _REFUSED = b"$32\r\n", b"$72\r\n"
-REFUSES = _REFUSED[1]
-"""The second byte of a plain refusal."""
+# Every reply to a command is a string, nearly all of 24 to 99 bytes. These are plain: they are
+# read without a parser, which takes less time.
+_HEAD = Struct("<5s3q")
+PLAIN_SIZES = {b"$%d\r\n" % size: size + len(b"$24\r\n\r\n") for size in range(24, 100)}
+"""How many bytes a plain reply has, by how it begins."""
+LEAST, TOO_LONG = min(PLAIN_SIZES.values()), sys.maxsize
+REST = _HEAD.size
+"""Where the rest of a plain reply begins; it ends two bytes before the end."""
 
-read_grant = _GRANT.unpack_from
-"""Return the head, the master's clock in µs and the fence of a reply that grants an acquire."""
-read_refusal = _REFUSAL.unpack_from
-"""Return the head, the master's clock in µs, the PTTL in ms, the fence and the rival."""
-
-
-def plain_replies(command: Command, number: int) -> tuple[bytes | None, bytes]:
-    """Return the plain replies to a command: that grants, and that refuses.
-
-    Of a command with fences these are their heads. Any other one has no plain reply that refuses
-    (b""). If all replies are parsed, there is none that grants (None).
-    """
-    if not command.fenced:
-        return b":%d\r\n" % number, b""
-    if len(command.resources) > 1:
-        return None, b""
-    return _HEAD.pack(_GRANTED, number, GRANTED), _HEAD.pack(_REFUSED, number, REFUSED)
+read_head = _HEAD.unpack_from
+"""Return how a plain reply begins, its round's number, its status, and the master's clock in µs."""
 
 
 def is_cut(data: bytearray) -> bool:
     """Return whether these bytes are the beginning of a plain reply, whose rest is to come."""
-    if data.startswith(b":"):
-        return not data.endswith(_END)
-    sizes = (_GRANTED, GRANT_SIZE), (_REFUSED, REFUSAL_SIZE)
-    return any(len(data) < size and head.startswith(data[: len(head)]) for head, size in sizes)
+    return data.startswith(b"$") and len(data) < PLAIN_SIZES.get(bytes(data[:5]), 5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -24,7 +25,6 @@ from redis.exceptions import (
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.protocol.commands import as_array
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import Answer, Query
 from redlock_django.wire.clock import clock
@@ -120,8 +120,9 @@ class Probe:
         """Return the answer to a query, by EVAL or EVALSHA, after other commands."""
         *_, reply = self.ask(*before, query.call(text=text))
         try:
-            return query.read(as_array(reply)[1:])
-        except (ValueError, TypeError, LookupError, AttributeError):  # no script has written it
+            return query.read(reply)
+        except (ValueError, TypeError, LookupError, AttributeError, struct.error):
+            # No script has written it.
             raise Unfit(NOT_REDIS) from None
 
     def stored_key(self, deployment: Deployment, within: float = math.inf) -> str:

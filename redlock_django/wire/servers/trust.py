@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redlock_django.engine.membership import NEW, Membership
-from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
-from redlock_django.engine.protocol.trust_marker import JoinReply, Marker, read_marker
+from redlock_django.engine.protocol.commands import Reply
+from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.trust_marker import Marker, read_marker
 from redlock_django.wire.servers.info import faults
 
 if TYPE_CHECKING:
@@ -82,31 +83,32 @@ class Joined:
 
 
 def read_trust(
-    membership: Membership, name: str, run_id: str, reply: JoinReply, sent: float, read: float
+    membership: Membership, name: str, run_id: str, reply: Reply, sent: float, read: float
 ) -> Trust:
     """Read a reply of join.lua that was asked for at `sent` and received at `read`.
 
     What the marker of this master, which has this name and run_id, says is noted in `membership`.
     Raises Unfit, and Unmarked if it has none.
     """
-    status, time, ready_at, marker, reason = reply
+    _, status, time, marker = reply
     known = read_marker(marker)
     bound = known is not None and known.run_id == run_id
     membership.saw(name, run_id, known.deployment if known else "", read, bound=bound)
-    if status == MISMATCH:
-        raise Unfit(membership.why_foreign(reason))
-    if status == UNMARKED:
+    if known is None:
         raise Unmarked(membership.why_unmarked(read))
+    if status == Status.MISMATCH:
+        raise Unfit(membership.why_foreign(known.deployment))
     doubt = {
-        "": WAITS,
-        "fresh": EMPTIED if read >= membership.trusted_from else NEW,
-        "restarted": "restarted",
-        "stepped": "its clock stepped",
-    }[reason]
+        Status.KNOWN: WAITS,
+        Status.MARKED: WAITS,
+        Status.FRESH: EMPTIED if read >= membership.trusted_from else NEW,
+        Status.RESTARTED: "restarted",
+        Status.STEPPED: "its clock stepped",
+    }[Status(status)]
     offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
-    ready = read + (ready_at - time) / 1_000_000
+    ready = read + (known.ready_at - time) / 1_000_000
     membership.trusted_from = min(membership.trusted_from, ready)
-    return Trust(marker, ready_at, ready, doubt, offset)
+    return Trust(marker, known.ready_at, ready, doubt, offset)
 
 
 def ready_in(marker: Marker | None, run_id: str, time: int) -> float | None:

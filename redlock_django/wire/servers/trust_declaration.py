@@ -14,7 +14,7 @@ from typing import Literal
 
 from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.statuses import MISMATCH
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
@@ -182,6 +182,6 @@ def _mark(
     )
     with Probe(state.address, timeout) as probe:
         reply = probe.run(query)
-    if reply.status == MISMATCH:
+    if reply.status == Status.MISMATCH:
         raise Unfit(f"its marker belongs to another deployment: {state.fingerprint!r}")
-    return float(max(0, reply.ready_at - reply.time) / 1_000_000)
+    return ready_in(read_marker(reply.rest), state.run_id, reply.time) or 0.0

@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The votes.
     Mutant(
         "a used ticket has no taker", "hand-on: a used ticket is refused by a majority", Take.vote,
-        instead("_bytes(taker)", "ENDED"), test_hand_on_rounds.test_a_ticket_is_used_once,
+        instead("rest", "ENDED", nth=2), test_hand_on_rounds.test_a_ticket_is_used_once,
     ),
     Mutant(
         "a lock that ended has no rival", "hand-on: no more rounds for a lock that has ended",

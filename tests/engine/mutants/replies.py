@@ -6,7 +6,7 @@ from functools import partial
 
 from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.links.master import Master
-from redlock_django.wire.links.replies import Replies
+from redlock_django.wire.links.replies import Replies, _of_round
 from tests.engine.mutants.mutant import Mutant
 from tests.engine.mutation import (
     always,
@@ -18,23 +18,26 @@ from tests.wire import (
     link_schedules,
     test_plain_rounds,
 )
-from tests.wire.scripted import short
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        Replies.feed, never("head != grant"),
+        Replies.feed, never("number != oldest.number"),
         test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
     ),
     Mutant(
-        "a plain release of any round", "fast path: every reply has its round's number",
-        Replies.feed, never("data != grant"),
-        test_plain_rounds.test_a_release_of_another_round_is_not_a_vote,
+        "a plain reply of any status", "fast path: a status that is no vote takes the long way",
+        Replies.feed, never("status < 0"), link_schedules.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
-        "a plain refusal of any round", "fast path: every reply has its round's number",
-        Replies.feed, never("head != refusal"),
-        partial(test_plain_rounds.test_a_refusal_of_another_round_is_not_a_vote, 2),
+        "a plain reply of any length", "fast path: a reply that is cut is counted with its rest",
+        Replies.feed, never("len(data) < size"),
+        test_plain_rounds.test_a_grant_that_comes_in_two_parts_has_its_fence,
+    ),
+    Mutant(
+        "0 is a time", "fast path: a release that did not read the clock shows no step",
+        Replies.feed, always("time", nth=1),
+        link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a part of a reply is lost", "fast path: a reply that is cut is counted with its rest",
@@ -59,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stepped clock grants", "fast path: no vote from the step on", Replies._believes,
         always("self._steps.note(...)"),
-        partial(test_plain_rounds.test_no_vote_counts_from_a_clock_step_on, short),
+        partial(test_plain_rounds.test_no_vote_counts_from_a_clock_step_on, b""),
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes after a step",
@@ -80,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a reply of any round counts", "link: every reply has its round's number",
-        Replies._handle_vote, never("reply[0] != owed.number"),
+        _of_round, never("decoded.number != number"),
         link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
@@ -91,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
         Replies._handle_vote,
-        always("reply[2] != 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
+        always("reply.time != 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
@@ -175,7 +178,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "NOT_READY is ignored", "trust: FLUSHALL is noticed", Replies._handle_vote,
-        never("reply[1] == NOT_READY"), link_schedules.a_master_that_is_not_ready_is_asked_why,
+        never("reply.status == Status.NOT_READY"),
+        link_schedules.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
         "a stepped master still votes", "clock step: the vote is not counted", Replies._handle_vote,

@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no quarantine", "trust: ready-at is RESTART_DELAY from now",
-        "join", lua("local ready = now + delay", "local ready = now"),
+        "join", lua("or now + delay", "or now"),
         schedules.a_restarted_master_waits_for_its_time,
     ),
     Mutant(
@@ -354,12 +354,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "every resource at fault is the first", "master: a refusal names the resource at fault",
-        "acquire", lua("is_full and count == 1 and", "is_full and"),
+        "acquire", lua("now, index, left, stored", "now, 1, left, stored"),
         test_script_rules.a_refusal_names_the_resource_at_fault,
     ),
     Mutant(
-        "a short refusal has no TTL", "master: a refusal says how long the lock lasts",
-        "acquire", lua("now, left, stored, other)", "now, 0, stored, other)"),
+        "a refusal has no TTL", "master: a refusal says how long the lock lasts",
+        "acquire", lua("index, left, stored", "index, 0, stored"),
         test_minimum_hold.test_a_released_lock_stays_held_until_its_minimum_hold_is_over,
     ),
     Mutant(

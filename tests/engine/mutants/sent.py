@@ -7,7 +7,6 @@ from functools import partial
 from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import LateWatch
-from redlock_django.wire.links.link import Owed
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.link_wait import LinkWait
 from redlock_django.wire.links.links import Links
@@ -88,11 +87,6 @@ MUTANTS: tuple[Mutant, ...] = (
             test_plain_rounds.test_no_lock_is_asked_of_a_master_from_a_doubt_on,
             "another deployment",
         ),
-    ),
-    Mutant(
-        "a healed master grants", "fast path: heal counts from the next extension",
-        Owed.__init__, always("command.votes"),
-        test_plain_rounds.test_a_healed_master_does_not_count,
     ),
     Mutant(
         "a patient round asks no late master", "link: without a quorum late masters are asked",

@@ -67,7 +67,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a mismatch is ignored", "trust: another deployment", trust.read_trust,
-        never("status == MISMATCH"), link_schedules.a_master_of_another_deployment_is_given_up,
+        never("status == Status.MISMATCH"),
+        link_schedules.a_master_of_another_deployment_is_given_up,
     ),
     Mutant(
         "a copy has the run of its server", "safe servers: a copy is another run",

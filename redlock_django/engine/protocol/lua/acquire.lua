@@ -6,10 +6,8 @@
 --       ms, how many slots: to send and convert each by itself costs a tenth of a grant), each
 --       resource, ticket us and waiter (left out: does not wait), expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted), or index, PTTL ms (of slots: until the first is
---    free), fence, the token or waiter in the way, the number of waiters in front, and of slots a character
---    for each: '0' if this client may take it, else '1' (refused, reserved); if one resource is
---    granted, or refused to a client that does not wait, as integers of eight bytes (and the token)
---    in one string: an array costs the master much more
+--    free), fence, the number of waiters in front, the token or waiter in the way, and of slots a
+--    character for each: '0' if this client may take it, else '1' (refused, reserved)
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local proposed, ttl, skew, fence_ttl, max_ttl, slots = struct.unpack('<dddddd', ARGV[3])
 local clock = redis.call('TIME')
@@ -19,10 +17,10 @@ local count = (#KEYS - 3 - slots) / 3
 local queues = 3 + 2 * count
 local seen = redis.call('MGET', unpack(KEYS, 1, slots > 0 and #KEYS or queues))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, NOT_READY, now }
+  return struct.pack('<i8i8i8', round, NOT_READY, now)
 end
 if seen[3] then
-  return { round, BURIED, now }
+  return struct.pack('<i8i8i8', round, BURIED, now)
 end
 
 local proposal = math.min(math.max(proposed, now - skew), now + skew)
@@ -39,7 +37,7 @@ for index = 1, count do
   local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   -- tonumber also accepts '0x10', ' 12 ' and 'nan'; above 2^53 different numbers become equal.
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
-    return { round, CORRUPT, now }
+    return struct.pack('<i8i8i8', round, CORRUPT, now)
   end
   local stored, queue = tonumber(fence or 0), KEYS[queues + index]
   local is_held, is_full = lock and lock ~= value, false
@@ -64,13 +62,11 @@ for index = 1, count do
   end
   if is_held then
     status, other = REFUSED, lock:sub(1, 32)
-    if is_full and count == 1 and waiter == '' and #other == 32 then
-      return struct.pack('<i8i8i8i8i8c32', round, status, now, left, stored, other)
-    end
   end
   local may_be_reserved = not (lock == value or is_full)
   local has_waiters = may_be_reserved and redis.call('PTTL', queue) ~= -2
-  if other or has_waiters then
+  local ahead = -1
+  if has_waiters or other and waiter ~= '' then
     -- include queue.lua
     if has_waiters then
       local first, turn = call_first(queue, now, waiter, ticket, free and #free, free)
@@ -79,9 +75,9 @@ for index = 1, count do
         taken = free and string.rep('1', slots)
       end
     end
-    if other then
-      local ahead = stand(queue, waiter, ticket, left < 0 and max_ttl or left)
-      for another = 1, waiter == '' and 0 or count do
+    if other and waiter ~= '' then
+      ahead = stand(queue, waiter, ticket, left < 0 and max_ttl or left)
+      for another = 1, count do
         -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
         -- others gets its turn.
         local key = KEYS[queues + another]
@@ -89,14 +85,17 @@ for index = 1, count do
           call_first(key, now, '')
         end
       end
-      return { round, status, now, index, left, stored, other, ahead, taken }
     end
+  end
+  if other then
+    local numbers = struct.pack('<i8i8i8i8i8i8i8', round, status, now, index, left, stored, ahead)
+    return numbers .. other .. (taken or '')
   end
   if not (lock and fence) then
     stored = math.max(stored + 1, proposal)
   end
   if stored > now + 2 * skew then
-    return { round, FENCE_AHEAD, now }
+    return struct.pack('<i8i8i8', round, FENCE_AHEAD, now)
   end
   reply[3 + index] = stored
 end
@@ -121,4 +120,4 @@ if waiter ~= '' then
     end
   end
 end
-return count == 1 and struct.pack('<i8i8i8i8', unpack(reply)) or reply
+return struct.pack('<' .. string.rep('i8', #reply), unpack(reply))

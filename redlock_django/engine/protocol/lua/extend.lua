@@ -2,7 +2,8 @@
 -- shortens one: an earlier extension may have promised its holder more.
 -- KEYS: marker, held, then the lock of each resource
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
--- -> round, status, TIME us, then the index at fault (absent, refused)
+-- -> round, status, TIME us, then the index at fault (absent), or index, PTTL ms, 0, -1 and the token in
+--    the way (refused)
 -- include trusted.lua
 -- include ownership.lua
 -- include index.lua
@@ -17,4 +18,4 @@ for index = 1, #KEYS - 2 do
     add_to_index(math.floor(now / 1000), ttl, ARGV[3 + index], 'CH')
   end
 end
-return { round, GRANTED, now }
+return struct.pack('<i8i8i8', round, GRANTED, now)

@@ -9,7 +9,7 @@ do
   end
   if ARGV[#ARGV - 1]:sub(1, #run) ~= run or not replication:find('role:master', 1, true) then
     local clock = redis.call('TIME')
-    return { tonumber(ARGV[1]), NOT_READY, clock[1] * 1000000 + clock[2] }
+    return struct.pack('<i8i8i8', tonumber(ARGV[1]), NOT_READY, clock[1] * 1000000 + clock[2])
   end
 end
 

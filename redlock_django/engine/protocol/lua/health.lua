@@ -2,13 +2,13 @@
 -- client listens on the channel.
 -- KEYS: marker, held, then a lock, a fence and a tombstone that do not exist
 -- ARGV: round, a channel for calling waiters
--- -> round, status, TIME us, marker (or nothing), number of held resources (or nothing: the ACL
---    hides it), then each command that fails in scripts: its name, and for an error that is not of
---    the ACL a space and the error
+-- -> an array: round, status, TIME us in one string, marker (or nothing), number of held resources (or
+--    nothing: the ACL hides it), then each command that fails in scripts: its name, and for an error
+--    that is not of the ACL a space and the error
 local clock = redis.call('TIME')
 local now_ms = string.format('%.0f', math.floor(clock[1] * 1000 + clock[2] / 1000))
 local lock = KEYS[3]
-local reply = { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2], false, false }
+local reply = { struct.pack('<i8i8i8', tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2]), false, false }
 local asked = {
   { 'GET', KEYS[1] }, { 'ZCOUNT', KEYS[2], now_ms, '+inf' }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
   { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },
@@ -24,7 +24,7 @@ for index, command in ipairs(asked) do
   elseif fault ~= '' then
     reply[#reply + 1] = command[1]:lower() .. ' ' .. fault
   elseif index <= 2 then
-    reply[3 + index] = answer
+    reply[1 + index] = answer
   end
 end
 return reply

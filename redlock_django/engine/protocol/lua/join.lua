@@ -6,34 +6,30 @@
 -- KEYS: marker
 -- ARGV: round, run_id, fingerprint, delay us, mode ('join', 'mark', 'distrust', 'trust',
 --       'reconfigure')
--- -> round, status (KNOWN, MARKED, UNMARKED, MISMATCH), TIME us, ready-at us,
---    marker, the reason ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
-local round, run, print, delay = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local mode = ARGV[5]
+-- -> round, status (one of those in statuses.py), TIME us, then the marker
+local run, print, delay, mode = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local seen = redis.call('GET', KEYS[1])
-local was, at, other = (seen or ''):match('^(%x+) (%d+) (%S+)$')
-local why = ''
+local marker = redis.call('GET', KEYS[1]) or ''
+local was, at, other = marker:match('^(%x+) (%d+) (%S+)$')
+local status, writes = MARKED, true
 if not was then
+  status, marker = FRESH, ''
   if mode == 'join' or mode == 'distrust' then
-    return { round, UNMARKED, now, 0, '', '' }
+    status, writes = UNMARKED, false
   end
-  why = 'fresh'
 elseif other ~= print and mode ~= 'reconfigure' then
-  return { round, MISMATCH, now, tonumber(at), seen, other }
+  status, writes = MISMATCH, false
 elseif was ~= run then
-  why = 'restarted'
+  status = RESTARTED
 elseif mode == 'distrust' then
-  why = 'stepped'
+  status = STEPPED
 elseif (mode == 'join' or mode == 'mark') and tonumber(at) <= now + delay then
   -- A ready-at further away than the delay was written by a clock that has gone back since.
-  return { round, KNOWN, now, tonumber(at), seen, '' }
+  status, writes = KNOWN, false
 end
-local ready = now + delay
-if mode == 'trust' then
-  ready = now
+if writes then
+  marker = string.format('%s %.0f %s', run, mode == 'trust' and now or now + delay, print)
+  redis.call('SET', KEYS[1], marker)
 end
-local marker = run .. ' ' .. string.format('%.0f', ready) .. ' ' .. print
-redis.call('SET', KEYS[1], marker)
-return { round, MARKED, now, ready, marker, why }
+return struct.pack('<i8i8i8', tonumber(ARGV[1]), status, now) .. marker

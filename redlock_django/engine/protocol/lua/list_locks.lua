@@ -4,7 +4,7 @@ for index = 1, count do
   local period, resource = -math.floor(now_ms / max_ttl), ARGV[names + index]
   local added = redis.pcall('ZADD', KEYS[2], 'CH', now_ms + ttl, resource, period, '')
   if type(added) ~= 'number' then
-    return added.err:find('^WRONGTYPE') and { round, CORRUPT, now } or added
+    return added.err:find('^WRONGTYPE') and struct.pack('<i8i8i8', round, CORRUPT, now) or added
   end
   if added > 1 then
     redis.call('PEXPIRE', KEYS[2], 2 * max_ttl) -- lasts until the period after this one ends

@@ -6,14 +6,15 @@ local function not_held(before, own, length)
   for index = 1, #KEYS - before do
     local lock = seen[before + index]
     if lock and lock:sub(1, length) ~= own then
-      return { round, REFUSED, now, index, redis.call('PTTL', KEYS[before + index]), 0, lock:sub(1, 32) }
+      local left = redis.call('PTTL', KEYS[before + index])
+      return struct.pack('<i8i8i8i8i8i8i8', round, REFUSED, now, index, left, 0, -1) .. lock:sub(1, 32)
     end
     if not lock and absent == 0 then
       absent = index
     end
   end
   if absent > 0 then
-    return { round, ABSENT, now, absent }
+    return struct.pack('<i8i8i8i8', round, ABSENT, now, absent)
   end
 end
 

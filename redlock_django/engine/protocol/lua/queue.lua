@@ -108,10 +108,10 @@ function call_first(key, now, waiter, ticket, free, slots)
   end
 end
 
--- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 for a client
--- that does not wait.
+-- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 if the queue
+-- cannot be joined.
 function stand(key, waiter, ticket, lasts)
-  if waiter == '' or type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
+  if type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
     return -1
   end
   redis.call('PEXPIRE', key, lasts + LINGER)

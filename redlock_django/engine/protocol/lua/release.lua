@@ -7,8 +7,8 @@
 --       a name that has several
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
 --       hold is over) and waiter ('': none)), each resource
--- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
---    round alone, if it is granted and the clock was not read: an array costs the master much more
+-- -> round, status, TIME us (0: the clock was not read), then the index at fault (absent), or index, PTTL
+--    ms, 0, -1 and the token in the way (refused)
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local tomb, left, waiter = '0', 0, ''
 if ARGV[3] ~= '' then
@@ -80,9 +80,10 @@ if tomb ~= '0' then
   redis.call('SET', KEYS[queues], '1', 'PX', tomb)
 end
 if fault == 0 then
-  return now == 0 and round or { round, GRANTED, now }
+  return struct.pack('<i8i8i8', round, GRANTED, now)
 end
 if other then
-  return { round, REFUSED, now, fault, redis.call('PTTL', KEYS[1 + fault]), 0, other:sub(1, 32) }
+  left = redis.call('PTTL', KEYS[1 + fault])
+  return struct.pack('<i8i8i8i8i8i8i8', round, REFUSED, now, fault, left, 0, -1) .. other:sub(1, 32)
 end
-return { round, ABSENT, now, fault }
+return struct.pack('<i8i8i8i8', round, ABSENT, now, fault)

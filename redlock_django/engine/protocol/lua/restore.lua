@@ -2,7 +2,7 @@
 -- that the expected token was replaced. This token is buried, in case the command itself arrives later.
 -- KEYS: the tomb of the expected token, held, the tomb of this one, then the lock of each resource
 -- ARGV: round, value, tombstone ms, each resource
--- -> round, status, TIME us, then the index at fault (absent, refused)
+-- -> as extend.lua
 -- include index.lua
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local clock = redis.call('TIME')
@@ -13,7 +13,7 @@ local by, ends, before = (used or ''):match('^(%x+) (%d+) (.*)$')
 if by ~= value:sub(1, 32) then
   before = nil -- another client has replaced the expected token, or none
 end
-local reply = { round, GRANTED, now }
+local reply = struct.pack('<i8i8i8', round, GRANTED, now)
 for index = 1, #KEYS - 3 do
   local key = KEYS[3 + index]
   local lock = redis.pcall('GET', key)
@@ -23,9 +23,10 @@ for index = 1, #KEYS - 3 do
     redis.call('SET', key, before, 'PX', left)
     add_to_index(now_ms, left, ARGV[3 + index], 'CH')
   elseif lock then
-    reply = { round, REFUSED, now, index, redis.call('PTTL', key), 0, lock:sub(1, 32) }
+    local left = redis.call('PTTL', key)
+    reply = struct.pack('<i8i8i8i8i8i8i8', round, REFUSED, now, index, left, 0, -1) .. lock:sub(1, 32)
   else
-    reply = { round, ABSENT, now, index }
+    reply = struct.pack('<i8i8i8i8', round, ABSENT, now, index)
   end
 end
 if before then

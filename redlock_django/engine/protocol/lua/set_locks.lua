@@ -15,6 +15,6 @@ for index = 1, count do
         redis.pcall('ZREM', KEYS[2], ARGV[names + other])
       end
     end
-    return { round, CORRUPT, now }
+    return struct.pack('<i8i8i8', round, CORRUPT, now)
   end
 end

@@ -6,15 +6,15 @@
 -- KEYS: marker, held, the tombs of the token and of the expected one, then the lock of each resource
 -- ARGV: round, value, expected token, ttl ms, tombstone ms, each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the ms that the locks had left (granted), the token that has replaced the
---    expected one (used), or the index at fault (absent, refused)
+--    expected one (used); else as extend.lua
 -- include trusted.lua
 -- include ownership.lua
 -- include index.lua
 if seen[3] then
-  return { round, BURIED, now }
+  return struct.pack('<i8i8i8', round, BURIED, now)
 end
 if seen[4] then
-  return { round, USED, now, seen[4]:sub(1, 32) }
+  return struct.pack('<i8i8i8', round, USED, now) .. seen[4]:sub(1, 32)
 end
 local refused = not_held(4, ARGV[3] .. ' ', 33)
 if refused then
@@ -30,4 +30,4 @@ for index = 1, #KEYS - 4 do
   redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', ARGV[4])
   add_to_index(now_ms, tonumber(ARGV[4]), ARGV[5 + index], 'CH')
 end
-return { round, GRANTED, now, rest }
+return struct.pack('<i8i8i8i8', round, GRANTED, now, rest)

@@ -6,6 +6,6 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local seen = redis.call('MGET', unpack(KEYS))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, NOT_READY, now }
+  return struct.pack('<i8i8i8', round, NOT_READY, now)
 end
 
