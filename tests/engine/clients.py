@@ -20,10 +20,13 @@ from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
+from redlock_django.wire.links import link
 from redlock_django.wire.links.link import wake_none
 from redlock_django.wire.links.waiters import Waiter
+from tests.engine import network
+from tests.engine.byte_wire import ByteWire
 from tests.engine.checker import Checker, Holding, Ticket
-from tests.engine.network import Exchange, Line, Wire
+from tests.engine.network import Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ class Client:
         self.checker = checker
         self.rng: Random = world.rng(f"client {name}")
         self.store: SimulatedStore
-        self.wire: Wire
+        self.wire: Wire | ByteWire
         self.hands_on = 0.0  # the part of its locks that it hands on
         self.tickets = self.world.rng(f"tickets {name}")
         self.limit = 1  # how many clients it lets hold a resource at once
@@ -72,7 +75,7 @@ class Client:
         self._ticket = 0
         self._unreachable = 0  # how many acquires in a row found no quorum
         self._rested = -1.0  # when its last pause began
-        self._exchange: Exchange | None = None
+        self._exchange: network.Exchange | link.Exchange | None = None
         self._tokens: list[str] = []
         self._moments: dict[float, float] = {}  # reading of our clock -> true time
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
@@ -224,12 +227,14 @@ class Client:
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
-            self.wire.begin(self.wire.exchange(asked, wake_none))
+            posted: Any = self.wire.exchange(asked, wake_none)
+            self.wire.begin(posted)
             return
         if self.waiter is not None:
             self.waiter.ask()
-        self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
-        self.wire.begin(self._exchange)
+        exchange: Any = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
+        self._exchange = exchange
+        self.wire.begin(exchange)
 
     def _pause_for(self, pause: Pause) -> None:
         seconds, waiter = pause.seconds, self.waiter
@@ -280,7 +285,7 @@ class Client:
         self._end_pause()
         self._exchange = None
         if exchange is not None:
-            exchange.decided = True
+            exchange.abandon()
             if exchange.tally.granted:
                 self.world.seen["interrupted with grants out"] += 1
 

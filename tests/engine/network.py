@@ -77,6 +77,10 @@ class Exchange:
         self.wake = wake
         self.decided = False
 
+    def abandon(self) -> None:
+        """Note that the client does not wait any more."""
+        self.decided = True
+
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the client at the verdict."""
         if not self.awaited:
@@ -147,7 +151,7 @@ class Line(Master):
     """The state that one client keeps about one master, with or without a link."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
-        super().__init__(master.index, _address(master.name))
+        super().__init__(master.index, address_of(master.name))
         self.master = master
         self.truth = Truth(world, ours, master) if world.stepping else None
         self.link: Any = None  # a `Link` of this module
@@ -161,7 +165,7 @@ class Line(Master):
 
 
 @cache
-def _address(name: str) -> Address:
+def address_of(name: str) -> Address:
     return Address(name=name, endpoint=name, connection_class=Connection, kwargs={})
 
 

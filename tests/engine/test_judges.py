@@ -21,6 +21,7 @@ from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers import info as server_info
+from tests.engine.byte_wire import ByteWire
 from tests.engine.checker import Checker, Holding
 from tests.engine.client_store import _Deadline
 from tests.engine.clients import Client
@@ -232,6 +233,16 @@ JUDGES: dict[str, Judge] = {
     "no step is noticed where no clock steps": Judge(
         unraised(Wire._note), (DRIFT_IS_A_STEP,),
         "but no clock steps", replace(NARROW, faults=frozenset()),
+    ),
+    "no step is noticed by the core where no clock steps": Judge(
+        unraised(ByteWire._serve), (DRIFT_IS_A_STEP,),
+        "but no clock steps", replace(NARROW, faults=frozenset(), over_bytes=True),
+    ),
+    "a round of the core has a verdict": Judge(
+        unraised(ByteWire._check_decided),
+        ((Master.fail_owed, without("owed.exchange.cast(...)")),),
+        "that no master decides",
+        replace(CALM, faults=frozenset({"reset", "kill"}), over_bytes=True),
     ),
     "a master that stepped is counted only after its delay": Judge(
         unraised(Truth.counted), ((Master.doubt, never("self.suspect", nth=1)),),
