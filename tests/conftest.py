@@ -33,6 +33,7 @@ from redlock_django.idempotency import recorder
 from redlock_django.idempotency import settings as idempotency_settings
 from redlock_django.locking import caller, leader, reports
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
@@ -270,6 +271,10 @@ def _no_state_of_earlier_tests() -> Iterator[None]:
     receivers = {sender: list(sender.receivers) for sender in _SIGNALS}
     yield
     locks.close()
+    # Otherwise the renewal thread reports a lease that a test has left as lost in a later test.
+    for reference in renewal_service._schedule._leases.copy():
+        if (held_lease := reference()) is not None:
+            held_lease.mark_released()
     MemoryBackend.passed = 0.0
     for sender, before in receivers.items():
         sender.receivers[:] = before
