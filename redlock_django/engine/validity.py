@@ -37,10 +37,10 @@ def end_of_min_hold(handed: Lease, left: float, now: float) -> float:
     """Return when the minimum hold of a lease ends that a client takes `now`; 0.0 if it has none.
 
     The servers had it for `left` seconds more: by that and the time that it was handed on for, the
-    taker knows when that was, whatever its own clock shows.
+    taker knows when that was, whatever its own clock shows. The lease of a giver has a `home`.
     """
-    if not handed.earliest_end:
-        return 0.0
+    if not handed.earliest_end or handed.home is not None:
+        return handed.earliest_end
     return now + handed.earliest_end - max(0.0, handed.until - left)
 
 

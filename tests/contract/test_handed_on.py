@@ -158,6 +158,12 @@ def test_a_hand_on_never_shortens_a_lock(store: Store, caller: SyncCaller) -> No
         caller.acquire(NAME)
 
 
+def test_a_hand_on_does_not_prolong_a_minimum_hold(caller: SyncCaller) -> None:
+    lease = caller.acquire(NAME)
+    lease = replace(lease, earliest_end=lease.started)
+    assert caller.hand_on(lease, 30, IN_TRANSIT).earliest_end == lease.earliest_end
+
+
 @pytest.mark.parametrize("off", [-70, 3, 70])
 def test_the_wall_clock_of_a_taker_does_not_matter(
     store: Store, monkeypatch: pytest.MonkeyPatch, off: int

@@ -16,7 +16,7 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import TOKEN, Heal, Restore, Take
+from redlock_django.engine.protocol.commands import TOKEN, Extend, Heal, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.steps import Pause, Protocol, Round
@@ -277,6 +277,15 @@ def test_a_giver_that_is_closed_asks_nothing_more() -> None:
     protocol = giving(masters, masters.taken())
     masters.hear(next(protocol))  # type: ignore[arg-type]
     protocol.close()  # raises RuntimeError if the generator yields
+
+
+def test_a_giver_keeps_its_minimum_hold() -> None:
+    """Also if an extension that failed has reached one master."""
+    masters = Masters(3)
+    lease = replace(masters.taken(ttl=60.0), earliest_end=masters.now + 1.0)
+    masters.now += 40.0
+    masters.memories[0].say(Extend(masters.deployment, ("r",), lease.value, 60.0), 0, MARKER)
+    assert masters.run(giving(masters, lease)).earliest_end == lease.earliest_end
 
 
 def test_a_lost_lease_is_not_handed_on() -> None:

@@ -194,6 +194,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_hand_on_rounds.test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show,
     ),
     Mutant(
+        "a hand-on prolongs a minimum hold", "hand-on: a giver keeps its minimum hold",
+        validity.end_of_min_hold, never("handed.home is not None"),
+        test_hand_on_rounds.test_a_giver_keeps_its_minimum_hold,
+    ),
+    Mutant(
         "distant takers have no time", "hand-on: takers that split the masters try again",
         Wait.limit, always("self.expected is None"),
         test_hand_on_rounds.test_distant_takers_try_again_as_often_and_pause_longer,
