@@ -179,7 +179,8 @@ class Wait:
 
     The arguments are those of `rounds.acquire`; without a `waiter`, no queue is joined. The wait
     began at `asked`, and is over at `give_up`. A client with an `expected` lease does not wait; but
-    if votes are split, it makes as many attempts as it may, however far the masters are.
+    if votes are split, one with a ticket makes as many attempts as it may, however far the masters
+    are. A giver has no rival to wait for, and its lease is not extended meanwhile.
 
     Attributes that most calls never set are in the class.
     """
@@ -225,7 +226,9 @@ class Wait:
     @property
     def limit(self) -> float:
         """The moment up to which the last attempt begins if votes are split."""
-        return self.give_up + self.client.overrun if self.expected is None else math.inf
+        if self.expected is None or self.expected.home is not None:
+            return self.give_up + self.client.overrun
+        return math.inf
 
     def next_attempt(self, now: float) -> Attempt:
         """Begin the next attempt, and return it."""

@@ -50,6 +50,8 @@ def refusal_of_ticket(
     ended = sum(vote.rival == ENDED for vote in tally.refusals)
     if tally.rival_won or not tally.majority(tally.masters - ended):
         return refused_ticket(expected, is_used=not tally.majority(ended) and tally.rival_won)
+    if ended == len(tally.refusals):
+        return unreachable(deployment, expected.names, tally)
     names = ", ".join(expected.names)
     why = "other clients try to take it with the same ticket at this moment: try again"
     return QuorumUnreachable(f"{names}: {why}", resource=names)

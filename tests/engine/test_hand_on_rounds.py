@@ -279,6 +279,18 @@ def test_a_giver_that_is_closed_asks_nothing_more() -> None:
     protocol.close()  # raises RuntimeError if the generator yields
 
 
+def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
+    """One master hangs, and another one does not have the lock."""
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.forget(2)
+    began = masters.now
+    asked, _ = rounds_and_pauses(masters, giving(masters, lease), 0.25, mute=(1,))
+    assert asked <= 3
+    assert masters.now < began + 1.0
+    assert masters.tokens() == [lease.token, lease.token, ""]
+
+
 def test_a_giver_keeps_its_minimum_hold() -> None:
     """Also if an extension that failed has reached one master."""
     masters = Masters(3)
@@ -345,6 +357,15 @@ def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
         with pytest.raises(QuorumUnreachable):
             masters.run(taking(masters, handed), **how)
         assert masters.tokens() == [handed.token] * 3
+    masters.run(taking(masters, handed))
+
+
+def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> None:
+    masters = Masters(3)
+    handed = given(masters)
+    masters.forget(2)
+    with pytest.raises(QuorumUnreachable, match=r"m1: did not answer; m2: forgot the lock"):
+        masters.run(taking(masters, handed), mute=(1,))
     masters.run(taking(masters, handed))
 
 
@@ -461,7 +482,7 @@ def split(masters: Masters, limit: int = 1) -> RedlockLease:
 
 
 def rounds_and_pauses(
-    masters: Masters, protocol: Protocol[RedlockLease], took: float
+    masters: Masters, protocol: Protocol[RedlockLease], took: float, **how: tuple[int, ...]
 ) -> tuple[int, list[float]]:
     """Run a protocol whose rounds take so long until it gives up; count them, and its pauses."""
     asked, pauses, step = 0, list[float](), next(protocol)
@@ -470,7 +491,7 @@ def rounds_and_pauses(
             pauses.append(step.seconds)
             masters.now += step.seconds
         else:
-            masters.hear(step)
+            masters.hear(step, **how)
             asked += step.awaited
             masters.now += took if step.awaited else 0.0
         try:

@@ -204,6 +204,16 @@ MUTANTS: tuple[Mutant, ...] = (
         test_hand_on_rounds.test_distant_takers_try_again_as_often_and_pause_longer,
     ),
     Mutant(
+        "a giver asks as long as a taker", "hand-on: a giver gives up before its lease ends",
+        Wait.limit, never("self.expected.home is not None"),
+        test_hand_on_rounds.test_a_giver_without_a_quorum_gives_up_before_its_lease_ends,
+    ),
+    Mutant(
+        "masters that forgot the lock are other takers", "hand-on: an error shows what is wrong",
+        refusal.refusal_of_ticket, never("ended == len(tally.refusals)"),
+        test_hand_on_rounds.test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail,
+    ),
+    Mutant(
         "distant takers pause as near ones", "hand-on: takers undo as far apart as they are",
         Wait.pause, instead("(now - started) / NEAR", "0.0"),
         test_hand_on_rounds.test_distant_takers_try_again_as_often_and_pause_longer,
