@@ -21,13 +21,24 @@ def test_every_status_has_its_number() -> None:
     assert said == Status.__members__
 
 
-def test_every_script_is_described() -> None:
+def test_every_script_is_described_and_no_other() -> None:
     files = {path.stem: path.read_text() for path in LUA.glob("*.lua")}
     included = {part for text in files.values() for part in commands.INCLUDE.findall(text)}
     scripts = files.keys() - included - {"join", "failover"}
-    assert scripts <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    tables = PAGE[PAGE.index("## Commands on locks") : PAGE.index("## Statuses")]
+    tables += PAGE[PAGE.index("## Inspection") :]
+    assert scripts == set(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE))
     assert "`join`" in PAGE
     assert "`failover.lua`" in PAGE
+
+
+def test_the_first_lines_of_each_script_list_its_keys_its_arguments_and_its_reply() -> None:
+    names = [command.name for command in commands.COMMANDS]
+    for name in [*names, "join", "held", "look", "health"]:
+        comment = re.match(r"(?:--.*\n)+", (LUA / f"{name}.lua").read_text())
+        assert comment
+        for part in ("-- KEYS: ", "-- ARGV: round", "-- -> "):
+            assert part in comment[0], (name, part)
 
 
 def test_every_key_is_described() -> None:

@@ -1,4 +1,4 @@
-// A client of the lock in another language, written from docs/contributing/on-the-wire.md alone.
+// A client of the lock in another language, written from docs/contributing/on-the-wire.md and the scripts that it links to.
 //
 // node client.mjs CONFIG: adds 1 to a file N times under a lock, and prints a line of JSON for each
 // lock that it was granted: {"fence", "value"}. CONFIG is JSON: {masters, prefix, lua, key, file, times}.
