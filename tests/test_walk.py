@@ -1,16 +1,13 @@
-"""The way of a lock through the package, as the page on architecture shows it."""
+"""The way of a lock through the package, as `python -m tests.walk` prints it."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.pages import ROOT
-
-PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -50,18 +47,5 @@ def test_a_trip_enters_the_engine(files: dict[str, set[str]], trip: str) -> None
 
 
 def test_a_replay_asks_no_master(files: dict[str, set[str]]) -> None:
-    assert not {file for file in files["its replay"] if file.startswith(("wire/", "backends/"))}
-
-
-def test_the_page_shows_the_way_of_a_pair(files: dict[str, set[str]]) -> None:
-    rows = re.findall(r"^\| .+ \| `([\w/]+)/` \| ([\w, ]+) \|$", PAGE, re.MULTILINE)
-    shown = {f"{folder}/{name}.py" for folder, names in rows for name in names.split(", ")}
-    entered = files["`with lock()`: acquire and release"]
-    assert shown, "the table of the way is not found on the page"
-    assert shown <= entered, sorted(shown - entered)
-
-
-def test_the_page_shows_figures_of_each_trip(files: dict[str, set[str]]) -> None:
     assert len(files) == 4
-    for name in files:
-        assert re.search(rf"^\| {re.escape(name)} \| \d+ \| \d+ \|", PAGE, re.MULTILINE), name
+    assert not {file for file in files["its replay"] if file.startswith(("wire/", "backends/"))}
