@@ -19,6 +19,8 @@ from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.jobs import Connection, Job
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.wakeup import LoopWakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 
@@ -198,6 +200,30 @@ def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
     for work in posted if order == "undo first" else reversed(posted):
         backend.connections.run(work)
     assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
+
+
+def test_a_lock_is_not_lost_while_its_hand_on_is_being_undone(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a database that did not answer, the undo may come after the next statement."""
+    backend = Sqlite(request, settings).backend
+    assert isinstance(backend, DatabaseBackend)
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    posted: list[Callable[[Any], object]] = []
+    monkeypatch.setattr(backend.connections, "post", posted.append)
+    with monkeypatch.context() as interrupting:
+        interrupting.setattr(DatabaseSwap, "taken", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
+    assert backend.extend(lease, 30)[0] is LeaseState.UNKNOWN
+    with pytest.raises(StoreUnavailable):
+        backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
+    for work in posted:
+        backend.connections.run(work)
+    assert backend.extend(lease, 30)[0] is LeaseState.RENEWED
+    handed = backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
+    assert backend.extend(lease, 30)[0] is LeaseState.LOST
+    assert backend.release(handed) is True
 
 
 def interrupted(self: DatabaseSwap) -> Any:

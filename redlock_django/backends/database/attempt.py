@@ -42,6 +42,11 @@ class DatabaseLease(Lease):
     def fingerprint(self) -> str:
         return fingerprint_of(self.token_hash.encode())
 
+    def may_be_undone(self, cursor: CursorWrapper) -> bool:
+        """Return whether the lock has the token `undone`, or has its own one again."""
+        tokens = self.undone, self.token_hash
+        return bool(self.undone) and sql.has_tokens(cursor, self.resources, tokens)
+
 
 def slots_of(resources: tuple[str, ...], limit: int) -> tuple[str, ...]:
     """Return the resources of all slots of a name; `resources` themselves without a limit."""

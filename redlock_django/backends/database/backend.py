@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database import sql as sql
@@ -33,6 +33,9 @@ from redlock_django.engine.steps import Pause
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
 from redlock_django.exceptions import LimitReached, ResourceLocked, StoreUnavailable
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
 
 DatabaseStep = Job[Any] | Pause
 
@@ -219,10 +222,15 @@ class DatabaseBackend(BaseBackend):
             results.append(result)
         return results
 
-    def _extension(self, lease: Lease, ttl: float) -> Job[bool]:
+    def _extension(self, lease: Lease, ttl: float) -> Job[LeaseState]:
         assert isinstance(lease, DatabaseLease)
-        resources, token_hash = lease.resources, lease.token_hash
-        return Job(lambda cursor: sql.extend(cursor, resources, token_hash, ttl))
+
+        def extend(cursor: CursorWrapper) -> LeaseState:
+            if sql.extend(cursor, lease.resources, lease.token_hash, ttl):
+                return LeaseState.RENEWED
+            return LeaseState.UNKNOWN if lease.may_be_undone(cursor) else LeaseState.LOST
+
+        return Job(extend)
 
     def _take(self, expected: Lease, ttl: float, holder: str) -> Generator[Job[Any], None, Lease]:
         """Yield the jobs that replace the token of a lease; return the lease with the new one."""
@@ -292,9 +300,11 @@ class DatabaseBackend(BaseBackend):
             self.listener.join()
 
 
-def _extended(lease: Lease, ttl: float, started: float, is_held: bool) -> tuple[LeaseState, Lease]:
-    if not is_held:
-        return LeaseState.LOST, lease
+def _extended(
+    lease: Lease, ttl: float, started: float, state: LeaseState
+) -> tuple[LeaseState, Lease]:
+    if state is not LeaseState.RENEWED:
+        return state, lease
     until = max(lease.until, valid_until(ttl, started))
     return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
 

@@ -74,8 +74,13 @@ class DatabaseSwap:
         return replace(self._new, earliest_end=earliest_end, ends=self._ends)
 
     def is_used(self, cursor: CursorWrapper) -> bool:
-        """Return whether the old token was replaced before."""
+        """Return whether the old token was replaced before.
+
+        Raises StoreUnavailable if that is still being undone.
+        """
         old = self._old
+        if isinstance(old, DatabaseLease) and old.may_be_undone(cursor):
+            raise self._connections.too_slow()
         return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences, old.ends)
 
     def undo(self) -> None:

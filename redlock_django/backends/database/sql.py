@@ -252,6 +252,16 @@ WHERE resource IN ({marks(len(resources))}) AND token_hash = %s"""
     return None if moment is None else (int(moment) / SECOND, int(left) / SECOND)
 
 
+def has_tokens(cursor: CursorWrapper, resources: Sequence[str], tokens: Sequence[str]) -> bool:
+    """Return whether every lock is held with one of these tokens."""
+    statement = f"""
+SELECT COUNT(*) FROM {LOCKS} WHERE resource IN ({marks(len(resources))})
+AND token_hash IN ({marks(len(tokens))}) AND expires_at > {dialect_of(cursor).now}"""
+    cursor.execute(statement, [*resources, *tokens])
+    ((held,),) = cursor.fetchall()
+    return bool(held == len(resources))
+
+
 def is_used(
     cursor: CursorWrapper,
     resources: Sequence[str],
