@@ -30,10 +30,12 @@ from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
 from redlock_django.backends.zookeeper import slots
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
+from redlock_django.backends.zookeeper.fences import Requests
 from redlock_django.backends.zookeeper.own_nodes import OwnNodes, look_at
 from redlock_django.backends.zookeeper.paths import in_order
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.protocol.slots import slot_resource
+from redlock_django.engine.run_protocol import drive
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
     InvalidRedlock,
@@ -678,6 +680,17 @@ def test_only_the_first_waiter_watches_the_slots(
         assert waiter.lease().slot == lease.slot
     callbacks = kazoo_of(backend)._child_watchers.values()
     assert all(len(one) <= 1 for one in callbacks), "those of former waiters are not kept"
+
+
+def test_a_node_that_is_gone_before_it_is_watched_leaves_no_watch(store: Store) -> None:
+    """kazoo and the server would keep the watch of a node that is never made again."""
+    caller, backend = SyncCaller(store), backend_of()
+    caller.release(hold_slots(1, 2)[0])
+    gone = f"{backend.session.tree.queue('order:1')}/gone"
+    started = clock()
+    drive(Requests(backend.session).until_deleted(gone, 20.0), backend.session.perform)
+    assert clock() < started + 10
+    assert _watched(backend) == set()
 
 
 def test_a_client_that_finds_no_slot_writes_nothing(store: Store, client: KazooClient) -> None:

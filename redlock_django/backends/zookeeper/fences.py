@@ -75,10 +75,11 @@ class Requests:
 
     def _until_ended(self, pause: ZooKeeperStep, path: str) -> ZooKeeperProtocol[None]:
         # Not in the `try`, whose loops must not jump past it: see docs/contributing/interrupts.md.
-        # One callback for all looks, which kazoo keeps once: see `Watches`.
+        # One callback for all looks, which kazoo keeps once: see `Watches`. Not `exists`, whose
+        # watch of a node that is gone stays, on the servers too, for as long as the session.
         changed = self.session.watches.changed
-        (exists,) = yield from self.ask(lambda client: [client.exists_async(path, changed)])
-        if exists is not None:
+        (found,) = yield from self.ask(lambda client: [client.get_async(path, changed)])
+        if not isinstance(found, NoNodeError):
             yield pause
 
 
