@@ -6,6 +6,7 @@ A sync view is recorded in its transaction; an async one before it, and with the
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -57,20 +58,35 @@ class Served:
 
 
 def cells(
-    applies: Callable[[str, Kind], bool] = lambda name, kind: True, *, servers: bool = False
+    applies: Callable[[str, Kind], bool] = lambda name, kind: True,
+    *,
+    servers: bool = False,
+    atomic_too: bool = True,
 ) -> list[Any]:
-    """Return each kind with and without ATOMIC_REQUESTS; with `servers`, async ones on WSGI too."""
+    """Return each kind; with `servers`, async ones on WSGI too.
+
+    They are `atomic_too`: with ATOMIC_REQUESTS as well, where a transaction matters.
+    """
     return [
         pytest.param((kind, atomic, server), id=f"{name}-{'atomic' if atomic else server}")
         for name, kind in RECORDED.items()
         if applies(name, kind)
-        for atomic in (False, True)
+        for atomic in (False, True)[: 1 + atomic_too]
         if not (atomic and (kind.is_async or kind.inside))
         for server in (("asgi", "wsgi")[: 1 + servers] if kind.is_async else ("wsgi",))
     ]
 
 
 only_sync = pytest.mark.parametrize("view", cells(lambda _, kind: not kind.is_async), indirect=True)
+CLASSES = (
+    "function", "dispatch", "mixins", "REST handler", "handler", "ninja, above a lock",
+    "async function", "async, above a lock", "async dispatch", "async mixins", "async handler",
+    "async ninja",
+)  # fmt: skip
+"""One kind of each class: for what is decided before the view runs, or from its response alone."""
+each_class = pytest.mark.parametrize(
+    "view", cells(lambda name, _: name in CLASSES, atomic_too=False), indirect=True
+)
 with_lock = pytest.mark.parametrize(
     "view", cells(lambda name, _: name not in WITHOUT_LOCK), indirect=True
 )
@@ -85,6 +101,7 @@ def view(
 ) -> Iterator[Served]:
     kind, atomic, server = request.param
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
+    monkeypatch.setattr(logging.getLogger("django.request"), "disabled", True)  # long tracebacks
     site.put(kind.make())
     body[:] = [make_order]
     yield Served(kind, site, server=server)
@@ -103,7 +120,7 @@ def ending(end: Callable[[], Any]) -> Callable[[HttpRequest], Any]:
 
 def raising(error: Exception) -> Callable[[], Any]:
     def end() -> Any:
-        raise error
+        raise error.with_traceback(None)  # otherwise it has the frames of all tests before
 
     return end
 
@@ -141,6 +158,7 @@ def test_a_retry_is_answered_the_same_and_changes_nothing(view: Served) -> None:
     assert (orders(), record().state, record().status) == (1, "completed", 201)
 
 
+@each_class
 def test_another_key_and_another_user_are_another_request(view: Served) -> None:
     assert view.post().status_code == view.post("another").status_code == 201
     view.site.client = view.site.other_client()
@@ -148,6 +166,7 @@ def test_another_key_and_another_user_are_another_request(view: Served) -> None:
     assert orders() == IdempotencyRecord.objects.count() == 3
 
 
+@each_class
 def test_without_a_key_every_request_runs(view: Served) -> None:
     assert [view.post(None).status_code for _ in range(2)] == [201, 201]
     assert (orders(), IdempotencyRecord.objects.count()) == (2, 0)
@@ -271,6 +290,7 @@ def test_an_exception_for_the_client_is_undone_or_its_answer_is_replayed(view: S
 
 
 @pytest.mark.attack
+@each_class
 def test_any_other_answer_is_final(view: Served) -> None:
     """A wrong PIN must count, with every key, and without one."""
     for made, status in enumerate([200, 204, 302, 400, 403, 404, 408, 409, 422, 423, 425, 429], 1):
@@ -351,6 +371,7 @@ def test_a_template_is_rendered_once(view: Served) -> None:
 
 
 @pytest.mark.attack
+@each_class
 def test_a_body_that_must_not_be_stored_is_not_replayed(view: Served) -> None:
     def end() -> HttpResponse:
         headers = {"Cache-Control": "no-store", "Location": "/1/", "ETag": '"1"'}
@@ -366,6 +387,7 @@ def test_a_body_that_must_not_be_stored_is_not_replayed(view: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stream", "too large"])
+@each_class
 def test_a_response_that_cannot_be_stored_leaves_a_tombstone(view: Served, kind: str) -> None:
     async def chunks() -> Any:
         yield b"x"
@@ -402,17 +424,20 @@ def test_a_record_that_appears_after_the_look_up_is_replayed(
 # What is refused.
 
 
+@each_class
 def test_a_key_that_is_missing_is_refused(view: Served) -> None:
     view.site.configure(REQUIRED=True)
     assert_refused(view.post(None), 400, "key-missing", new_key=True, retry=False)
     assert orders() == 0
 
 
+@each_class
 def test_a_key_that_is_malformed_is_refused(view: Served) -> None:
     assert_refused(view.post("a,b"), 400, "key-invalid", new_key=True, retry=False)
     assert orders() == 0
 
 
+@each_class
 def test_a_key_without_an_owner_is_refused(view: Served) -> None:
     view.site.client = Client()
     assert_refused(view.post(), 400, "key-unscoped", new_key=True, retry=False)
@@ -420,6 +445,7 @@ def test_a_key_without_an_owner_is_refused(view: Served) -> None:
 
 
 @pytest.mark.attack
+@each_class
 def test_a_key_used_for_another_request_is_refused(view: Served) -> None:
     view.post()
     answer = view.post(data={"total": 2})
@@ -427,6 +453,7 @@ def test_a_key_used_for_another_request_is_refused(view: Served) -> None:
     assert orders() == 1
 
 
+@each_class
 def test_a_body_that_is_too_large_is_refused_with_a_key_only(
     view: Served, settings: Settings
 ) -> None:
@@ -437,6 +464,7 @@ def test_a_body_that_is_too_large_is_refused_with_a_key_only(
     assert orders() == 0
 
 
+@each_class
 def test_a_request_that_was_interrupted_is_uncertain(view: Served) -> None:
     view.post()
     IdempotencyRecord.objects.update(state="running", body=b"", expires_at=None)
@@ -445,6 +473,7 @@ def test_a_request_that_was_interrupted_is_uncertain(view: Served) -> None:
     assert (orders(), record().state) == (1, "uncertain")
 
 
+@each_class
 def test_a_key_whose_retention_is_over_is_refused(view: Served) -> None:
     view.post()
     IdempotencyRecord.objects.update(expires_at="2020-01-01T00:00:00Z")
@@ -452,6 +481,7 @@ def test_a_key_whose_retention_is_over_is_refused(view: Served) -> None:
     assert orders() == 1
 
 
+@each_class
 def test_without_a_quorum_a_replay_is_sent_and_a_new_request_is_refused(
     view: Served, request: pytest.FixtureRequest
 ) -> None:
@@ -465,6 +495,7 @@ def test_without_a_quorum_a_replay_is_sent_and_a_new_request_is_refused(
     assert view.post(None).status_code == (503 if locks_resource(request) else 201)
 
 
+@each_class
 def test_without_the_database_a_request_is_refused(
     view: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
