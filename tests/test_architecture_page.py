@@ -24,16 +24,11 @@ NAMES = sorted(set(re.findall(r"`([\w.-]+/[\w./-]*|\w+\.py)(?:::([\w.]+))?`", PA
 @pytest.mark.parametrize(
     "question",
     [
-        "Where is quorum decided?",
-        "Where do bytes leave?",
-        "Who renews?",
-        "Where is a view locked?",
         "Where is COMMIT, and the guard before it?",
         "Where is a refusal decided?",
         "Which master is trusted, and why not?",
         "How are errors answered, and where is 423 chosen?",
         "When are two requests the same?",
-        "Where does a fence come from?",
         "Where is a late reply dropped?",
         "How is the loss of a lock noticed?",
         "Who wakes a waiter?",
@@ -44,6 +39,21 @@ NAMES = sorted(set(re.findall(r"`([\w.-]+/[\w./-]*|\w+\.py)(?:::([\w.]+))?`", PA
 )
 def test_a_question_is_answered_by_a_path(question: str) -> None:
     assert re.search(r"`[\w./]+\.py(::[\w.]+)?`", QUESTIONS[question])
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        "engine/quorum.py::Tally.cast",
+        "engine/fencing.py::highest",
+        "wire/drivers/sockets.py::LinkSocket.send",
+        "locking/renewal.py::RenewalService",
+        "web/locked_view.py::Call.run",
+    ],
+)
+def test_the_walks_pass_where_a_lock_is_decided_sent_and_renewed(symbol: str) -> None:
+    walks = PAGE[PAGE.index("## The life of one") : PAGE.index("### Why a master is not asked")]
+    assert f"`{symbol}`" in walks
 
 
 def test_files_and_symbols_of_the_page_exist() -> None:
