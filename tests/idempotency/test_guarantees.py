@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.core.signals import got_request_exception
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template import engines
@@ -23,7 +25,7 @@ from pytest_django import Settings
 
 from redlock_django import locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import ResourceLocked
+from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.idempotency import records
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
@@ -405,6 +407,32 @@ def test_a_response_that_cannot_be_stored_leaves_a_tombstone(view: Served, kind:
     again = view.post()
     assert_refused(again, 409, "result-unavailable", new_key=False, retry=False)
     assert (orders(), record().state, bytes(record().body)) == (1, "tombstone", b"")
+
+
+@pytest.mark.parametrize(
+    "view",
+    cells(lambda name, _: name.endswith(("function", "ninja")), atomic_too=False),
+    indirect=True,
+)
+def test_a_result_that_is_not_a_response_is_refused_by_name(view: Served) -> None:
+    """As an operation of django-ninja may return it."""
+    errors: list[Any] = []
+
+    def note(**_: Any) -> None:
+        errors.append(sys.exc_info()[1])
+
+    got_request_exception.connect(note)
+    try:
+        body[:] = [ending(lambda: {"order": 1})]
+        assert view.post().status_code == 500
+    finally:
+        got_request_exception.disconnect(note)
+    assert isinstance(errors[0], InvalidRedlock)
+    assert "function returned dict, and @idempotent records an HttpResponse" in str(errors[0])
+    if view.kind.is_async:
+        assert (orders(), record().state) == (1, "uncertain")
+    else:
+        assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
 def test_a_record_that_appears_after_the_look_up_is_replayed(
