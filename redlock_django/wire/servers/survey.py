@@ -121,7 +121,7 @@ class Survey:
         except Exception as error:  # noqa: BLE001 - a traceback of this thread would help nobody
             done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
         else:
-            if not self._closed.is_set():
+            if not (self._closed.is_set() or index in self.silent):  # `close` skips the silent ones
                 return
         if probe is not None:
             probe.close()
