@@ -20,7 +20,7 @@ from redlock_django.engine.protocol.commands import Release, script
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import Query
 from redlock_django.engine.protocol.statuses import Status
-from redlock_django.engine.protocol.trust_marker import Join
+from redlock_django.engine.protocol.trust_marker import Join, read_marker
 from redlock_django.engine.protocol.votes import Ballot
 from tests.replies import packed
 
@@ -103,6 +103,27 @@ def test_join_is_read() -> None:
     for other in (b"1f 5 n=3", [0, Status.FRESH, TIME], None):
         with pytest.raises(ValueError, match="not the reply of a script"):
             JOIN.read(other)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (Status.KNOWN, b""),
+        (Status.MISMATCH, b"no marker"),
+        (Status.UNMARKED, b"1f 7 n=3"),
+        (99, b"canary" * 9),
+    ],
+)
+def test_a_string_that_join_has_not_written_is_no_answer(status: int, text: bytes) -> None:
+    with pytest.raises(ValueError, match="not a marker"):
+        JOIN.read(packed([0, status, 5, text]))
+
+
+def test_a_blank_of_unicode_is_no_blank_in_a_marker() -> None:
+    # As in join.lua, which finds a marker of another deployment here.
+    other = read_marker("1f 7 n=3\N{NO-BREAK SPACE}".encode())
+    assert other is not None
+    assert other.deployment == "n=3\N{NO-BREAK SPACE}"
 
 
 def test_a_query_is_called_by_its_hash_or_by_its_text() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import hiredis
 import pytest
 
 from redlock_django import QuorumUnreachable, lock
@@ -203,9 +204,9 @@ class Program(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def program(answer: bytes | None) -> Iterator[str]:
+def program(answer: bytes | None, kind: type[Program] = Program) -> Iterator[str]:
     """Start a program that answers in this way, and return its address."""
-    with Program(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+    with kind(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
         server.answer = answer
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -249,6 +250,34 @@ def test_another_program_is_recognised_by_its_answers(
         assert re.search(rf"{address} (answered [A-Z]+ .)?{re.escape(cause)}\b", ran.said)
     assert re.search(rf"{re.escape(cause)}\b", str(refused.value))
     assert "canary" not in f"{said} {refused.value}"
+
+
+class Proxy(Program):
+    """A program that answers INFO as a server does, and the same string to all other commands."""
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        request.settimeout(60)
+        commands = hiredis.Reader()
+        try:
+            while data := request.recv(65536):
+                commands.feed(data)
+                while (command := commands.gets()) is not False:
+                    text = INFO if command[0] == b"INFO" else b"canary" * 10
+                    request.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
+        except OSError:
+            pass  # the client has closed the connection
+
+
+INFO = b"redis_version:7.2.4\r\nrun_id:1f\r\nrole:master\r\n"
+
+
+def test_a_string_that_no_script_has_written_is_no_marker(settings: Settings) -> None:
+    with program(None, Proxy) as address:
+        settings.REDLOCK = {"default": {"MASTERS": [f"redis://{address}/0"], **generous_timeouts()}}
+        with pytest.raises(QuorumUnreachable, match=re.escape(NOT_REDIS)) as refused:
+            lock("order:1").acquire()
+        locks.close()
+    assert "canary" not in str(refused.value)
 
 
 def test_a_file_for_tls_that_is_missing_is_named(settings: Settings) -> None:

@@ -8,8 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.protocol.commands import Reply, decode
 from redlock_django.engine.protocol.query import Query
+from redlock_django.engine.protocol.statuses import Status
 
-_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
+_MARKER = re.compile(rb"([0-9a-fA-F]+) (\d+) (\S+)")  # bytes: what is a blank is as in join.lua
 
 
 class Marker(NamedTuple):
@@ -22,8 +23,9 @@ class Marker(NamedTuple):
 
 def read_marker(text: bytes | None) -> Marker | None:
     """Read a marker; return None if there is none or it is not a marker of this package."""
-    match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
-    return Marker(match[1], int(match[2]), match[3]) if match else None
+    if (match := _MARKER.fullmatch(text or b"")) is None:
+        return None
+    return Marker(match[1].decode(), int(match[2]), match[3].decode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,4 +59,7 @@ class Join(Query[Reply]):
         return [self.run_id, fingerprint, delay, self.mode]
 
     def read(self, reply: Any) -> Reply:
-        return decode(reply)
+        decoded = decode(reply)
+        if (decoded.status == Status.UNMARKED) != (read_marker(decoded.rest) is None):
+            raise ValueError("not a marker")
+        return decoded
