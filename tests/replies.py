@@ -8,6 +8,7 @@ from typing import Any
 
 from redlock_django.engine.protocol.commands import Reply
 from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.votes import Ballot, Vote
 
 
 def packed(parts: Iterable[int | bytes]) -> bytes:
@@ -28,3 +29,8 @@ def unpacked(reply: Reply) -> list[Any]:
     many = 4 if refuses else len(rest) // 8 if status in (Status.GRANTED, Status.ABSENT) else 0
     text = [rest[8 * many :]] if refuses or rest[8 * many :] else []
     return [status, time, *unpack(f"<{many}q", rest[: 8 * many]), *text]
+
+
+def refused(time: int, ttl: int, fence: int, rival: bytes, **more: Any) -> Vote:
+    """Return a vote that refuses: another client has the lock, or it is a waiter's turn."""
+    return Vote(Ballot.REFUSED, "", time, (fence,), ttl, rival, **more)

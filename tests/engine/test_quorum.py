@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict, quorum
+from tests.replies import refused
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
 

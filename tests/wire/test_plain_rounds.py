@@ -23,15 +23,14 @@ from redlock_django.engine.protocol.commands import (
     Take,
 )
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.votes import refused
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.links.link import Exchange, Kind
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
 from redlock_django.wire.links.replies import Replies
-from redlock_django.wire.links.resp import MOST, PLAIN_SIZES, Templates, pack_command
-from tests.replies import packed
+from redlock_django.wire.links.resp import MOST, PLAIN, Templates, pack_command
+from tests.replies import packed, refused
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, fences, manual_links
 from tests.wire.scripted import push, resp
 
@@ -175,7 +174,7 @@ class Session:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_sessions_are_the_same_if_every_reply_is_parsed(seed: int) -> None:
     traces = []
-    parsed = patch.dict(PLAIN_SIZES, clear=True)
+    parsed = patch.dict(PLAIN, clear=True)
     for way in (nullcontext(), parsed):
         with way, timed_links() as (links, time):
             session = Session(links, time, seed)

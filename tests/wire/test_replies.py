@@ -27,6 +27,7 @@ WRONG: dict[str, Any] = {
     "too short": [NUMBER],
     "no time": [NUMBER, 1],
     "no fence": [NUMBER, 1, NOW],
+    "no fence and no time": [NUMBER, 1, 0],
     "half a fence": [NUMBER, 1, NOW, b"7"],
     "two fences": [NUMBER, 1, NOW, 5, 5],
     "an unknown status": [NUMBER, 77, NOW],

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.protocol.slots import name_of, slot_resource
 from redlock_django.engine.protocol.statuses import UNCOUNTED, Status
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted, refused
+from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 
 _FILES = files(__package__).joinpath("lua")
 INCLUDE = re.compile(r"^ *-- include (\w+)\.lua\n", re.MULTILINE)
@@ -34,8 +34,10 @@ _REFUSAL = Struct("<4q")
 _NUMBER = Struct("<q")
 _STATUS = re.compile(rf"\b({'|'.join(Status.__members__)})\b")
 # A member of an enum takes long to look up.
-_GRANTED, _ABSENT = Status.GRANTED, Status.ABSENT
-_REFUSALS = Status.REFUSED, Status.RESERVED
+_GRANTED, _ABSENT = Status.GRANTED.value, Status.ABSENT.value
+_RESERVED = Status.RESERVED.value
+_REFUSALS = Status.REFUSED.value, _RESERVED
+_YES, _NO = Ballot.GRANTED, Ballot.REFUSED
 
 RELEASED = granted(0)
 """The vote of nearly every release: its script does not read the clock."""
@@ -150,19 +152,15 @@ class Command:
         Raises struct.error or KeyError if it is no reply to this command.
         """
         if status == _GRANTED:
-            if not (time or rest):
-                return RELEASED
             fences = _integers(len(self.resources) if self.fenced else 0).unpack(rest)
-            return Vote(Ballot.GRANTED, "granted", time, fences)
+            return Vote(_YES, "granted", time, fences)
         if status in _REFUSALS:
             index, ttl, fence, ahead = _REFUSAL.unpack_from(rest)
-            rival, reserved = rest[_REFUSAL.size :], status != Status.REFUSED
-            return refused(
-                time, ttl, fence, rival, resource=index - 1, ahead=ahead, reserved=reserved
-            )
+            rival, reserved = rest[_REFUSAL.size :], status == _RESERVED
+            return Vote(_NO, "", time, (fence,), ttl, rival, index - 1, False, ahead, reserved)
         if status == _ABSENT:
             (index,) = _NUMBER.unpack(rest)
-            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=index - 1, absent=True)
+            return Vote(_NO, "forgot the lock", time, resource=index - 1, absent=True)
         return failed(UNCOUNTED[status], time=time)
 
 
@@ -302,6 +300,11 @@ class Release(Command):
     def plain(self) -> bool:
         """True if the release does only what every release does."""
         return not (self.bury or self.left or self.waiter)
+
+    def vote(self, status: int, time: int, rest: bytes) -> Vote:
+        if status == _GRANTED and not (time or rest):
+            return RELEASED
+        return Command.vote(self, status, time, rest)
 
     def keys(self) -> list[str]:
         deployment = self.deployment

@@ -14,10 +14,6 @@ class Ballot(Enum):
     FAILED = "failed"  # the master did not answer, or its answer must not be counted
 
 
-# A member of an enum takes long to look up.
-_GRANTED, _REFUSED = Ballot.GRANTED, Ballot.REFUSED
-
-
 class Vote(NamedTuple):
     """The answer of one master in one round.
 
@@ -61,22 +57,7 @@ class Vote(NamedTuple):
 
 def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
     """Return a vote that grants."""
-    return Vote(_GRANTED, "granted", time, fences)
-
-
-def refused(
-    time: int,
-    ttl: int,
-    fence: int,
-    rival: bytes,
-    *,
-    resource: int = 0,
-    ahead: int = -1,
-    reserved: bool = False,
-    taken: bytes = b"",
-) -> Vote:
-    """Return a vote that refuses: another client has the lock, or it is a waiter's turn."""
-    return Vote(_REFUSED, "", time, (fence,), ttl, rival, resource, False, ahead, reserved, taken)
+    return Vote(Ballot.GRANTED, "granted", time, fences)
 
 
 def failed(reason: str, *, sent: bool = True, time: int | None = None, stale: bool = False) -> Vote:

@@ -26,14 +26,11 @@ from redlock_django.wire.links.link import Kind, Link, Owed, ProtocolDesync, bro
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.resp import (
-    LEAST,
-    PLAIN_SIZES,
-    REST,
-    TOO_LONG,
+    PLAIN,
+    START,
     is_cut,
     pack,
     pack_command,
-    read_head,
 )
 from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiters
@@ -78,7 +75,7 @@ class Replies:
             self._steps.latest = heard
         data, owed, ran = link.received, link.owed, self._lateness.running.passed
         try:
-            while len(data) >= LEAST and owed and not link.parsing:
+            while data and owed and not link.parsing:
                 oldest = owed[0]
                 exchange, command = oldest.exchange, oldest.command
                 if exchange is None or command is None:
@@ -87,14 +84,16 @@ class Replies:
                 # votes need no trust in it.
                 if not master.usable and not (exchange.decided and link.expired):
                     break
-                start, number, status, time = read_head(data)
-                size = PLAIN_SIZES.get(start, TOO_LONG)
-                if len(data) < size or number != oldest.number or status < 0:
+                plain = PLAIN.get(bytes(data[:START]))
+                if plain is None or len(data) < plain.size:
+                    break
+                number, status, time, rest = plain.unpack_from(data)
+                if number != oldest.number or status < 0:
                     break
                 # A release that did not read the clock answers 0.
                 if time and not self._believes(master, time, oldest.sent, heard):
                     break
-                vote = command.vote(status, time, bytes(data[REST : size - 2]))
+                vote = command.vote(status, time, rest)
                 verdict = exchange.tally.cast(master.index, vote)
                 if verdict is not PENDING:
                     if verdict is LOST and exchange.decided and vote.ballot is _GRANTED:
@@ -104,7 +103,7 @@ class Replies:
                 # Last, as in `_answer`. No signal is handled in between: nothing is called.
                 if link.expired:
                     link.expired -= 1
-                del data[:size]
+                del data[: plain.size]
                 owed.popleft()
                 link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
                 if master.failures:

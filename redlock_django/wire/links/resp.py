@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from struct import Struct
 from typing import Any
@@ -127,17 +126,12 @@ def _gap(piece: str | int) -> Any:
 
 # Every reply to a command is a string, nearly all of 24 to 99 bytes. These are plain: they are
 # read without a parser, which takes less time.
-_HEAD = Struct("<5s3q")
-PLAIN_SIZES = {b"$%d\r\n" % size: size + len(b"$24\r\n\r\n") for size in range(24, 100)}
-"""How many bytes a plain reply has, by how it begins."""
-LEAST, TOO_LONG = min(PLAIN_SIZES.values()), sys.maxsize
-REST = _HEAD.size
-"""Where the rest of a plain reply begins; it ends two bytes before the end."""
-
-read_head = _HEAD.unpack_from
-"""Return how a plain reply begins, its round's number, its status, and the master's clock in µs."""
+START = len(b"$24\r\n")
+PLAIN = {b"$%d\r\n" % size: Struct(f"<{START}x3q{size - 24}s2x") for size in range(24, 100)}
+"""The format of a plain reply by its START: round, status, master's clock in µs, and the rest."""
 
 
 def is_cut(data: bytearray) -> bool:
     """Return whether these bytes are the beginning of a plain reply, whose rest is to come."""
-    return data.startswith(b"$") and len(data) < PLAIN_SIZES.get(bytes(data[:5]), 5)
+    plain = PLAIN.get(bytes(data[:START]))
+    return data.startswith(b"$") and len(data) < (START if plain is None else plain.size)

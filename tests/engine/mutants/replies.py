@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plain reply of any length", "fast path: a reply that is cut is counted with its rest",
-        Replies.feed, never("len(data) < size"),
+        Replies.feed, never("len(data) < plain.size"),
         test_plain_rounds.test_a_grant_that_comes_in_two_parts_has_its_fence,
     ),
     Mutant(
