@@ -46,7 +46,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         try:
             valid.append(load(alias))
         except InvalidRedlock as error:
-            hint = _EXAMPLE if "MASTERS" in str(error) or alias not in list(locks) else None
+            lacks_masters = "MASTERS" in str(error) and "BACKEND" not in str(error)
+            hint = _EXAMPLE if lacks_masters or alias not in list(locks) else None
             messages.append(Error(str(error), hint=hint, id="redlock_django.E001"))
     lock_middleware = [n for n, one in middleware_classes() if issubclass(one, LockMiddleware)]
     if not messages and any(options.rules for options in valid):

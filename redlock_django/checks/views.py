@@ -79,7 +79,8 @@ def _option_errors(
         yield Error(
             f"{route.path!r}: lock_resource() has got a view instead of a template, so it returned "
             "a decorator.",
-            hint="Write lock_resource('order:<int:pk>')(view).",
+            hint="Write @lock_resource('order:<int:pk>'), or "
+            "lock_resource('order:<int:pk>')(view).",
             id="redlock_django.E008",
         )
     options: LockOptions | None = getattr(view, "lock_options", None)

@@ -170,7 +170,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
             )
     for key in given:
         if key not in known:
-            raise ValueError(f"unknown key {key!r}{nearest(key, known)}")
+            raise ValueError(f"unknown key {key!r}{_of_other_store(key) or nearest(key, known)}")
     section = {**known, **given}
     found = AliasSettings(
         alias=alias,
@@ -192,6 +192,15 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
             f"MAX_HOLD ({found.max_hold:g} s) must not be less than TTL ({found.ttl:g} s)"
         )
     return found
+
+
+def _of_other_store(key: str) -> str:
+    """Return which store of this package has the key, and what to do; "" if none has it."""
+    for path in STORES:
+        with suppress(ImportError):  # its client library is not installed
+            if key in import_string(path).settings_class.DEFAULTS:
+                return f": it is a key of {path}. Remove {key}, or set BACKEND to that store"
+    return ""
 
 
 def _backend(path: object) -> type[BaseBackend]:

@@ -345,6 +345,14 @@ def test_the_hint_about_missing_masters_can_be_pasted(settings: Settings) -> Non
         assert run_checks(tags=["redlock"]) == []
 
 
+def test_masters_beside_another_store_are_not_hinted_at(settings: Settings) -> None:
+    section = {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}
+    settings.REDLOCK = {"default": {**section, "MASTERS": ["redis://localhost"]}}
+    (message,) = run_checks(tags=["redlock"])
+    assert "it is a key of redlock_django.backends.redis.RedisBackend" in message.msg
+    assert message.hint is None
+
+
 @pytest.mark.parametrize("redlock", [None, [], {}])
 def test_a_setting_that_holds_nothing(settings: Settings, redlock: object) -> None:
     settings.REDLOCK = redlock

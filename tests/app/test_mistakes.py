@@ -192,6 +192,7 @@ def test_a_view_as_the_template_is_found_by_the_check(urls: Urls) -> None:
     urls(path("pay/", bare(pay)), path("ship/", Ship.as_view()))
     assert "'pay/': lock_resource() has got a view instead of a template" in found()["E008"]
     assert "'ship/': lock_resource() has got a view" in found()["E008"]
+    assert "Write @lock_resource('order:<int:pk>')" in found()["E008"]
     with pytest.raises(InvalidRedlock, match=BARE):
         Client().post("/pay/")
 

@@ -167,6 +167,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("ttl", 1, "unknown key 'ttl', did you mean 'TTL'?"),
     ("MASTER", [], "unknown key 'MASTER', did you mean 'MASTERS'?"),
     ("LOCATION_OF_ALL", [], "unknown key 'LOCATION_OF_ALL'"),
+    ("DATABASE", "default", "is a key of redlock_django.backends.database.DatabaseBackend. Remove"),
     ("BACKEND", "nowhere.Backend", "BACKEND 'nowhere.Backend' cannot be imported"),
     ("BACKEND", f"{__name__}.Nothing", "cannot be imported"),
     ("BACKEND", "nowhere.Backend", "The stores are redlock_django.backends.redis.RedisBackend, "),

@@ -811,7 +811,8 @@ def test_the_table_has_no_token(sqlite: Store, tmp_path: Path) -> None:
         ({"POLL": 0}, "POLL must be at least 0.005 s"),
         ({"POLL": 1e10}, "POLL must be at most 604800 s"),
         ({"DATABASE_TIMEOUT": 1e10}, "DATABASE_TIMEOUT must be at most 604800 s"),
-        ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS'"),
+        ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS': it is a key of redlock"),
+        ({"HOSTS": ["zk1"]}, "of redlock_django.backends.zookeeper.ZooKeeperBackend. Remove HOSTS"),
         ({"DATABSE": "default"}, "did you mean 'DATABASE'"),
     ],
 )
