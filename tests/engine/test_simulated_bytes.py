@@ -54,7 +54,7 @@ def test_bytes_that_are_only_cut_cost_no_link() -> None:
 
 
 RULES: dict[str, tuple[Callable[..., object], Mutation]] = {
-    "every reply has its round's number": (Replies.feed, never("number != oldest.number")),
+    "every reply has its round's number": (Replies._count_plain, never("number != oldest.number")),
     "a late reply costs its vote": (LateWatch.fail_late, without("exchange.cast(...)")),
     "a lost link fails the votes that it owes": (
         Master.fail_owed, without("owed.exchange.cast(...)"),

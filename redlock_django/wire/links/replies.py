@@ -73,50 +73,54 @@ class Replies:
         """
         if heard > self._steps.latest:
             self._steps.latest = heard
-        data, owed, ran = link.received, link.owed, self._lateness.running.passed
         try:
-            while data and owed and not link.parsing:
-                oldest = owed[0]
-                exchange, command = oldest.exchange, oldest.command
-                if exchange is None or command is None:
-                    break
-                # A master that was hung sends hundreds of replies to rounds that are decided, whose
-                # votes need no trust in it.
-                if not master.usable and not (exchange.decided and link.expired):
-                    break
-                plain = PLAIN.get(bytes(data[:START]))
-                if plain is None or len(data) < plain.size:
-                    break
-                number, status, time, rest = plain.unpack_from(data)
-                if number != oldest.number or status < 0:
-                    break
-                # A release that did not read the clock answers 0.
-                if time and not self._believes(master, time, oldest.sent, heard):
-                    break
-                vote = command.vote(status, time, rest)
-                verdict = exchange.tally.cast(master.index, vote)
-                if verdict is not PENDING:
-                    if verdict is LOST and exchange.decided and vote.ballot is _GRANTED:
-                        self._sender.undo_late(master, oldest)
-                    if not exchange.notified:
-                        exchange.decide()
-                # Last, as in `_answer`. No signal is handled in between: nothing is called.
-                if link.expired:
-                    link.expired -= 1
-                del data[: plain.size]
-                owed.popleft()
-                link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
-                if master.failures:
-                    master.failures = 0
-            if data or link.parsing:
+            self._count_plain(master, link, heard)
+            if link.received or link.parsing:
                 self._parse(master, link)
         except (ProtocolDesync, hiredis.ProtocolError) as error:
             self._drop(master, error)
         except (ValueError, LookupError, struct.error):
             self._drop(master, ProtocolDesync("a reply of another shape"))
-        if master.late and not owed:
+        if master.late and not link.owed:
             self._lateness.in_time(master)
             self._changes.note(master)
+
+    def _count_plain(self, master: Master, link: Link, heard: float) -> None:
+        """Count replies until one is not plain, or is cut."""
+        data, owed, ran = link.received, link.owed, self._lateness.running.passed
+        while data and owed and not link.parsing:
+            oldest = owed[0]
+            exchange, command = oldest.exchange, oldest.command
+            if exchange is None or command is None:
+                break
+            # A master that was hung sends hundreds of replies to rounds that are decided, whose
+            # votes need no trust in it.
+            if not master.usable and not (exchange.decided and link.expired):
+                break
+            plain = PLAIN.get(bytes(data[:START]))
+            if plain is None or len(data) < plain.size:
+                break
+            number, status, time, rest = plain.unpack_from(data)
+            if number != oldest.number or status < 0:
+                break
+            # A release that did not read the clock answers 0.
+            if time and not self._believes(master, time, oldest.sent, heard):
+                break
+            vote = command.vote(status, time, rest)
+            verdict = exchange.tally.cast(master.index, vote)
+            if verdict is not PENDING:
+                if verdict is LOST and exchange.decided and vote.ballot is _GRANTED:
+                    self._sender.undo_late(master, oldest)
+                if not exchange.notified:
+                    exchange.decide()
+            # Last, as in `_answer`. No signal is handled in between: nothing is called.
+            if link.expired:
+                link.expired -= 1
+            del data[: plain.size]
+            owed.popleft()
+            link.ran, link.heard, link.took = ran, heard, heard - oldest.sent
+            if master.failures:
+                master.failures = 0
 
     def _drop(self, master: Master, error: Exception) -> None:
         """Drop the link of a master whose replies cannot be matched to commands."""

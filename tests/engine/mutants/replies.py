@@ -22,21 +22,22 @@ from tests.wire import (
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        Replies.feed, never("number != oldest.number"),
+        Replies._count_plain, never("number != oldest.number"),
         test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "a plain reply of any status", "fast path: a status that is no vote takes the long way",
-        Replies.feed, never("status < 0"), link_schedules.a_master_that_is_not_ready_is_asked_why,
+        Replies._count_plain, never("status < 0"),
+        link_schedules.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
         "a plain reply of any length", "fast path: a reply that is cut is counted with its rest",
-        Replies.feed, never("len(data) < plain.size"),
+        Replies._count_plain, never("len(data) < plain.size"),
         test_plain_rounds.test_a_grant_that_comes_in_two_parts_has_its_fence,
     ),
     Mutant(
         "0 is a time", "fast path: a release that did not read the clock shows no step",
-        Replies.feed, always("time", nth=1),
+        Replies._count_plain, always("time", nth=1),
         link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
@@ -56,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
-        Replies.feed, always("not link.parsing"),
+        Replies._count_plain, always("not link.parsing"),
         test_plain_rounds.test_bytes_inside_a_refusal_do_not_grant,
     ),
     Mutant(
@@ -66,7 +67,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes after a step",
-        Replies.feed, never("not master.usable and ..."),
+        Replies._count_plain, never("not master.usable and ..."),
         partial(
             test_plain_rounds.test_no_reply_that_comes_with_or_after_a_clock_step_counts, False
         ),
@@ -98,7 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
-        Replies.feed, without("self._sender.undo_late(...)"),
+        Replies._count_plain, without("self._sender.undo_late(...)"),
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
@@ -140,17 +141,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants take the long way", "fast path: late grants of decided rounds are removed",
-        Replies.feed, never("exchange.decided and ..."),
+        Replies._count_plain, never("exchange.decided and ..."),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "removed replies are not counted off", "fast path: late grants are counted off",
-        Replies.feed, without("link.expired -= 1"),
+        Replies._count_plain, without("link.expired -= 1"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "any late grant counts", "fast path: a late grant of an open round takes the long way",
-        Replies.feed, always("exchange.decided", nth=1),
+        Replies._count_plain, always("exchange.decided", nth=1),
         link_schedules.a_late_grant_of_a_doubtful_master_has_no_vote,
     ),
     Mutant(
@@ -165,11 +166,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "in time after one answer", "link: counted again once it has answered all", Replies.feed,
-        always("not owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
+        always("not link.owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
     ),
     Mutant(
         "plain grants take no time", "fast path: it notes how long replies take",
-        Replies.feed,
+        Replies._count_plain,
         instead(
             "link.ran, link.heard, link.took = ran, heard, heard - oldest.sent",
             "link.ran, link.heard = ran, heard",
