@@ -47,6 +47,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.targets.lab.section", more)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient")
 def test_the_command_of_users_prints_a_table_of_stores_and_peers(

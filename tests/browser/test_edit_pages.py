@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Visitor, overflowing, serving, shoot, violations
+from tests.contrib.edited.pages import MOMENT
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def said(page: Page) -> Any:
 
 
 def since(editor: str) -> Any:
-    return re.compile(rf"^{editor} has had this open since .+ [ap]\.m\.$")
+    return re.compile(f"^{editor} has had this open since {MOMENT}$")
 
 
 def reported(page: Page) -> Any:

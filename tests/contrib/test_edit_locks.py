@@ -42,7 +42,7 @@ from tests.contrib.edited.models import (
     Tag,
     Translation,
 )
-from tests.contrib.edited.pages import OpenPage
+from tests.contrib.edited.pages import MOMENT, OpenPage
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def test_a_save_over_that_of_another_user_is_refused_once(
     assert titles() == ["Bob's"]
     first, told, *_ = hers.errors
     assert first == REFUSED
-    assert re.fullmatch(r"Bob, .+\d [ap]\.m\.: Changed “Bob&#x27;s” — Changed Title\.", told)
+    assert re.fullmatch(rf"Bob, {MOMENT}: Changed “Bob&#x27;s” — Changed Title\.", told)
     assert hers.fields["title"] == ["Anna's"]
     assert hers.send().status_code == 302
     assert titles() == ["Anna's"]
@@ -703,7 +703,7 @@ def test_the_second_user_is_told_who_has_the_page_open_and_since_when(
     assert hers.report() == {}
     assert held() == [f"edit:edited.article:{article.pk}"]
     said = his.report()["message"]
-    assert re.fullmatch(r"Anna has had this open since .+ [ap]\.m\.", said)
+    assert re.fullmatch(f"Anna has had this open since {MOMENT}", said)
     for _ in range(2):
         assert hers.report() == {}, "she is not told of him"
     assert his.report() == {"message": said}, "since when stays the same"

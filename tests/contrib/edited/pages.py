@@ -10,6 +10,9 @@ from urllib.parse import urljoin
 
 from django.test import Client
 
+MOMENT = r".+, (?:\d\S* [ap]\.m\.|noon|midnight)"
+"""A regular expression of a date and time as Django writes them."""
+
 
 class Form(HTMLParser):
     """The form with an id: its URL and its fields."""
