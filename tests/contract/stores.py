@@ -46,7 +46,7 @@ class Store:
     """A store in a known, empty state, as `settings.REDLOCK["default"]`."""
 
     shown: str
-    """What `redlock_status` shows of its servers."""
+    """Part of what `redlock_status` prints about the servers of the store."""
 
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         settings.REDLOCK = {"default": self.section(request)}
