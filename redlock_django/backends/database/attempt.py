@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database import sql
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener

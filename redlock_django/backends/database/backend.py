@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
-from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database import sql
 from redlock_django.backends.database.attempt import (
     DatabaseAttempt,
     DatabaseLease,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from redlock_django.backends.base import IN_TRANSIT
-from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database import sql
 from redlock_django.backends.database.attempt import DatabaseLease, hash_of
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
