@@ -31,12 +31,12 @@ ENTRY = re.compile(r"\[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)")
 
 def add_tables_of_contents(app: Sphinx, docname: str, source: list[str]) -> None:
     """Make the navigation of the links to pages, which stay plain Markdown for other readers."""
-    if docname not in {"index", "contributing/decisions/README"}:
+    if docname != "index":
         return
     for section in re.split(r"^## ", source[0], flags=re.MULTILINE):
         if pages := ENTRY.findall(section):
             caption = section.splitlines()[0].lstrip("# ")
-            options = [":hidden:", *([f":caption: {caption}"] if docname == "index" else [])]
+            options = [":hidden:", f":caption: {caption}"]
             source[0] += "\n".join(["\n```{toctree}", *options, "", *pages, "```\n"])
 
 

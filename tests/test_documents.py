@@ -290,8 +290,6 @@ def test_the_tests_that_cells_of_tables_link_to_exist() -> None:
 def test_the_index_lists_every_document() -> None:
     index = ROOT / "docs/index.md"
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
-    decisions = ROOT / "docs/contributing/decisions/README.md"
-    listed |= {(decisions.parent / link).resolve() for link in _links(decisions)}
     assert {*ROOT.glob("docs/**/*.md")} - {index} <= listed
 
 
@@ -466,11 +464,9 @@ def test_the_api_has_every_public_name() -> None:
     assert {f"redlock_django.{name}" for name in redlock_django.__all__} <= shown
 
 
-# The glossaries of users and of contributors.
+# The glossary: the words of users, then those of the code.
 
-USERS, CODERS = (
-    Page(f"docs/{folder}/glossary.md").text for folder in ("explanation", "contributing")
-)
+USERS, CODERS = Page("docs/explanation/glossary.md").text.split("\n## Words of the code\n")
 PLAIN = {
     "REDLOCK",
     "anonymous_scope",
@@ -483,7 +479,7 @@ PLAIN = {
 }
 
 
-def test_every_symbol_of_the_glossaries_exists() -> None:
+def test_every_symbol_of_the_glossary_exists() -> None:
     known = PLAIN | {*DEFAULTS, *RedlockSettings.DEFAULTS}
     for path in (ROOT / "redlock_django").rglob("*.*"):
         found = symbols_of(path) if path.suffix == ".py" else {path.name}
@@ -492,7 +488,7 @@ def test_every_symbol_of_the_glossaries_exists() -> None:
     assert sorted({*named} - known) == []
 
 
-def test_terms_are_in_alphabetical_order_and_in_one_glossary_only() -> None:
+def test_terms_are_in_alphabetical_order_and_in_one_part_only() -> None:
     users, coders = (
         [term.lower() for term in re.findall(r"^\*\*([^*,.]+)", page, re.MULTILINE)]
         for page in (USERS, CODERS)

@@ -1,6 +1,6 @@
 """Locks in a database: a row for each resource, taken by one statement with the server's clock.
 
-docs/contributing/database-locks.md explains why there is one holder, and when there may be two.
+docs/contributing/stores.md explains why there is one holder.
 """
 
 from __future__ import annotations

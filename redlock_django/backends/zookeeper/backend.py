@@ -1,6 +1,6 @@
 """Locks in ZooKeeper: an ephemeral node for each client, in a queue for each resource.
 
-docs/contributing/zookeeper-locks.md explains why there is one holder, and when there may be two.
+docs/contributing/stores.md explains why there is one holder.
 """
 
 from __future__ import annotations
