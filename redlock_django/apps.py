@@ -1,13 +1,9 @@
-"""The app configuration. It connects idempotency to the core.
-
-The core imports nothing of `redlock_django.idempotency`: a site that only locks does not load it.
-"""
+"""The app configuration."""
 
 from __future__ import annotations
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.utils.functional import SimpleLazyObject
 
 
 class RedlockConfig(AppConfig):
@@ -21,11 +17,8 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
-        from redlock_django.web import request_attributes
 
         register_checks()
-        # All requests share it, and it is made when a template first uses it.
-        request_attributes["idempotency_field"] = SimpleLazyObject(_idempotency_field)
         if getattr(settings, "REDLOCK", None):
             from redlock_django.conf.settings import import_stores
 
@@ -35,10 +28,3 @@ class RedlockConfig(AppConfig):
             from redlock_django.locking.unused_locks import report_unused_locks
 
             report_unused_locks()
-
-
-def _idempotency_field() -> object:
-    """Return the value of `{{ request.idempotency_field }}`."""
-    from redlock_django.idempotency.key import HiddenKey
-
-    return HiddenKey()

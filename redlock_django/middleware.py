@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.functional import SimpleLazyObject
 
 from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.event_loops import call_after_threads, has_sync_caller
 from redlock_django.locking.services import locks
-from redlock_django.web import request_attributes
 from redlock_django.web.answers import answer, has_problem, judge_effects, was_rolled_back_by_django
-from redlock_django.web.request import (
-    RequestState,
-    call_on_close,
-    current_page,
-    forbid_caching,
-)
+from redlock_django.web.request import RequestState, call_on_close, forbid_caching
 from redlock_django.web.rules import rules
 
 
@@ -48,50 +44,43 @@ class LockMiddleware:
         """Return the response to a request."""
         if (urlconf := getattr(request, "urlconf", None)) not in rules.applied:
             rules.apply(urlconf)
-        vars(request).update(request_attributes)
+        state = RequestState.of(request)
+        state.has_middleware = True
+        field = SimpleLazyObject(partial(_idempotency_field, request))
+        request.idempotency_field = field  # type: ignore[attr-defined]
         if self._is_async:
-            return self._acall(request, urlconf)
-        outer = current_page.get()
+            return self._acall(request, state, urlconf)
         try:
-            try:
-                current_page.set(request)
-                response: HttpResponseBase = self.get_response(request)
-            finally:
-                current_page.set(outer)
+            response: HttpResponseBase = self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if state := RequestState.used(request):
-                if state.on_answer is not None:
-                    state.on_answer(response)
-                if _ends_now(state, request, response):
-                    state.release_locks()
+            if state.on_answer is not None:
+                state.on_answer(response)
+            if _ends_now(state, request, response):
+                state.release_locks()
             return response
         except BaseException:
-            RequestState.of(request).release_locks()
+            state.release_locks()
             raise
 
-    async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
-        outer = current_page.get()
+    async def _acall(
+        self, request: HttpRequest, state: RequestState, urlconf: object
+    ) -> HttpResponseBase:
         try:
-            try:
-                current_page.set(request)
-                response: HttpResponseBase = await self.get_response(request)
-            finally:
-                current_page.set(outer)
+            response: HttpResponseBase = await self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
-            if state := RequestState.used(request):
-                if state.on_answer is not None:
-                    await sync_to_async(state.on_answer)(response)
-                if _ends_now(state, request, response):
-                    await _release(state)
+            if state.on_answer is not None:
+                await sync_to_async(state.on_answer)(response)
+            if _ends_now(state, request, response):
+                await _release(state)
             return response
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
-            await call_after_threads(RequestState.of(request).release_locks)
+            await call_after_threads(state.release_locks)
             raise
         except BaseException:
-            await _release(RequestState.of(request))
+            await _release(state)
             raise
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
@@ -103,10 +92,17 @@ class LockMiddleware:
         return prepared or answer(request, error, status=_status(error))
 
 
+def _idempotency_field(request: HttpRequest) -> object:
+    """Return the value of `{{ request.idempotency_field }}`, whose first use imports it."""
+    from redlock_django.idempotency.key import HiddenKey
+
+    return HiddenKey(request)
+
+
 def _ends_now(state: RequestState, request: HttpRequest, response: HttpResponseBase) -> bool:
     """Return whether locks of a request end with its response; those of a stream end later."""
     forbid_caching(state, response)
-    if response.streaming:
+    if state.locks and response.streaming:
         call_on_close(response, request, state.release_locks)
         return False
     return bool(state.locks)

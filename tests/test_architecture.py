@@ -65,7 +65,6 @@ LAYERS = [
     web.locked_view
     web.lock_resource
     web.mixins web.rules
-    middleware
     idempotency idempotency.refusals
     idempotency.fingerprint idempotency.protocol
     idempotency.settings idempotency.response
@@ -76,6 +75,7 @@ LAYERS = [
     idempotency.keyed_request
     idempotency.once idempotency.resolve
     idempotency.decorators
+    middleware
     admin.* checks.* contrib.* management.* testing.*
     apps
     """.strip().splitlines()

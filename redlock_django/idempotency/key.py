@@ -297,11 +297,11 @@ class Idempotency:
 class HiddenKey:
     """The value of `{{ request.idempotency_field }}`: a hidden input, with a new key each time."""
 
-    def __init__(self, using: str = "default") -> None:
-        self._using = using
+    def __init__(self, request: HttpRequest, using: str = "default") -> None:
+        self._request, self._using = request, using
 
     def __str__(self) -> SafeString:
-        mark_single_use()
+        mark_single_use(self._request)
         name = settings_of(self._using).field
         # Firefox restores hidden fields when a page is reloaded: it would send the old key.
         return format_html(
@@ -314,4 +314,4 @@ class HiddenKey:
 def attach(request: HttpRequest, idempotency: Idempotency, using: str) -> None:
     """Set `request.idempotency` for the view, and `request.idempotency_field` for templates."""
     request.idempotency = idempotency  # type: ignore[attr-defined]
-    request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]
+    request.idempotency_field = HiddenKey(request, using)  # type: ignore[attr-defined]

@@ -67,7 +67,6 @@ from redlock_django.web.locked_view import Call
 from redlock_django.web.misplaced_locks import idempotent_below_error
 from redlock_django.web.request import (
     check_body_is_complete,
-    current_page,
     forbid_caching,
     request_user,
     request_value,
@@ -294,8 +293,6 @@ class KeyedRequest:
                 self.call.state.recorder = recorder
             current = Idempotency()
         attach(request, current, self.options.using)
-        outer = current_page.get()
-        current_page.set(request)
         try:
             yield
         except DATABASE_ERRORS as error:
@@ -304,7 +301,6 @@ class KeyedRequest:
             raise
         finally:
             self._is_first = recorder.started
-            current_page.set(outer)
 
     def run_view(self) -> Any:
         """Run the view and return its response; of an async view, return it to be awaited."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,7 +35,6 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_cache_control
 
 from redlock_django.exceptions import BadResource, IncompleteBody, InvalidRedlock
-from redlock_django.web import HAS_MIDDLEWARE
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
@@ -228,14 +226,8 @@ class RequestState:
         state: RequestState | None = getattr(request, _ATTRIBUTE, None)
         if state is None:
             state = RequestState()
-            state.has_middleware = getattr(request, HAS_MIDDLEWARE, False)
             setattr(request, _ATTRIBUTE, state)
         return state
-
-    @staticmethod
-    def used(request: HttpRequest) -> RequestState | None:
-        """Return the state of Django's request, or None if nothing has used it."""
-        return getattr(request, _ATTRIBUTE, None)
 
     def take_recorder(self) -> Recorder | None:
         """Return the recorder, and remove it: it is for one call of a view."""
@@ -352,20 +344,11 @@ class _AsyncStream:
             await self._content.aclose()
 
 
-current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
-"""The request whose page is being made, for `mark_single_use`.
-
-Whoever sets it sets it back afterwards, without a token: a task may be closed in another context.
-"""
-
-
-def mark_single_use() -> None:
-    """Mark the page that is being made; does nothing outside of a request."""
-    request = current_page.get()
-    if request is not None:
-        RequestState.of(request).single_use = True
-        # UpdateCacheMiddleware and @cache_page read it after the view.
-        request._cache_update_cache = False  # type: ignore[attr-defined]
+def mark_single_use(request: HttpRequest) -> None:
+    """Mark the page of a request as one that no cache may store."""
+    RequestState.of(request).single_use = True
+    # UpdateCacheMiddleware and @cache_page read it after the view.
+    request._cache_update_cache = False  # type: ignore[attr-defined]
 
 
 def forbid_caching(state: RequestState, response: Any) -> None:
