@@ -76,8 +76,11 @@ class Command(OperatorCommand):
             except (Error, StoreUnavailable) as error:
                 problem = remedy_of(error, found.database) or str(error)
                 problems.append(f"{found.kind}: {printable(problem)}")
-            counts = (f"{result} {rows}" for result, rows in done.items())
-            self.stdout.write(f"{found.kind}: {', '.join(counts) or 'deleted 0'}")
+            else:
+                done = done or Counter(deleted=0)
+            if done:  # after an error, the batches before it
+                counts = (f"{result} {rows}" for result, rows in done.items())
+                self.stdout.write(f"{found.kind}: {', '.join(counts)}")
         if problems:
             raise CommandError("\n".join(problems), returncode=FAILED)
 
