@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,6 +66,27 @@ def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
 def site(request: pytest.FixtureRequest, settings: Settings) -> Site:
     """A store with locks; a test that uses it runs once for each store."""
     return SITES[request.param](request, settings)
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets the answers of a user at a terminal."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def answers(*answers: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        given = iter(answers)
+
+        def read(prompt: str = "") -> str:
+            assert prompt == ""  # A prompt would be written to stdout.
+            meanwhile()
+            answer = next(given)
+            if answer == "^D":
+                raise EOFError
+            return answer
+
+        monkeypatch.setattr(builtins, "input", read)
+
+    return answers
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
 from collections.abc import Callable
 from getpass import getuser
@@ -31,27 +30,6 @@ R = "order:1"
 def in_memory(settings: Settings) -> None:
     """Three masters in memory, for votes that are split."""
     settings.REDLOCK = {"default": THREE_IN_MEMORY}
-
-
-@pytest.fixture
-def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that sets the answers of a user at a terminal."""
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-
-    def answers(*answers: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        given = iter(answers)
-
-        def read(prompt: str = "") -> str:
-            assert prompt == ""  # A prompt would be written to stdout.
-            meanwhile()
-            answer = next(given)
-            if answer == "^D":
-                raise EOFError
-            return answer
-
-        monkeypatch.setattr(builtins, "input", read)
-
-    return answers
 
 
 def is_held(resource: str = R) -> bool:

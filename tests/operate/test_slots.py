@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
 import re
 import threading
@@ -27,6 +26,8 @@ from tests.operate.commands import THREE_IN_MEMORY, Ran, run
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from django.test import Client
     from pytest_django import Settings
 
@@ -142,10 +143,9 @@ def release(held: Lock, *arguments: str) -> Ran:
 
 
 @pytest.fixture
-def confirming(monkeypatch: pytest.MonkeyPatch) -> None:
+def confirming(person: Callable[..., None]) -> None:
     """A user at a terminal who confirms."""
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr(builtins, "input", lambda: "yes")
+    person("yes")
 
 
 def test_a_release_asks_which_of_several_slots(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -13,6 +13,7 @@ from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.servers import probe
 from redlock_django.wire.servers.info import run_of
 from redlock_django.wire.servers.probe import Probe
+from tests.looking import looking_at
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 
@@ -141,6 +142,29 @@ def test_new_masters_beside_one_that_cannot_be_asked(
     for line in status_lines(masters[:2]):
         assert line.endswith(f"new: {INIT} once 127.0.0.1:1 can be asked")
     assert "127.0.0.1:1 refused the connection" in run("redlock_init").said
+
+
+@pytest.mark.parametrize("answers", [("^D",), ("yes", "^D"), ("yes", "no")], ids="-".join)
+def test_nothing_is_trusted_by_force_unless_all_of_it_is_confirmed(
+    answers: tuple[str, ...],
+    person: Callable[..., None],
+    masters: list[LocalMaster],
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [one.url for one in masters[:3]], **generous_timeouts()}
+    }
+    forced = [f"--force=127.0.0.1:{one.port}" for one in masters[: len(answers)]]
+    person(*answers)
+    ran = run("redlock_init", *forced)
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.said.endswith("Nothing was changed.")
+    assert "by force" not in caplog.text
+    assert not any(looking_at(one).exists("redlock:master") for one in masters[:3])
+    person(*["yes"] * len(answers))
+    assert run("redlock_init", *forced).out.count("trusted now") == len(answers)
+    assert caplog.text.count("trusted by force") == len(answers)
 
 
 def test_a_large_master_is_looked_through_for_a_part_of_the_time(

@@ -168,8 +168,9 @@ class Command(OperatorCommand):
                 f"{risk}\nType 'yes' to continue: ", otherwise=" Nothing was changed."
             ):
                 raise UsageError("Nothing was changed.")
+        for state in chosen:
+            self._declare(masters, [state], "trust")
             logger.warning("redlock master %s: trusted by force", state.address.name)
-        self._declare(masters, chosen, "trust")
 
     def _reconfigure(self, masters: Masters, removed: list[Address]) -> None:
         """Store the new values on all masters, which are trusted when older locks have expired."""
