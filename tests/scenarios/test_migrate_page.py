@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from django.core.cache.backends.base import BaseCache
 from django.utils.module_loading import import_string
 
 from redlock_django import AlreadyHeld, ResourceLocked, lock
@@ -26,11 +25,18 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
 PAGE = Page("docs/how-to/migrate.md").text
-BLOCKS = dict(
-    re.findall(r"^## From ([^\n]+)\n\n```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
-)
 RESOURCE = "order:42"
 Step = Callable[[], AbstractContextManager[Any]]
+OldLock = Callable[[str], AbstractContextManager[Any]]
+SOURCES = (
+    "another store of this package",
+    "SET NX on Redis",
+    "`cache.lock` of django-redis",
+    "a row without expiry",
+    "a table as ShedLock's",
+    "redlock-py",
+)
+"""The headings of the page on locks that exist here, in `old_locks`."""
 
 
 class Busy(Exception):
@@ -57,32 +63,85 @@ class Majority:
 
 
 @pytest.fixture
-def names(
+def old_locks(
     ours: None,
     redis: Redis,
     masters: list[LocalMaster],
     sql: psycopg.Connection,
     settings: Settings,
-) -> dict[str, Any]:
-    """Return what the blocks of the page use."""
+) -> dict[str, OldLock]:
+    """Return the locks that a site may have had, by the heading of the page."""
     settings.REDLOCK = {**settings.REDLOCK, "old": IN_POSTGRES}
     sql.execute("CREATE TEMPORARY TABLE held (resource text PRIMARY KEY)")
     sql.execute(
         "CREATE TEMPORARY TABLE shedlock (name text PRIMARY KEY, lock_until timestamptz, "
         "locked_at timestamptz, locked_by text)"
     )
-    cache: BaseCache = import_string("django_redis.cache.RedisCache")(masters[4].url, {})
-    return {
-        "contextmanager": contextmanager,
-        "lock": lock,
-        "uuid4": uuid4,
-        "Busy": Busy,
-        "redis": redis,
-        "cache": cache,
-        "sql": sql,
-        "IntegrityError": psycopg.IntegrityError,
-        "dlm": Majority(masters[:3]),
-    }
+    cache: Any = import_string("django_redis.cache.RedisCache")(masters[4].url, {})
+    dlm = Majority(masters[:3])
+
+    @contextmanager
+    def set_nx(name: str) -> Iterator[None]:
+        token = uuid4().hex
+        if not redis.set(f"lock:{name}", token, nx=True, px=10_000):
+            raise Busy
+        try:
+            yield
+        finally:
+            if redis.get(f"lock:{name}") == token.encode():
+                redis.delete(f"lock:{name}")
+
+    @contextmanager
+    def cache_lock(name: str) -> Iterator[None]:
+        held = cache.lock(name, timeout=10, blocking_timeout=0)
+        if not held.acquire():
+            raise Busy
+        try:
+            yield
+        finally:
+            held.release()
+
+    @contextmanager
+    def row(name: str) -> Iterator[None]:
+        try:
+            sql.execute("INSERT INTO held (resource) VALUES (%s)", [name])
+        except psycopg.IntegrityError:
+            raise Busy from None
+        try:
+            yield
+        finally:
+            sql.execute("DELETE FROM held WHERE resource = %s", [name])
+
+    @contextmanager
+    def shedlock(name: str) -> Iterator[None]:
+        taken = sql.execute(
+            "INSERT INTO shedlock AS held VALUES (%s, now() + interval '10 s', now(), 'me') "
+            "ON CONFLICT (name) DO UPDATE SET lock_until = now() + interval '10 s' "
+            "WHERE held.lock_until <= now()",
+            [name],
+        )
+        if not taken.rowcount:
+            raise Busy
+        try:
+            yield
+        finally:
+            sql.execute("UPDATE shedlock SET lock_until = now() WHERE name = %s", [name])
+
+    @contextmanager
+    def redlock_py(name: str) -> Iterator[None]:
+        held = dlm.lock(name, 10_000)
+        if not held:
+            raise Busy
+        try:
+            yield
+        finally:
+            dlm.unlock(held)
+
+    # The page has the code of this one, because it is ours.
+    names: dict[str, Any] = {"lock": lock}
+    exec(Page("docs/how-to/migrate.md").code(f"## From {SOURCES[0]}"), names)
+    found = (names["old_lock"], set_nx, cache_lock, row, shedlock, redlock_py)
+    return dict(zip(SOURCES, found, strict=True))
 
 
 @contextmanager
@@ -105,12 +164,13 @@ def enters(step: Step) -> bool:
         return other.submit(enter).result(30)
 
 
-@pytest.mark.parametrize("source", BLOCKS)
-def test_no_two_steps_of_a_deployment_both_enter(names: dict[str, Any], source: str) -> None:
-    exec(BLOCKS[source], names)
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_two_steps_of_a_deployment_both_enter(
+    old_locks: dict[str, OldLock], source: str
+) -> None:
     steps: list[Step] = [
-        lambda: names["old_lock"](RESOURCE),
-        lambda: both(names["old_lock"]),
+        lambda: old_locks[source](RESOURCE),
+        lambda: both(old_locks[source]),
         lambda: lock(RESOURCE),
     ]
     for first, inside in enumerate(steps):
@@ -124,23 +184,26 @@ def test_no_two_steps_of_a_deployment_both_enter(names: dict[str, Any], source: 
 def test_the_page_has_these_sources() -> None:
     named = re.findall(r"^## From (.+)$", PAGE, re.MULTILINE)
     assert len(named) == 8
-    assert len(BLOCKS) == 6
+    assert {*SOURCES} < {*named}
 
 
-def test_a_plain_key_of_redlock_py_and_a_lock_exclude_each_other(names: dict[str, Any]) -> None:
-    exec(BLOCKS["redlock-py"], names)
-    with names["old_lock"](f"redlock:lock:{RESOURCE}"):
+def test_a_plain_key_of_redlock_py_and_a_lock_exclude_each_other(
+    old_locks: dict[str, OldLock],
+) -> None:
+    old_lock = old_locks["redlock-py"]
+    with old_lock(f"redlock:lock:{RESOURCE}"):
         assert not enters(lambda: lock(RESOURCE))
     with lock(RESOURCE):
-        assert not enters(lambda: names["old_lock"](f"redlock:lock:{RESOURCE}"))
+        assert not enters(lambda: old_lock(f"redlock:lock:{RESOURCE}"))
 
 
-def test_what_is_other_than_in_redis_py_is_on_the_page(names: dict[str, Any]) -> None:
-    theirs = names["redis"].lock("theirs", timeout=30)
+@pytest.mark.usefixtures("ours")
+def test_what_is_other_than_in_redis_py_is_on_the_page(redis: Redis) -> None:
+    theirs = redis.lock("theirs", timeout=30)
     assert theirs.acquire(blocking=False)
-    assert not names["redis"].lock("theirs", timeout=30).acquire(blocking=False)
+    assert not redis.lock("theirs", timeout=30).acquire(blocking=False)
     theirs.extend(10)
-    assert names["redis"].pttl("theirs") > 35_000
+    assert redis.pttl("theirs") > 35_000
     with lock("ours", ttl=5) as held:
         with pytest.raises(AlreadyHeld) as refused:
             lock("ours").acquire()
