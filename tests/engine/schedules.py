@@ -10,21 +10,25 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine import rounds
+from redlock_django.engine import fencing, quorum, renewal, rounds, validity
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release, decode
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
-from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.steps import Pause, Round, Step
-from redlock_django.engine.validity import LeaseState, RedlockLease
+from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
+from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.links.waiters import Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, argument, at_start, instead, never, returns, without
 
 TURN = 100_000
 
@@ -70,18 +74,22 @@ def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
 # Who has won.
 
 
+@kills("quorum of half", quorum.quorum, returns("max(1, masters // 2)"))
 def two_halves_do_not_both_hold() -> None:
     masters = Masters(4)
     _denied(masters, down=(2, 3))
     _denied(masters, down=(0, 1))
 
 
+@kills("quorum of those that are up", Tally._judge,
+       at_start("self.need = quorum(self.masters - self.failed)"))  # fmt: skip
 def masters_that_are_down_count_in_the_number() -> None:
     masters = Masters(3)
     _denied(masters, down=(1, 2))
     _denied(masters, down=(0, 1))
 
 
+@kills("any clock votes", Tally._near, always("abs(...) <= self.skew"))
 def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
     masters = Masters(3)
     masters.run(masters.acquire(ttl=1.0), down=(0,))
@@ -89,6 +97,7 @@ def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
     _denied(masters, deaf=(1,))
 
 
+@kills("rivals are not distinguished", Attempt.__init__, argument(Tally, rivals="False"))
 def a_proven_holder_ends_the_round() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
@@ -105,6 +114,7 @@ def a_proven_holder_ends_the_round() -> None:
 # For how long.
 
 
+@kills("no drift", validity.drift, returns("0.0"))
 def clocks_that_run_apart_make_no_second_holder() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10.0)
@@ -113,6 +123,7 @@ def clocks_that_run_apart_make_no_second_holder() -> None:
     _denied(masters)
 
 
+@kills("validity from the answer", Attempt.end, argument(valid_until, started="now"))
 def the_duration_of_a_round_shortens_the_validity() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=10.0)
@@ -126,6 +137,7 @@ def the_duration_of_a_round_shortens_the_validity() -> None:
     _denied(masters)
 
 
+@kills("elapsed time is ignored", Attempt.end, never("now >= self.until"))
 def a_round_longer_than_the_ttl_holds_nothing() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
@@ -135,6 +147,7 @@ def a_round_longer_than_the_ttl_holds_nothing() -> None:
         masters.carry(protocol, protocol.send(masters.now))
 
 
+@kills("renewed beyond the hold", renewal.next_extension, instead("min(ttl, ...)", "ttl"))
 def no_extension_reaches_beyond_the_hold() -> None:
     lease = Masters(3).taken(ttl=10.0)
     plan = next_extension(lease, lease.started + 1, ttl=10.0, hold_until=lease.started + 11.0)
@@ -345,6 +358,12 @@ def a_fence_that_is_not_a_number_is_not_counted() -> None:
     assert "is not a number" in str(_denied(masters))
 
 
+@kills(
+    "one master confirms for all",
+    fencing.stored_by_majority,
+    instead("tally.majority(...)", "any(numbers[index] >= fence for numbers in stored)"),
+)
+@kills("no confirm round", Attempt.judge, instead("stored_by_majority(...)", "True"))
 def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     masters = Masters(3)
     masters.memories[2].keyspace.set(
@@ -374,6 +393,7 @@ def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
 # Extensions and healing.
 
 
+@kills("a heal counts at once", Heal.vote, never("vote.ballot is Ballot.GRANTED"))
 def a_healed_master_does_not_count_at_once() -> None:
     """It had forgotten the lock, and may have voted for another client meanwhile."""
     masters = Masters(3)
@@ -382,6 +402,7 @@ def a_healed_master_does_not_count_at_once() -> None:
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 
+@kills("any clock extends", rounds.extend, argument(Tally, skew="None"))
 def an_extension_counts_no_clock_off_the_median() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -399,6 +420,12 @@ def no_heal_writes_to_a_master_of_another_deployment() -> None:
     assert masters.memories[0].keyspace.strings == before
 
 
+@kills("what an overlapped extension healed is forgotten", rounds.merged,
+       instead("held.reached | extended.reached | healed", "later.reached | healed"))  # fmt: skip
+@kills("what an overlapped extension is healing is forgotten", rounds.merged,
+       instead("held.tally.forgot | extended.tally.forgot", "frozenset()"))  # fmt: skip
+@kills("the earlier deadline counts", rounds.merged,
+       instead("extended if ... else held", "extended"))  # fmt: skip
 def a_release_reaches_what_an_overlapped_extension_healed() -> None:
     """Two extensions overlap, and the one that healed a master has the earlier deadline."""
     masters = Masters(3)
@@ -425,6 +452,7 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
 # Waiting.
 
 
+@kills("one call is enough", Waiter.decided, instead("self._need", "1"))
 def a_minority_that_calls_is_not_enough() -> None:
     rest = _Rest(0, 1, 2)
     rest.begin()
@@ -434,6 +462,7 @@ def a_minority_that_calls_is_not_enough() -> None:
     assert rest.woken
 
 
+@kills("an old call counts", Waiter.ask, without("self._callers.clear()"))
 def calls_before_a_round_do_not_count_after_it() -> None:
     waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2}, lambda: 0.0)
     waiter.call(0)
@@ -468,10 +497,13 @@ def a_waiter_that_will_be_called_does_not_poll() -> None:
     assert rest.begin() == rest.waiter.until == 2.0
 
 
+@kills("calls over lost links are expected", Waiter.rest,
+       always("len(self._listening) >= self._need"))  # fmt: skip
 def a_waiter_that_too_few_masters_can_call_polls() -> None:
     assert _Rest(1).begin() == 0.1
 
 
+@kills("a lost link goes unnoticed", Waiters.lose, without(Waiter.doubt))
 def after_a_lost_link_a_waiter_asks_soon() -> None:
     rest = _Rest(0, 1, 2)
     rest.begin()
@@ -482,6 +514,7 @@ def after_a_lost_link_a_waiter_asks_soon() -> None:
     assert rest.woken == 1, "it was lost already"
 
 
+@kills("a link lost during a round goes unnoticed", Waiter.rest, always("not self._doubted"))
 def a_link_lost_during_a_round_shortens_the_pause_after_it() -> None:
     rest = _Rest(0, 1, 2)
     rest.waiters.lose(1)
@@ -490,6 +523,7 @@ def a_link_lost_during_a_round_shortens_the_pause_after_it() -> None:
     assert rest.begin() == 2.0, "the round after it joined the queues of the others"
 
 
+@kills("a new link goes unnoticed", Waiters.listen, without(Waiter.join))
 def after_a_new_link_a_waiter_asks_soon() -> None:
     rest = _Rest(0, 1)
     rest.waiters.listen(2)
@@ -498,6 +532,8 @@ def after_a_new_link_a_waiter_asks_soon() -> None:
     assert (rest.waiter.until, rest.woken) == (0.1, 1)
 
 
+@kills("a pause ends in the past", Waiter.rest,
+       instead("max(..., self.until - now)", "self.until - now"))  # fmt: skip
 def after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once() -> None:
     rest = _Rest(0, 1, 2)
     rest.waiter.watch()
@@ -505,6 +541,7 @@ def after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once() -> Non
     assert rest.begin() == 0.0
 
 
+@kills("a request to watch is a call", Waiters.call, never("name.startswith(...)"))
 def a_waiter_that_watches_a_turn_asks_after_it() -> None:
     rest = _Rest(0, 1, 2)
     rest.begin()
@@ -518,6 +555,8 @@ def a_waiter_that_watches_a_turn_asks_after_it() -> None:
     assert 0.1 < rest.begin() < 0.15, "a turn that began during the round is watched, too"
 
 
+@kills("a call ends two pauses", Waiter.end_rest,
+       without("self.wake, self.until = wake_none, math.inf"))  # fmt: skip
 def what_ended_a_pause_does_not_end_the_next_one() -> None:
     rest = _Rest(0, 1, 2)
     rest.waiter.rest(Pause(60.0))
@@ -529,6 +568,7 @@ def what_ended_a_pause_does_not_end_the_next_one() -> None:
     assert rest.waiter.until == 3.0
 
 
+@kills("cancelled without an undo", Wait.undo_interrupted, always("self.resting"))
 def interrupted_after_the_grants_nothing_is_left() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
@@ -538,6 +578,7 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
     assert masters.tokens() == [""] * 3
 
 
+@kills("a child holds its parent's lock", HeldLease.inherited, never("self.forks != locks.forks"))
 def a_child_does_not_hold_what_its_parent_holds() -> None:
     with memory_masters() as masters:
         held = lock("order:1")

@@ -27,6 +27,8 @@ from redlock_django.engine.protocol.commands import (
 from redlock_django.engine.protocol.deployment import Deployment, identity, ms, numbers_of
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
+from tests.engine.mutants import kills
+from tests.engine.mutation import instead
 from tests.replies import packed
 
 TOKEN = "0123456789abcdef" * 2
@@ -63,6 +65,9 @@ def test_deployment() -> None:
     assert ms(0.0015) == 2
 
 
+@kills("a fingerprint without the skew", Deployment.fingerprint,
+       instead("ms(self.max_clock_skew)", "0"))  # fmt: skip
+@kills("a fingerprint without the masters", Deployment.fingerprint, instead("members[:16]", "''"))
 def test_a_fingerprint_differs_where_a_number_differs() -> None:
     others = [
         Deployment(names=("a", "b")),

@@ -6,12 +6,15 @@ from random import Random
 
 import pytest
 
+from redlock_django.engine import fencing
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from tests.engine.masters import Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead, never
 
 NOW = 1_760_000_000_000_000
 
@@ -32,6 +35,7 @@ def test_the_highest_of_each_resource() -> None:
     assert highest(tally, 2) == (5, 9)
 
 
+@kills("refusals have no say", fencing.highest, never("vote.ballot is Ballot.REFUSED and ..."))
 def test_refusals_count_plus_one() -> None:
     tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 5)), _refused(7, resource=1))
     assert highest(tally, 2) == (5, 8)
@@ -39,6 +43,8 @@ def test_refusals_count_plus_one() -> None:
     assert highest(_tally(granted(NOW, (5,)), absent, granted(NOW, (4,))), 1) == (5,)
 
 
+@kills("a wrong clock lifts the fence", fencing.highest,
+       instead("tally.agreeing", "filter(None, tally.votes)"))  # fmt: skip
 def test_a_clock_off_the_median_has_no_say() -> None:
     ahead = NOW + 2_000_000
     tally = _tally(granted(NOW, (NOW,)), granted(NOW, (NOW,)), granted(ahead, (ahead,)))
@@ -47,6 +53,7 @@ def test_a_clock_off_the_median_has_no_say() -> None:
     assert highest(refusal, 1) == (NOW,)
 
 
+@kills("a poisoned refusal has a say", fencing._honest, always("skew is None"))
 def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
     """Otherwise one poisoned fence would make every confirmation fail for ever."""
     poisoned = NOW + 1_000_001
@@ -121,6 +128,9 @@ def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
     assert asked.tally.granted == 1
 
 
+@kills("any fences are unanimous", Tally.unanimous, always("len(said) == 1"))
+@kills("unanimous in spite of a refusal", Tally.unanimous, never("self.refused"))
+@kills("unanimous with any clocks", Tally.unanimous, never("not self._clocks_agree"))
 def test_unanimous_fences_are_the_highest_and_stored_by_a_majority() -> None:
     rng, found = Random(1), 0
     for _ in range(3000):

@@ -8,10 +8,13 @@ from dataclasses import replace
 
 import pytest
 
+from redlock_django.engine import membership
 from redlock_django.engine.membership import NEW as NEW_MASTER
 from redlock_django.engine.membership import RECENT, Membership
 from redlock_django.engine.protocol.deployment import Deployment, numbers_of
 from tests.engine.changes import CHANGES
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import Violation
 
@@ -46,11 +49,14 @@ def test_a_marker_is_written_only_if_no_other_deployment_can_have_a_quorum(
     assert membership.may_mark(0.0) is may
 
 
+@kills("old evidence", Membership._recent, always("abs(...) <= RECENT"))
 def test_a_quorum_that_was_seen_long_ago_is_no_evidence() -> None:
     membership = met(Membership(ABC), a=OLD, b=OLD, c="")
     assert not membership.may_mark(RECENT + 0.1)
 
 
+@kills("a marker without evidence", Membership.may_mark,
+       always("self._count(now) >= quorum(len(self._names))"))  # fmt: skip
 def test_every_master_must_answer_before_the_first_marker_is_written() -> None:
     four = Deployment(names=("a", "b", "c", "d"))
     membership = met(Membership(four), c="", d="")
@@ -70,6 +76,8 @@ def test_every_master_must_answer_before_the_first_marker_is_written() -> None:
     assert membership.may_mark(9.0), "a quorum of the masters is enough"
 
 
+@kills("a conflict is forgotten", Membership._is_foreign,
+       instead("self._seen.get(name)", "self._seen.pop(name, None)"))  # fmt: skip
 def test_a_master_of_another_deployment_is_a_conflict_until_it_shows_otherwise() -> None:
     membership = met(Membership(ABC), a=OLD, b=NEW, c=OLD)
     assert membership.conflict == "b"
@@ -77,6 +85,7 @@ def test_a_master_of_another_deployment_is_a_conflict_until_it_shows_otherwise()
     assert not met(membership, b="").conflict
 
 
+@kills("other names without proof", Membership.saw, always("len(recent) == len(self._names)"))
 def test_the_same_servers_under_other_names_are_the_same_deployment() -> None:
     membership = met(Membership(ABD), a=OLD, b=OLD)
     assert_unproven(membership)
@@ -99,18 +108,23 @@ def test_a_master_that_answered_long_ago_proves_nothing() -> None:
     assert_unproven(met(membership, b=OLD, d=OLD))
 
 
+@kills("two names of one server prove it", membership.same_servers,
+       always("len(servers) == len(sights)"))  # fmt: skip
 def test_one_server_with_two_names_proves_nothing() -> None:
     membership = met(Membership(ABD), a=OLD, b=OLD)
     membership.saw("d", "run of a", OLD, 0.0, bound=True)
     assert_unproven(membership)
 
 
+@kills("a copied marker proves it", membership.same_servers, always("all(...)"))
 def test_a_copied_marker_proves_nothing() -> None:
     membership = met(Membership(ABD), a=OLD, b=OLD)
     membership.saw("d", "run of d", OLD, 0.0, bound=False)
     assert_unproven(membership)
 
 
+@kills("other numbers prove it", membership.same_servers,
+       always("numbers_of(other) == numbers_of(fingerprint)"))  # fmt: skip
 def test_other_numbers_prove_nothing() -> None:
     other = replace(ABC, max_ttl=30).fingerprint
     assert_unproven(met(Membership(ABD), a=other, b=other, d=other))

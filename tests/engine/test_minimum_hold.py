@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from redlock_django.engine import rounds
+from redlock_django.engine import rounds, validity
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import RedlockLease, with_drift
 from tests.engine.masters import Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import never, returns
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.test_index import listed
 
@@ -29,6 +31,7 @@ def refused(masters: Masters) -> float:
     return error.value.retry_after
 
 
+@kills("a release ends the minimum hold", rounds.release, never("held_for > 0"))
 def test_a_released_lock_stays_held_until_its_minimum_hold_is_over() -> None:
     masters = Masters(3)
     lease = masters.taken("r", ttl=10.0)
@@ -42,6 +45,7 @@ def test_a_released_lock_stays_held_until_its_minimum_hold_is_over() -> None:
     assert following.fences[0] > lease.fences[0]
 
 
+@kills("a minimum hold without drift", validity.with_drift, returns("seconds"))
 def test_the_lock_stays_long_enough_on_masters_whose_clocks_run_faster() -> None:
     masters = Masters(3)
     released(masters, masters.taken(ttl=10.0), 5.0)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine import rounds
+from redlock_django.engine import pauses, rounds, undo
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from redlock_django.engine.protocol.commands import Acquire, Release
@@ -17,6 +18,8 @@ from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import START, Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, argument, instead, never
 
 LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 
@@ -286,6 +289,8 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
     assert masters.watching == on_all(masters, B), "the newest of another process"
 
 
+@kills("a turn that was begun is watched late", pauses._until_expiry,
+       never("tally.majority(sum(...))"))  # fmt: skip
 def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each() -> None:
     """The waiter that begins the next turn asks when it is over, however long the queue is."""
     masters = Masters(3)
@@ -352,6 +357,8 @@ def test_a_wrong_clock_neither_gains_nor_loses_a_place() -> None:
     assert masters.called == on_all(masters, A)
 
 
+@kills("the ticket is by the client's own clock", pauses.clock_lag,
+       instead("least if ... else 0", "0"))  # fmt: skip
 def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round() -> None:
     masters = Masters(3)
     masters.taken()
@@ -364,6 +371,8 @@ def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_ro
     assert masters.queues() == [[A, B]] * 3
 
 
+@kills("a clock near the skew is near", pauses.clock_lag,
+       instead("tally.skew / 2", "tally.skew * 2"))  # fmt: skip
 def test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well() -> None:
     masters = Masters(3)
     masters.taken()
@@ -392,6 +401,7 @@ def test_a_waiter_whose_clock_steps_keeps_its_place() -> None:
         assert masters.queues() == [[A, B, C]] * 3
 
 
+@kills("a stopped waiter has a wrong clock", pauses.clock_lag, instead("most - round(...)", "most"))
 def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> None:
     masters = Masters(3)
     masters.taken()
@@ -408,6 +418,8 @@ def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> N
     assert masters.queues() == [[A, B]] * 3
 
 
+@kills("a minority decides that a clock is wrong", pauses.clock_lag,
+       never("not tally.majority(...)"))  # fmt: skip
 def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
     masters = Masters(5)
     masters.off[:2] = [3600.0] * 2
@@ -467,6 +479,7 @@ def _sent_to(step: Step) -> list[int]:
     return [master for master, command in enumerate(step.commands) if command is not None]
 
 
+@kills("a late grant is in the way", Wait.undo_silent, always("not silent"))
 def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant() -> None:
     """Otherwise its own late grant would be in its way."""
     masters, _, protocol = _refused_by_three_of_five()
@@ -477,12 +490,16 @@ def test_a_waiter_that_asks_again_releases_what_silent_masters_may_grant() -> No
     assert not undo.awaited
 
 
+@kills("an undo where all have refused", Wait.undo_silent,
+       instead("last.left & last.tally.reached", "last.left"))  # fmt: skip
 def test_a_waiter_releases_nothing_where_all_have_answered() -> None:
     masters, asked, protocol = _refused_by_three_of_five()
     masters.hear(asked, silent=(0, 1, 2))
     assert _sent_to(protocol.send(masters.now)) == [0, 1, 2, 3, 4]
 
 
+@kills("the release of a late grant leaves the queue", undo.undo_of_late_grant,
+       argument(undo.undo_of, leave="True"))  # fmt: skip
 def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
     _, asked, *_ = _refused_by_three_of_five()
     ask = asked.commands[3]
@@ -493,6 +510,7 @@ def test_the_release_of_a_late_grant_leaves_the_waiter_in_the_queue() -> None:
     assert plain.calls, "the grant to a client that does not wait may have used a turn"
 
 
+@kills("an undo calls", Release.keys, always("self.calls"))
 def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
     masters = Masters(3)
     masters.taken()
@@ -506,6 +524,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_no_waiter() -> None:
     assert masters.queues() == [[A, B], [A, B], [B]]
 
 
+@kills("an undo calls nobody", Attempt.undo, instead("leave or self.unreachable", "leave"))
 def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -518,6 +537,9 @@ def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
     assert masters.called == on_all(masters, B), "the grants came too late"
 
 
+@kills("a waiter that has a vote asks seldom", Attempt.queued, always("not last.granted"))
+@kills("all that share the votes ask at once", Wait.pause, never("queueing and attempt.queued"))
+@kills("a waiter in no queue asks seldom", Wait.pause, always("attempt.queued"))
 def test_waiters_that_share_the_votes_do_not_ask_again_at_once() -> None:
     masters = Masters(3)
     for index, memory in enumerate(masters.memories):
@@ -655,6 +677,8 @@ def test_a_holder_leaves_the_queues_of_all_its_resources() -> None:
 # Leaving.
 
 
+@kills("a client that gives up stays queued", undo.undo_of,
+       instead("ask.waiter if leave else ...", "''"))  # fmt: skip
 def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -753,6 +777,7 @@ def _pauses(tally: Tally, delay: float, *, queueing: bool = True) -> tuple[float
     return retry_delays(tally, delay, queueing=queueing)
 
 
+@kills("waiters poll", pauses.retry_delays, never("tally.majority(len(queued))"))
 def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
     def long(ahead: int, delay: float) -> float:
         return _pauses(_refused(*[(60_000, ahead)] * 3), delay)[0]
@@ -771,6 +796,9 @@ def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
     assert 10 * FALLBACK < long(400, 0.0) < long(100_000, 0.0) < LONGEST
 
 
+@kills("a crowd asks at the same moment", pauses._prolonged,
+       instead("(longest - pause) * ahead / (ahead + CROWD)", "min(ahead / 50, longest - pause)"),
+       False)  # fmt: skip
 @pytest.mark.parametrize("unheard", [False, True])
 def test_waiters_that_came_at_the_same_moment_ask_one_after_the_other(unheard: bool) -> None:
     pauses = [_pauses(_refused(*[(60_000, ahead)] * 3), 0.001)[unheard] for ahead in range(2000)]
@@ -778,6 +806,7 @@ def test_waiters_that_came_at_the_same_moment_ask_one_after_the_other(unheard: b
     assert pauses[1999] - pauses[1000] > 0.2
 
 
+@kills("a minority will call", pauses.retry_delays, always("tally.majority(len(queued))"))
 def test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called() -> None:
     few = _refused((60_000, 0), (60_000, -1), (60_000, -1))
     assert _pauses(few, 0.1) == pytest.approx((0.15, 0.15))
@@ -794,6 +823,7 @@ def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() ->
     assert _pauses(_refused((20, 3), (20, 0), (20, -1)), 0.1)[0] < 0.022
 
 
+@kills("a crowd watches each turn", pauses._until_expiry, never("tally.majority(len(turns))"))
 def test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd() -> None:
     def after(left: int, ahead: int) -> float:
         return _pauses(_refused(*[(left, ahead)] * 3, reserved=True), 0.01)[0]
@@ -806,6 +836,7 @@ def test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd() -> None:
     assert held < 0.14, "no waiter is asked to watch a lock that expires"
 
 
+@kills("a crowd that is not answered asks at once", pauses.retry_delays, never("tally.unreachable"))
 def test_without_a_queue_the_pause_is_random() -> None:
     held = _refused(*[(60_000, -1)] * 3)
     assert _pauses(held, 0.03, queueing=False) == (0.03, 0.03)

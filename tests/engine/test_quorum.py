@@ -12,6 +12,8 @@ import pytest
 
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict, quorum
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead, never
 from tests.replies import refused
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
@@ -35,6 +37,8 @@ def oracle(masters: int, said: tuple[Ballot, ...]) -> Verdict:
     return Verdict.WON if ends == {"won"} else Verdict.LOST
 
 
+@kills("judged only by grants", Tally.cast, never("self.refused + self.failed > self.spare"), 4)
+@kills("a verdict waits for no denial", Tally._judge, always("not self.may_be_denied"), 3)
 @pytest.mark.parametrize("masters", range(1, 8))
 def test_every_ballot_in_every_order(masters: int) -> None:
     for ballots in product((YES, NO, FAIL), repeat=masters):
@@ -97,6 +101,13 @@ def test_every_ballot_with_rivals(masters: int) -> None:
             assert tally.cast(index, votes[word]) is reached, (said, index)
 
 
+@kills(
+    "a master votes twice",
+    Tally.cast,
+    instead(
+        "self.votes[master] is None", "vote.ballot is not Ballot.FAILED or not self.votes[master]"
+    ),
+)
 def test_the_first_vote_of_a_master_counts() -> None:
     tally = Tally(3)
     tally.cast(0, failed("hung"))
@@ -210,6 +221,8 @@ def test_every_order_of_clocks_that_are_off(masters: int) -> None:
             assert 2 * len(then.counted()) > masters
 
 
+@kills("the earliest clock is forgotten", Tally.cast, never("time < self.earliest"))
+@kills("the latest clock is forgotten", Tally.cast, never("time > self.latest"))
 def test_the_counters_are_those_of_the_votes() -> None:
     rng = Random(1)
     for _ in range(2000):
@@ -226,6 +239,7 @@ def test_the_counters_are_those_of_the_votes() -> None:
             assert tally.latest == max(times, default=-math.inf)
 
 
+@kills("an interrupted count stays", Tally.cast, instead("self._recount()", "None"))
 def test_a_vote_counts_though_an_interrupt_struck_before() -> None:
     tally = Tally(3, skew=SECOND)
     tally.cast(1, granted(0))
@@ -246,6 +260,10 @@ def test_a_verdict_is_reached_though_an_interrupt_struck_before() -> None:
     assert tally.granted == 1
 
 
+@kills("failed masters refused", Tally.unsure,
+       instead("self.reached.difference(...)", "frozenset()"))  # fmt: skip
+@kills("silent masters are unsure", Tally.unsure, never("vote is None"))
+@kills("masters not asked are reached", Tally.asked, always("vote.sent"))
 def test_what_a_refused_round_may_have_reached() -> None:
     tally = Tally(7, rivals=True)
     tally.cast(6, failed("not connected", sent=False))

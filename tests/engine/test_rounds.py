@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine import rounds
-from redlock_django.engine.attempt import SPLIT_ROUNDS
+from redlock_django.engine import pauses, rounds, undo
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Wait
 from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import (
     Acquire,
@@ -24,8 +24,10 @@ from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
-from redlock_django.engine.validity import LeaseState, RedlockLease
+from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.masters import START, Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, argument, instead, never, returns, without
 
 Kind = type[BaseException]
 
@@ -85,6 +87,11 @@ def test_a_lock_is_held_on_every_master_that_granted_it() -> None:
     assert lease.home is None
 
 
+@kills(
+    "a verdict waits for all",
+    Tally._judge,
+    instead("self.granted >= self.need", "not self.outstanding and self.granted >= self.need"),
+)
 def test_a_round_is_won_before_the_slowest_master_has_answered() -> None:
     masters = Masters(5)
     lease = masters.run(masters.acquire(), silent=(3, 4))
@@ -102,6 +109,8 @@ def test_reached_leaves_out_only_masters_that_surely_have_nothing() -> None:
     assert lease.reached == {0, 2, 3, 5, 6, 7, 8}
 
 
+@kills("one proposal for all rounds", Wait.next_attempt,
+       instead("next(client.proposals)", "(self.ticket or next(client.proposals))"))  # fmt: skip
 def test_every_round_has_a_fresh_token_and_a_new_proposal() -> None:
     masters = Masters()
     protocol = masters.acquire(wait=1.0)
@@ -228,6 +237,7 @@ def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
     assert caught.value.retry_after == pytest.approx(5.0)
 
 
+@kills("stale connections refuse a lock", Attempt.split, never("last.only_stale"))
 def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
     """Also without waiting, if the masters that failed for another reason are a minority."""
     masters = Masters(3)
@@ -241,6 +251,7 @@ def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
     assert masters.tokens() == ["", lease.token, lease.token]
 
 
+@kills("one stale connection is enough", Tally.only_stale, instead("len(lasting)", "0"))
 def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
@@ -253,6 +264,7 @@ def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
         protocol.send(masters.now)
 
 
+@kills("split votes without end", Wait.goes_on, always("now < self.limit"))
 def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
     """A call ends with an attempt that began before `wait` and `overrun` were over."""
     masters = Masters(3)
@@ -275,6 +287,7 @@ def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
     assert attempts == pytest.approx([0.0, 0.41, 0.82, 1.23])
 
 
+@kills("a pause past the end", Wait.pause, instead("min(delay, end - now)", "delay"))
 def test_a_pause_between_split_votes_ends_in_time() -> None:
     for stalled, left in ((0.0, 0.005), (60.0, 0.0)):
         masters = Masters(3)
@@ -286,6 +299,7 @@ def test_a_pause_between_split_votes_ends_in_time() -> None:
         assert pause.seconds == pytest.approx(left, abs=1e-6)
 
 
+@kills("a split vote is a refusal", Wait.goes_on, never("attempt.split", nth=1))
 def test_a_split_vote_that_is_over_is_won() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=0.0)
@@ -314,6 +328,7 @@ def test_waiting_wins_as_soon_as_the_lock_has_expired() -> None:
     assert 1.0 <= masters.now - START < 1.02
 
 
+@kills("pauses are only random", pauses._until_expiry, always("left is None"))
 def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=5.0)
@@ -324,6 +339,7 @@ def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
     assert pause.seconds == pytest.approx(0.004)
 
 
+@kills("no undo", Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE"))
 def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
@@ -391,6 +407,8 @@ def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
     assert isinstance(protocol.send(masters.now), Pause), "no holder is proven"
 
 
+@kills("elapsed time is read before the confirm round", rounds.acquire,
+       instead("yield confirm", "((yield confirm), now)[1]"))  # fmt: skip
 def test_validity_is_judged_after_the_confirm_round() -> None:
     masters = Masters(3)
     protocol, confirm, ask = _to_confirm(masters, ttl=1.0)
@@ -415,6 +433,12 @@ def test_a_round_interrupted_before_any_answer_is_undone(kind: Kind) -> None:
         protocol.send(START)
 
 
+@kills("undo only what was granted", Tally.asked,
+       instead("vote is None or ...", "vote is not None and vote.ballot is _GRANTED"),
+       SystemExit)  # fmt: skip
+@kills("undo also what was refused", Tally.reached, always("not self.refused"), SystemExit)
+@kills("late grants are left to the links", undo.leaves_late_grants,
+       returns("isinstance(ask, Acquire)"), SystemExit)  # fmt: skip
 @pytest.mark.parametrize("kind", INTERRUPTS)
 def test_an_interrupted_round_is_undone_where_it_may_be_granted(kind: Kind) -> None:
     protocol = Masters(5).acquire()
@@ -470,6 +494,8 @@ def _closable() -> list[Callable[[Masters], Protocol[Any]]]:
     ]
 
 
+@kills("a closed protocol sends", rounds.acquire,
+       instead("GeneratorExit", "ZeroDivisionError", nth=1), lambda m: m.acquire())  # fmt: skip
 @pytest.mark.parametrize("make", _closable(), ids=["acquire", "extend", "release"])
 def test_a_closed_protocol_sends_nothing(make: Callable[[Masters], Protocol[Any]]) -> None:
     protocol = make(Masters(3))
@@ -499,6 +525,7 @@ def _extend(masters: Masters, lease: RedlockLease, ttl: float = 10.0) -> Protoco
     return rounds.extend(masters.deployment, lease, ttl, now=masters.now)
 
 
+@kills("extended from the answer", rounds.extend, argument(valid_until, started="now"))
 def test_an_extension_is_valid_from_before_its_first_byte() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10)
@@ -554,6 +581,7 @@ def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client() -> Non
     assert masters.tokens() == [other.token, other.token, lease.token]
 
 
+@kills("extended after the deadline", rounds.extend, never("now >= lease.until", nth=1))
 def test_an_extension_sends_nothing_after_the_deadline() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -563,6 +591,7 @@ def test_an_extension_sends_nothing_after_the_deadline() -> None:
     assert done.value.value == (LeaseState.LOST, lease)
 
 
+@kills("extended by a late answer", rounds.extend, never("now >= lease.until", nth=2))
 def test_an_extension_answered_after_the_old_deadline_is_lost() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -577,6 +606,7 @@ def test_an_extension_answered_after_the_old_deadline_is_lost() -> None:
     assert done.value.value[0] is LeaseState.LOST
 
 
+@kills("renewed into the past", rounds.extend, always("now < until"))
 def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10)
@@ -605,6 +635,7 @@ def test_of_two_extensions_the_later_deadline_and_all_masters_that_may_be_healed
         assert both.reached == {0, 1, 2}
 
 
+@kills("no master is healed", rounds.extend, never("master in forgot"))
 def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
     None
 ):
@@ -686,6 +717,8 @@ def test_a_release_is_false_where_the_lock_was_lost() -> None:
     assert masters.run(rounds.release(masters.deployment, lease)) is False
 
 
+@kills("too few answers are a success", rounds.release,
+       instead("... if tally.denied else None", "not tally.denied"))  # fmt: skip
 def test_a_release_is_none_where_too_few_answer() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -696,6 +729,8 @@ def test_a_release_is_none_where_too_few_answer() -> None:
     assert masters.run(rounds.release(masters.deployment, lease), deaf=(1,)) is None
 
 
+@kills("a release skips masters being healed", rounds.release,
+       instead("lease.reached | lease.tally.forgot", "lease.reached"))  # fmt: skip
 def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed() -> None:
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
@@ -704,6 +739,7 @@ def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_hea
     assert names(next(rounds.release(masters.deployment, lease))) == ["release"] * 3
 
 
+@kills("no tombstone", Release.arguments, never("self.bury"))
 def test_a_release_can_bury_and_need_not_be_awaited() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -721,6 +757,8 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
     assert late.vote(*reply[1:]).reason == "this token was released already"
 
 
+@kills("a release cut off by Ctrl-C", rounds.release, without("yield Round(..., awaited=False)"),
+       RuntimeError)  # fmt: skip
 @pytest.mark.parametrize("kind", INTERRUPTS)
 def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
     masters = Masters(3)

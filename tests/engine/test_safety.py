@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from redlock_django.engine import attempt, quorum, rounds, validity
+from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.votes import Ballot
@@ -24,6 +25,8 @@ from tests.engine import exhaustive, simulator
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search
 from tests.engine.lua_mutation import lua, mutate_script
 from tests.engine.masters import Masters, fresh
+from tests.engine.mutants import kills
+from tests.engine.mutation import instead
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep_until_reached
 
@@ -229,6 +232,7 @@ def _late_undo(tokens: Any) -> tuple[Masters, list[str]]:
     return masters, masters.tokens()
 
 
+@kills("one token for all rounds", Wait.next_attempt, instead("next(client.tokens)", "'0' * 32"))
 def test_a_late_undo_cannot_free_the_round_after_it() -> None:
     masters, tokens = _late_undo(fresh())
     assert len(set(tokens)) == 1

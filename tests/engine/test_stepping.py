@@ -10,7 +10,7 @@ from redlock_django.wire.links import late_masters as lateness
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.master import Master
 from tests.engine import simulator
-from tests.engine.mutants import MUTANTS
+from tests.engine.mutants import all_mutants
 from tests.engine.network import Wire
 from tests.engine.simulator import KINDS, STEPS, Setup, Simulation, replay
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -84,9 +84,8 @@ def _found(setup: Setup, how: str, first: int) -> int:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_a_missing_rule_is_detected(name: str) -> None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     setup, how, first = FOUND[name]
-    with mutant.active():
+    with all_mutants()[name].active():
         seed = _found(setup, how, first)
     Simulation(seed, setup).run()  # passes without the mutant
 

@@ -17,8 +17,8 @@ from redlock_django.wire.links.link_wait import LinkWait
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers import info as server_info
-from tests.engine import mutants
 from tests.engine.lua_mutation import lua, script_mutated
+from tests.engine.mutants import all_mutants
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
@@ -60,7 +60,7 @@ _WRITES_AGAIN = lua("'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], 
 
 # Every rule that `without_rule` can remove.
 RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    **{mutant.name: mutant.active for mutant in mutants.MUTANTS},
+    **{name: mutant.active for name, mutant in all_mutants().items()},
     "an extension writes the lock again": partial(script_mutated, "extend", _WRITES_AGAIN),
     **{name: partial(mutated, *change, name) for name, change in _FUNCTIONS.items()},
 }

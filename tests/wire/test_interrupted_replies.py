@@ -26,9 +26,9 @@ from redlock_django.wire.links.link import Link
 from redlock_django.wire.links.sender import Sender
 from tests.live.test_locking_interrupts import Lines
 from tests.replies import packed
-from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
 from tests.wire.scripted import NAMES, push, resp
+from tests.wire.test_link_rules import age, poll
 
 GRANT = (Status.GRANTED, 7)
 REFUSAL = (Status.REFUSED, 1, 900, 5, -1, b"b" * 32)

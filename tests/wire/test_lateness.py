@@ -11,6 +11,8 @@ from redlock_django.wire.links.late_masters import (
     RunningTime,
     late_reason,
 )
+from tests.engine.mutants import kills
+from tests.engine.mutation import instead, never
 from tests.wire.manual_links import TIMEOUT, manual_links
 
 QUIET = (0.5, 2)  # load average, processors
@@ -33,6 +35,7 @@ def test_a_poll_counts_as_far_as_the_process_was_running(
     assert running.passed == pytest.approx(counted)
 
 
+@kills("computing takes no time", RunningTime.polled, instead("took + SHORT", "took"))
 def test_short_times_between_two_polls_count() -> None:
     """A client that computes most of the time polls for a small part of it."""
     running = RunningTime(100.0)
@@ -41,6 +44,7 @@ def test_short_times_between_two_polls_count() -> None:
     assert running.passed == pytest.approx(0.2)
 
 
+@kills("a stall between polls is lateness", RunningTime.polled, instead("took + SHORT", "9e9"))
 def test_a_stall_between_two_polls_does_not_count() -> None:
     running = RunningTime(100.0)
     for poll in range(1, 11):
@@ -56,6 +60,7 @@ def test_no_time_counts_twice() -> None:
     assert running.passed == pytest.approx(0.3)
 
 
+@kills("a rest too small to add", RunningTime.polled, never("asked < SHORTEST"))
 def test_a_reply_gets_late_however_the_numbers_are_rounded() -> None:
     """A rest below the precision of `passed` was polled for ever, and acquire() never returned."""
     draw = Random(0)

@@ -26,10 +26,12 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, sockets, threads
-from redlock_django.wire.drivers.sockets import LinkSocket
+from redlock_django.wire.drivers.sockets import LinkSocket, _in_order
 from redlock_django.wire.links import master as master_module
 from redlock_django.wire.links.link import Exchange, Link, ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
+from tests.engine.mutants import kills
+from tests.engine.mutation import never
 from tests.programs import started
 from tests.waiting import stalls, until
 from tests.wire.manual_links import manual_links
@@ -112,6 +114,7 @@ class Interrupted:
         return result
 
 
+@kills("half a command is sent on", _in_order, never("is_running"))
 def test_an_interrupted_send_drops_the_link() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -10,7 +10,9 @@ import pytest
 
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
-from redlock_django.wire.links.link_wait import JOINING
+from redlock_django.wire.links.link_wait import JOINING, LinkWait
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead, never
 from tests.wire.manual_links import ManualLinks, manual_links
 
 
@@ -42,11 +44,15 @@ def test_a_round_waits_for_no_connection_if_none_is_under_way(failed: int) -> No
         assert wait(links) == 0
 
 
+@kills("links are waited for without hope", LinkWait.seconds,
+       never("usable + connecting < self._quorum"))  # fmt: skip
 def test_a_round_does_not_wait_without_hope_for_a_quorum() -> None:
     with connecting(2, failed=3) as links:
         assert wait(links) == 0
 
 
+@kills("the first lock is on a bare majority", LinkWait.seconds,
+       instead("self._joining_until - now", "0.0"))  # fmt: skip
 def test_the_first_round_waits_a_moment_for_the_links_that_a_quorum_does_not_need() -> None:
     with connecting(2) as links:
         assert wait(links) == pytest.approx(JOINING)
@@ -54,11 +60,15 @@ def test_the_first_round_waits_a_moment_for_the_links_that_a_quorum_does_not_nee
         assert wait(links) == pytest.approx(JOINING / 2), "the same moment for all rounds"
 
 
+@kills("a slow network joins at once", LinkWait.seconds,
+       instead("max(now - began, JOINING)", "JOINING"))  # fmt: skip
 def test_the_moment_is_longer_where_a_quorum_took_longer() -> None:
     with connecting(1) as links:
         assert wait(links, since=0.3) == pytest.approx(0.3)
 
 
+@kills("a master that hangs is waited for again", LinkWait.seconds,
+       always("self._joining_until is None"))  # fmt: skip
 def test_a_master_that_hangs_is_waited_for_once() -> None:
     with connecting(1) as links:
         assert wait(links) > 0
@@ -78,6 +88,7 @@ def test_a_quorum_that_is_lost_again_is_waited_for() -> None:
         assert wait(links) == pytest.approx(links.link_wait._connect_timeout)
 
 
+@kills("releases wait for links", LinkWait.is_needed, instead("any(...)", "True"))
 def test_a_release_waits_for_no_link() -> None:
     with connecting(1) as links:
         release, acquire = links.release(), links.acquire()

@@ -25,11 +25,16 @@ from redlock_django.engine.protocol.commands import (
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import LateWatch
 from redlock_django.wire.links.link import Exchange, Kind
 from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
 from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.links.resp import MOST, PLAIN, Templates, pack_command
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead, never, without
 from tests.replies import packed, refused
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, fences, manual_links
 from tests.wire.scripted import push, resp
@@ -243,6 +248,19 @@ DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
 }
 
 
+@kills("suspect hides from rounds", StepWatch._suspect, without("master.usable = False"), "suspect")
+@kills("our clock stepped hides from rounds", StepWatch._blame_ourselves,
+       without("master.usable = False"), "our clock stepped")  # fmt: skip
+@kills(
+    "twin hides from rounds", find_twins, without("master.usable = other.usable = False"), "twin"
+)
+@kills("late hides from rounds", LateWatch._mark_late, without("master.usable = False"), "late")
+@kills("a faulty master is asked", Links.begin, never("not m.usable"), "suspect")
+@kills("a marker is good for ever", LinkChanges.trust,
+       instead("master.trust, master.usable = ...", "master.trust = trust"),
+       "untrusted")  # fmt: skip
+@kills("another deployment's masters are asked", Links.begin, never("self.membership.conflict"),
+       "another deployment")  # fmt: skip
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str) -> None:
     with timed_links() as (links, time):
@@ -269,6 +287,8 @@ def _reasons(links: ManualLinks, time: Time, command: Command, *masters: int) ->
     return exchange.tally.reasons()
 
 
+@kills("a master that is left out is reached", Links._fit,
+       instead("failed(..., sent=False)", "failed(fault)"), "late")  # fmt: skip
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
     fail, reason = FAULTS[fault]
@@ -321,6 +341,7 @@ def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) ->
         assert links.ends[0].names() == ["acquire"]
 
 
+@kills("a usable master is never inspected", Links.begin, never("now >= m.inspect_at"))
 def test_a_master_that_must_be_inspected_is_looked_at() -> None:
     with timed_links() as (links, time):
         _answered(links, time, links.ask(links.acquire()))
@@ -356,6 +377,7 @@ def test_each_master_is_sent_its_own_command() -> None:
         assert links.ends[2].names() == []
 
 
+@kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     with timed_links(masters=1) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
@@ -391,6 +413,7 @@ def test_a_healed_master_does_not_count() -> None:
         assert healing.tally.verdict is Verdict.LOST
 
 
+@kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), b"")
 @pytest.mark.parametrize("before", [b"", PUSH], ids=["plain", "parsed"])
 def test_no_vote_counts_from_a_clock_step_on(before: bytes) -> None:
     with timed_links() as (links, time):
@@ -401,6 +424,8 @@ def test_no_vote_counts_from_a_clock_step_on(before: bytes) -> None:
         assert not links.link(0).owed or links.masters[0].checking
 
 
+@kills("a step ends with its reply", Replies._count_plain, never("not master.usable and ..."),
+       False)  # fmt: skip
 @pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
 def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -> None:
     with timed_links() as (links, time):
@@ -453,6 +478,9 @@ def test_plain_refusals_that_come_together_are_not_parsed() -> None:
         assert [one.tally.rival_won for one in asked] == [True, True]
 
 
+@kills("a part of a reply is lost", Replies._parse,
+       instead("return", "return link.received.clear()"))  # fmt: skip
+@kills("a cut reply is parsed", Replies._parse, never("is_cut(...)"))
 def test_a_refusal_that_comes_in_two_parts_counts() -> None:
     with timed_links(masters=1) as (links, time):
         for cut in range(1, len(resp(_refusal(1, time)))):
@@ -464,6 +492,7 @@ def test_a_refusal_that_comes_in_two_parts_counts() -> None:
             assert exchange.tally.rival_won, f"cut after {cut} bytes"
 
 
+@kills("a part of a reply is read twice", Replies._parse, without("del link.received[:]"))
 def test_a_refusal_that_is_parsed_in_two_parts_counts() -> None:
     with timed_links(masters=1) as (links, time):
         for cut in range(1, len(PUSH + resp(_refusal(1, time)))):
@@ -509,6 +538,7 @@ def test_a_grant_after_plain_refusals_is_released() -> None:
         assert links.ends[2].names() == ["acquire", "release"]
 
 
+@kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"))
 def test_a_grant_of_another_round_is_not_a_vote() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
@@ -525,6 +555,7 @@ def test_a_release_of_another_round_is_not_a_vote() -> None:
         assert exchange.tally.granted == 0
 
 
+@kills("bytes inside a reply grant", Replies._count_plain, always("not link.parsing"))
 def test_bytes_inside_a_refusal_do_not_grant() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.release())
@@ -536,6 +567,7 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
         assert exchange.tally.reasons()[0].startswith("held by another client")
 
 
+@kills("an old look at the clock", Replies._believes, always("heard < until"))
 def test_bounds_of_clocks_are_not_old() -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
     with timed_links(masters=1) as (links, time):
@@ -560,6 +592,7 @@ def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
         assert [one.tally.verdict for one in asked] == [Verdict.WON] * 3
 
 
+@kills("our clock's latest time is lost", Replies.feed, without("self._steps.latest = heard"))
 def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
     with timed_links() as (links, time):
         _answered(links, time, links.ask(links.acquire()))
@@ -568,6 +601,7 @@ def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
         assert links.steps.latest == time.now
 
 
+@kills("our clock never goes back a little", Replies._believes, always("heard >= sent"))
 def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
     with timed_links() as (links, time):
         _answered(links, time, links.ask(links.acquire()))

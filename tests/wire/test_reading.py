@@ -23,6 +23,8 @@ from redlock_django.wire.drivers.combiner import Combiner
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links import master as master_module
 from redlock_django.wire.links.link import Exchange, wake_none
+from tests.engine.mutants import kills
+from tests.engine.mutation import instead
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.replies import packed
 from tests.waiting import until
@@ -139,6 +141,8 @@ def test_a_thread_is_woken_although_an_interrupt_struck_before() -> None:
         waiting.result(20)
 
 
+@kills("an interrupt leaves a thread asleep that was called", Combiner.wake_decided,
+       instead("[*self.waiting, *self.sleeping]", "[*self.waiting]"))  # fmt: skip
 def test_a_thread_that_waits_to_be_called_is_woken_although_an_interrupt_struck_before() -> None:
     with one_link(ThreadDriver, FOREVER) as (driver, _, _):
         shared = driver.combiner

@@ -1,6 +1,6 @@
 """Replies that come late, wrong, in pieces or never, and releases that are kept, without a driver.
 
-More of these rules are in `link_schedules`, each with the mutant that breaks it.
+More of these rules are in `test_link_rules`, each with the mutant that breaks it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from redlock_django.engine.quorum import Verdict
 from redlock_django.wire.links import master as master_module
 from tests.replies import packed
-from tests.wire.link_schedules import tombstone
 from tests.wire.manual_links import TOKEN, ManualLinks, fences, manual_links
 from tests.wire.scripted import NAMES, push, resp
+from tests.wire.test_link_rules import tombstone
 
 NUMBER, EARLIER, NOW = object(), object(), object()
 """The number of the round or of the one before, and the time of the master, in these replies."""

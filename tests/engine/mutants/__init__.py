@@ -1,49 +1,89 @@
-"""One mutant for each rule: the rule removed or changed, and the schedule that then fails.
+"""Mutants: the code of a rule removed or changed, and the test that fails then.
 
-The same schedule passes on the function as it is. How a mutant names what it changes is in
-`tests/engine/mutation.py`; code that only moves, or whose names change, leaves it valid. Each file
-has the mutants of the modules that it is named for.
+A mutant is a mark on its test. How it names what it changes is in `tests/engine/mutation.py`; code
+that only moves, or whose names change, leaves it valid.
 
-`uv run python -m tests.engine.mutants` runs them all and prints each with its rule and the
-failure that detects it.
+`uv run python -m tests.engine.mutants` runs all mutants and prints each with the failure that
+detects it.
 """
 
 from __future__ import annotations
 
-from tests.engine.mutants import (
-    clock_steps,
-    hand_on,
-    late_masters,
-    link_changes,
-    links,
-    permits,
-    protocol,
-    quorum,
-    replies,
-    rounds,
-    scripts,
-    sent,
-    servers,
-    waiters,
-    waiting,
-)
-from tests.engine.mutants.mutant import Mutant as Mutant
-from tests.engine.mutants.mutant import Schedule as Schedule
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-MUTANTS: tuple[Mutant, ...] = (
-    *quorum.MUTANTS,
-    *rounds.MUTANTS,
-    *waiting.MUTANTS,
-    *protocol.MUTANTS,
-    *scripts.MUTANTS,
-    *servers.MUTANTS,
-    *clock_steps.MUTANTS,
-    *late_masters.MUTANTS,
-    *link_changes.MUTANTS,
-    *sent.MUTANTS,
-    *replies.MUTANTS,
-    *waiters.MUTANTS,
-    *links.MUTANTS,
-    *permits.MUTANTS,
-    *hand_on.MUTANTS,
-)
+import pytest
+
+from redlock_django.engine.errors import RedlockError
+from tests.engine.lua_mutation import Lua
+from tests.engine.mutation import Mutation, mutated
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+# What a test raises when it fails; anything else means that the mutant itself is broken.
+FAILURES = (AssertionError, pytest.fail.Exception, RedlockError, StopIteration, RuntimeError)
+TESTS = Path(__file__).parents[2]
+
+
+class Mutant(NamedTuple):
+    """A rule that `mutation` removes from `function`, and the test that fails without it.
+
+    A rule of a Lua script has the name of its file instead of a function. The test is called with
+    `arguments`.
+    """
+
+    name: str
+    function: Any
+    mutation: Mutation | Lua
+    test: Callable[..., object]
+    arguments: tuple[Any, ...] = ()
+
+    def active(self) -> AbstractContextManager[None]:
+        """Return a context manager in which the mutant replaces the function."""
+        return mutated(self.function, self.mutation, self.name)
+
+    def failure(self) -> str:
+        """Return how the test fails on the mutant; "" if the mutant survives."""
+        with self.active():
+            try:
+                self.test(*self.arguments)
+            except FAILURES as failure:
+                return str(failure).strip().partition("\n")[0] or type(failure).__name__
+        return ""
+
+
+_marked: list[Mutant] = []
+
+
+def kills(
+    name: str, function: Any, mutation: Mutation | Lua, *arguments: Any
+) -> Callable[[Test], Test]:
+    """Mark a test that fails on a mutant, if it is called with these arguments."""
+
+    def mark(test: Test) -> Test:
+        # A test file is imported by its name in the package, and once more by pytest.
+        if test.__module__.startswith("tests."):
+            _marked.append(Mutant(name, function, mutation, test, arguments))
+        return test
+
+    return mark
+
+
+@cache
+def all_mutants() -> dict[str, Mutant]:
+    """Return the mutants of all tests, by name."""
+    for folder in ("engine", "wire"):
+        for file in sorted((TESTS / folder).glob("*.py")):
+            if "\n@kills(" in file.read_text():
+                import_module(f"tests.{folder}.{file.stem}")
+    marked = list(_marked)
+    for name in ("scripts", "permits", "hand_on"):
+        listed = import_module(f"tests.engine.mutants.{name}").MUTANTS
+        marked += [Mutant(one.name, one.function, one.mutation, one.schedule) for one in listed]
+    mutants = {mutant.name: mutant for mutant in marked}
+    assert len(mutants) == len(marked), "two mutants have one name"
+    return mutants

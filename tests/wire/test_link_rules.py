@@ -1,7 +1,4 @@
-"""Directed schedules over links: sequences of events, each of which breaks unless one rule holds.
-
-A schedule raises AssertionError if the rule is broken.
-"""
+"""Rules of links, without a driver: events that break a promise unless one rule holds."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.protocol.commands import Extend, script
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.engine.protocol.commands import Command, Extend, script
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
@@ -22,13 +20,29 @@ from redlock_django.wire.drivers.dialing import Pace
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.links.late_masters import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.late_masters import (
+    GIVE_UP,
+    LONGEST,
+    MOST_LATE,
+    MOST_OWED,
+    Lateness,
+    LateWatch,
+    RunningTime,
+)
 from redlock_django.wire.links.link import Exchange
-from redlock_django.wire.links.master import IDLE, Master
-from redlock_django.wire.links.replies import Replies
+from redlock_django.wire.links.link_changes import LinkChanges
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.master import IDLE, Master, find_twins
+from redlock_django.wire.links.replies import Replies, _of_round
+from redlock_django.wire.links.sender import Sender
+from redlock_django.wire.servers import info as server_info
+from redlock_django.wire.servers import trust
 from redlock_django.wire.servers.info import run_of
 from redlock_django.wire.servers.trust import Unfit, check
 from tests.engine.masters import Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, instead, never, returns, together, without
 from tests.replies import packed
 from tests.wire.manual_links import (
     DIAL,
@@ -53,7 +67,8 @@ def tombstone(said: list[bytes]) -> int:
     return int(said[5 + keys].partition(b" ")[0] or 0)
 
 
-def a_reply_of_another_round_is_not_a_vote() -> None:
+@kills("a reply of any round counts", _of_round, never("decoded.number != number"))
+def test_a_reply_of_another_round_is_not_a_vote() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number + 1)
@@ -61,7 +76,9 @@ def a_reply_of_another_round_is_not_a_vote() -> None:
         assert links.masters[0].link is None
 
 
-def an_unexpected_reply_drops_the_link() -> None:
+@kills("an unexpected reply is ignored", Replies._answer,
+       instead("raise ProtocolDesync('a reply without a command')", "return"))  # fmt: skip
+def test_an_unexpected_reply_drops_the_link() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number)
@@ -69,7 +86,7 @@ def an_unexpected_reply_drops_the_link() -> None:
         assert links.masters[0].link is None
 
 
-def a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
+def test_a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
     with manual_links(1) as links:
         first, second = links.ask(links.acquire()), links.ask(links.acquire("b" * 32))
         first.abandon()
@@ -79,7 +96,8 @@ def a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
         assert second.tally.verdict is Verdict.WON
 
 
-def a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
+@kills("a master without a thread stays lost", Links._look, without("self.changes.retry()"))
+def test_a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
     dialled: list[tuple[str, float]] = []
 
     def dial(sockets: Sockets, master: Master, reason: str, delay: float) -> None:
@@ -96,7 +114,8 @@ def a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
         assert dialled == [("lost", 0.0)]
 
 
-def a_release_is_sent_after_its_acquire() -> None:
+@kills("a release overtakes", Links.begin, instead("link.out += data", "link.out[:0] = data"))
+def test_a_release_is_sent_after_its_acquire() -> None:
     with manual_links(1) as links:
         tallies = Tally(1), Tally(1)
         for command, tally in zip((links.acquire(), links.release()), tallies, strict=True):
@@ -105,7 +124,10 @@ def a_release_is_sent_after_its_acquire() -> None:
         assert links.ends[0].names() == ["acquire", "release"]
 
 
-def a_release_without_the_time_is_no_clock_step() -> None:
+@kills("0 is a time", Replies._count_plain, always("time", nth=1))
+@kills("a failed release without a clock is a step", Replies._handle_vote,
+       always("reply.time != 0"))  # fmt: skip
+def test_a_release_without_the_time_is_no_clock_step() -> None:
     """Its script does not read the master's clock, and answers 0 in its place."""
     with manual_links(1) as links:
         links.reply(0, links.ask(links.acquire()).number)
@@ -117,7 +139,10 @@ def a_release_without_the_time_is_no_clock_step() -> None:
         assert links.masters[0].fault(links.time()) == ""
 
 
-def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
+@kills("a kept release does not bury", Master.keep_release,
+       instead("replace(release, bury=True)", "release"))  # fmt: skip
+@kills("a release with no link is lost", Links._fit, without(Master.keep_release))
+def test_a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
     with manual_links(1) as links:
         links.cut(links.masters[0], "lost")
         links.ask(links.release())
@@ -128,7 +153,9 @@ def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
         assert tombstone(said[0])
 
 
-def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
+@kills("an interrupted loss stays unfinished", LinkChanges.retry,
+       without(LinkChanges.finish_losing))  # fmt: skip
+def test_a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
     interrupted = patch.object(Master, "fail_owed", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
@@ -139,7 +166,8 @@ def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
         assert links.masters[0].link is None
 
 
-def a_release_that_was_not_answered_is_sent_again() -> None:
+@kills("an unanswered release is lost", Master.fail_owed, without(Master.keep_release, nth=1))
+def test_a_release_that_was_not_answered_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
         links.cut(links.masters[0], "lost")
@@ -158,13 +186,16 @@ def _refused(links: ManualLinks) -> Exchange:
     return exchange
 
 
-def a_grant_after_the_refusal_is_released() -> None:
+@kills("a late grant stays", Replies._count_plain, without("self._sender.undo_late(...)"))
+def test_a_grant_after_the_refusal_is_released() -> None:
     with manual_links(3) as links:
         links.reply(2, _refused(links).number)
         assert [ends.names() for ends in links.ends] == [["acquire"]] * 2 + [["acquire", "release"]]
 
 
-def a_grant_of_a_late_or_doubtful_master_is_released() -> None:
+@kills("a grant of a doubtful master stays", Replies._handle_vote,
+       without("self._sender.undo_late(...)"))  # fmt: skip
+def test_a_grant_of_a_late_or_doubtful_master_is_released() -> None:
     for is_late in (True, False):
         with manual_links(3) as links:
             exchange = _refused(links)
@@ -177,7 +208,8 @@ def a_grant_of_a_late_or_doubtful_master_is_released() -> None:
             assert links.ends[2].names() == ["acquire", "release"]
 
 
-def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
+@kills("a grant on a lost link stays", Master.fail_owed, without(Master.keep_release, nth=2))
+def test_a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
     with manual_links(3) as links:
         _refused(links)
         links.cut(links.masters[2], "lost")
@@ -186,7 +218,8 @@ def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
         assert [tombstone(command) > 0 for command in said.heard()] == [True]
 
 
-def links_that_close_after_the_refusal_send_the_release() -> None:
+@kills("closed links leave a grant", Links.finish, without("self.sender.undo_late(...)"))
+def test_links_that_close_after_the_refusal_send_the_release() -> None:
     with manual_links(3) as links:
         _refused(links)
         links.ends[2].heard()
@@ -196,7 +229,8 @@ def links_that_close_after_the_refusal_send_the_release() -> None:
         assert links.ends[2].names() == ["release"]
 
 
-def replies_that_come_too_late_are_read_in_parts() -> None:
+@kills("late replies are read at once", Sockets.read, never("link.expired"))
+def test_replies_that_come_too_late_are_read_in_parts() -> None:
     with manual_links(1) as links:
         numbers = [links.ask(links.acquire()).number for _ in range(200)]
         link = links.link(0)
@@ -211,7 +245,10 @@ def replies_that_come_too_late_are_read_in_parts() -> None:
         assert not links.masters[0].late
 
 
-def a_release_that_a_master_refused_is_sent_again() -> None:
+@kills("a refused release is forgotten", Replies._handle_error, without(Master.refuse_release))
+@kills("a repeated release never ends", Replies._handle_vote,
+       without("master.refused_releases.pop(...)"))  # fmt: skip
+def test_a_release_that_a_master_refused_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
         links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
@@ -224,7 +261,8 @@ def a_release_that_a_master_refused_is_sent_again() -> None:
         assert links.changes.retry()
 
 
-def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
+@kills("a refused release is repeated for ever", Master.due_releases, never("until < now"))
+def test_a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
         links.say(0, b"-MISCONF Errors writing to the AOF file\r\n")
@@ -232,7 +270,8 @@ def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
         assert links.changes.retry()
 
 
-def a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
+@kills("a token on a lost link is forgotten", Master.fail_owed, without(Master.remember_unanswered))
+def test_a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
     with manual_links(1) as links:
         links.ask(links.acquire())
         links.cut(links.masters[0], "lost")
@@ -242,7 +281,15 @@ def a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
         assert [tombstone(one) > 0 for one in said] == [True]
 
 
-def an_ordinary_release_leaves_no_tombstone() -> None:
+@kills(
+    "every release buries",
+    Links._fit,
+    together(
+        always("command.token in master.unanswered"),
+        without("del master.unanswered[command.token]"),
+    ),
+)
+def test_an_ordinary_release_leaves_no_tombstone() -> None:
     for is_another_unanswered in (False, True):
         with manual_links(1) as links:
             if is_another_unanswered:
@@ -266,7 +313,8 @@ def _no_script(links: ManualLinks, index: int) -> list[bytes]:
     return said[-1]
 
 
-def a_script_that_was_flushed_is_sent_at_once() -> None:
+@kills("NOSCRIPT is a failure", Replies._handle_error, never("code == 'NOSCRIPT'"))
+def test_a_script_that_was_flushed_is_sent_at_once() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         said = _no_script(links, 0)
@@ -276,7 +324,8 @@ def a_script_that_was_flushed_is_sent_at_once() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
+@kills("an undo by EVAL", Replies._retry, never("isinstance(command, Acquire)"))
+def test_an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
     """By EVAL, the undo of a call that was cancelled would arrive after the next acquire."""
     with manual_links(1) as links:
         links.ask(links.acquire())
@@ -287,7 +336,8 @@ def an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
         assert said[0] == [b"SCRIPT", b"LOAD", script("release")[0].encode()]
 
 
-def a_decided_round_is_not_sent_again() -> None:
+@kills("a decided round is sent again", Replies._retry, always("owed.undecided is not None"))
+def test_a_decided_round_is_not_sent_again() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number)
@@ -322,7 +372,8 @@ def _late(links: ManualLinks) -> Exchange:
     return exchange
 
 
-def a_late_reply_costs_its_vote() -> None:
+@kills("a round waits for a late reply", Lateness.has_expired, returns("False"))
+def test_a_late_reply_costs_its_vote() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         poll(links, TIMEOUT)
@@ -350,7 +401,16 @@ def _expires_after(links: ManualLinks) -> float:
     return polls / 2
 
 
-def no_vote_is_lost_where_all_replies_take_long() -> None:
+@kills("a busy host is out of time", Lateness.patience, instead("USUAL * usual", "0"))
+@kills(
+    "plain grants take no time",
+    Replies._count_plain,
+    instead(
+        "link.ran, link.heard, link.took = ran, heard, heard - oldest.sent",
+        "link.ran, link.heard = ran, heard",
+    ),
+)
+def test_no_vote_is_lost_where_all_replies_take_long() -> None:
     with manual_links(3) as links:
         assert _expires_after(links) == 1.0
     with manual_links(3) as links:
@@ -358,7 +418,8 @@ def no_vote_is_lost_where_all_replies_take_long() -> None:
         assert _expires_after(links) == 3.0
 
 
-def a_patient_round_counts_late_replies() -> None:
+@kills("a waiter asks again without an answer", Round.waits_on, never("now < self.patient"))
+def test_a_patient_round_counts_late_replies() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire(), patient=60.0)
         age(links, 10.0)
@@ -369,7 +430,8 @@ def a_patient_round_counts_late_replies() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_patient_round_ends() -> None:
+@kills("a patient round never ends", LateWatch.judge, without("self.fail_late(...)"))
+def test_a_patient_round_ends() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire(), patient=60.0)
         age(links, 10.0)
@@ -383,7 +445,8 @@ def a_patient_round_ends() -> None:
         assert exchange.tally.verdict is Verdict.LOST
 
 
-def a_patient_round_does_not_wait_for_a_minority() -> None:
+@kills("a waiter waits for a minority", Round.waits_on, always("not self.tally.answered"))
+def test_a_patient_round_does_not_wait_for_a_minority() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire(), patient=60.0)
         age(links, 10.0)
@@ -393,7 +456,11 @@ def a_patient_round_does_not_wait_for_a_minority() -> None:
         assert exchange.tally.verdict is Verdict.LOST
 
 
-def only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
+@kills("a patient round asks no late master", Links._fault_for,
+       never("exchange.asked.waits_on(now)"))  # fmt: skip
+@kills("a patient round asks all late masters", Links._fault_for,
+       always("self.link_wait.usable() < self.link_wait.quorum"))  # fmt: skip
+def test_only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
     with manual_links(3) as links:
         first = _late(links)
         second = links.ask(links.acquire("b" * 32), patient=60.0)
@@ -406,19 +473,22 @@ def only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
         assert [vote is None for vote in third.tally.votes] == [True, True, False]
 
 
-def a_few_slow_masters_are_not_waited_for() -> None:
+@kills("patience for one slow master", LateWatch.patience, instead("median(took)", "max(took)"))
+def test_a_few_slow_masters_are_not_waited_for() -> None:
     with manual_links(3) as links:
         _take(links, 0.36 * TIMEOUT, 1)
         assert _expires_after(links) == 1.0
 
 
-def no_reply_is_waited_for_without_end() -> None:
+@kills("patience without end", Lateness.patience, instead("LONGEST * self.master_timeout", "100"))
+def test_no_reply_is_waited_for_without_end() -> None:
     with manual_links(3) as links:
         _take(links, 10.0, 0, 1, 2)
         assert _expires_after(links) == LONGEST
 
 
-def a_new_link_shows_how_long_replies_take() -> None:
+@kills("a handshake takes no time", LinkChanges.joined, instead("high - low", "0.0"))
+def test_a_new_link_shows_how_long_replies_take() -> None:
     with manual_links(1) as links:
         ends = links.new_ends(0)
         joined = ends.joined("0")
@@ -437,7 +507,8 @@ def _decided(links: ManualLinks) -> None:
     age(links, 10.0)
 
 
-def no_poll_ends_for_a_reply_of_a_decided_round() -> None:
+@kills("replies of decided rounds end polls", LateWatch._left, always("owed.undecided is not None"))
+def test_no_poll_ends_for_a_reply_of_a_decided_round() -> None:
     with manual_links(3) as links:
         _decided(links)
         poll(links, TIMEOUT / 2)
@@ -447,7 +518,9 @@ def no_poll_ends_for_a_reply_of_a_decided_round() -> None:
         assert left == pytest.approx(TIMEOUT), "it is late then"
 
 
-def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
+@kills("no poll ends for a vote behind others", LateWatch._left,
+       never("owed.undecided is not None"))  # fmt: skip
+def test_a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
     with manual_links(3) as links:
         _decided(links)
         links.cut(links.masters[0], "lost")
@@ -464,7 +537,9 @@ def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
         assert not links.masters[2].late
 
 
-def late_grants_of_decided_rounds_are_only_removed() -> None:
+@kills("late grants take the long way", Replies._count_plain, never("exchange.decided and ..."))
+@kills("removed replies are not counted off", Replies._count_plain, without("link.expired -= 1"))
+def test_late_grants_of_decided_rounds_are_only_removed() -> None:
     with manual_links(3) as links:
         for _ in range(9):
             _decided(links)
@@ -478,7 +553,8 @@ def late_grants_of_decided_rounds_are_only_removed() -> None:
         assert len(link.owed) == link.expired == 1
 
 
-def a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
+@kills("any late grant counts", Replies._count_plain, always("exchange.decided", nth=1))
+def test_a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire(), patient=60.0)
         age(links, 10.0)
@@ -488,7 +564,8 @@ def a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
         assert exchange.tally.reasons()[0] == "its clock stepped"
 
 
-def a_late_reply_costs_no_vote_after_it() -> None:
+@kills("one late reply fails all", LateWatch._judge, never("not (late or ...)"))
+def test_a_late_reply_costs_no_vote_after_it() -> None:
     with manual_links(1) as links:
         first = _owes(links)
         second = links.ask(links.acquire("b" * 32))
@@ -499,7 +576,8 @@ def a_late_reply_costs_no_vote_after_it() -> None:
         assert second.tally.verdict is Verdict.WON
 
 
-def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
+@kills("expired replies are not counted off", Replies._pop_owed, never("link.expired"))
+def test_an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
     with manual_links(1) as links:
         first, second = _owes(links), links.ask(links.acquire("b" * 32))
         poll(links, TIMEOUT)
@@ -509,7 +587,9 @@ def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
         assert second.tally.verdict is Verdict.LOST
 
 
-def a_late_reply_never_costs_its_link() -> None:
+@kills("a late reply costs its link", LateWatch._judge,
+       instead("self._mark_late(...)", "return 'late'"))  # fmt: skip
+def test_a_late_reply_never_costs_its_link() -> None:
     with manual_links(1) as links:
         link = links.masters[0].link
         exchange = _late(links)
@@ -521,7 +601,8 @@ def a_late_reply_never_costs_its_link() -> None:
         assert vote.ballot is Ballot.FAILED, "the vote stays failed"
 
 
-def a_round_that_was_cancelled_in_a_loop_is_not_sent_again() -> None:
+@kills("a cancelled round of a loop is sent again", LoopDriver._take, without("exchange.abandon()"))
+def test_a_round_that_was_cancelled_in_a_loop_is_not_sent_again() -> None:
     """Its release is sent already: an acquire after it would leave a lock behind."""
     assert asyncio.run(_sent_by_a_cancelled_round()) == [
         b"EVALSHA",
@@ -551,14 +632,17 @@ async def _until_heard(ends: Ends, commands: int) -> list[list[bytes]]:
     return said
 
 
-def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
+@kills("another server has the same clock", LinkChanges.joined, without("master.forget_clock()"))
+def test_an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
     with manual_links(3) as links:
         links.cut(links.masters[0], "lost")
         links.join(0, run_id="another server", ahead=30.0)
         assert links.masters[0].fault(links.time()) == ""
 
 
-def a_release_over_other_links_buries() -> None:
+@kills("a release over other links does not bury", RedisBackend.post_release,
+       instead("protocol if driver is lease.home else bury", "protocol"))  # fmt: skip
+def test_a_release_over_other_links_buries() -> None:
     """The links that sent the acquire are gone, and it may still arrive."""
     backend = make_backend(["unix:///nowhere"])
     closed = ThreadDriver(backend._links(), TERMS)
@@ -570,7 +654,8 @@ def a_release_over_other_links_buries() -> None:
     assert [release.bury for release in sent[0].commands] == [True]
 
 
-def a_master_that_never_answers_loses_its_link() -> None:
+@kills("a link is never given up", Lateness.is_over, never("silent >= longest"))
+def test_a_master_that_never_answers_loses_its_link() -> None:
     with manual_links(1) as links:
         _late(links)
         links.ask(links.release())
@@ -579,7 +664,9 @@ def a_master_that_never_answers_loses_its_link() -> None:
         assert [*links.masters[0].pending_releases] == ["a" * 32]
 
 
-def links_are_kept_longer_while_most_are_late() -> None:
+@kills("a starved host connects again", Lateness.longest_silence, never("late > masters // 2"))
+@kills("a silent minority is kept", Lateness.longest_silence, always("late > masters // 2"))
+def test_links_are_kept_longer_while_most_are_late() -> None:
     with manual_links(3) as links:
         exchange = _late(links)
         age(links, 100.0)
@@ -604,17 +691,20 @@ def _ended(links: ManualLinks, idle: float) -> bool:
     return vote.stale
 
 
-def a_link_that_ends_after_a_pause_is_stale() -> None:
+@kills("no link is stale", Master.fail_owed, never("ended and ..."))
+def test_a_link_that_ends_after_a_pause_is_stale() -> None:
     with manual_links(1) as links:
         assert _ended(links, idle=2 * IDLE)
 
 
-def a_link_that_breaks_in_use_is_not_stale() -> None:
+@kills("any broken link was idle", Master.fail_owed, always("owed.sent - link.heard > IDLE"))
+def test_a_link_that_breaks_in_use_is_not_stale() -> None:
     with manual_links(1) as links:
         assert not _ended(links, idle=IDLE / 2)
 
 
-def a_link_that_is_given_up_is_not_stale() -> None:
+@kills("a silent link is stale", Master.fail_owed, always("ended"))
+def test_a_link_that_is_given_up_is_not_stale() -> None:
     with manual_links(1) as links:
         links.link(0).heard -= 2 * IDLE
         exchange = links.ask(links.acquire())
@@ -624,7 +714,8 @@ def a_link_that_is_given_up_is_not_stale() -> None:
         assert not vote.stale
 
 
-def a_master_that_works_off_a_queue_keeps_its_link() -> None:
+@kills("a long queue costs the link", LateWatch._silent, returns("self._age(link.owed[0], now)"))
+def test_a_master_that_works_off_a_queue_keeps_its_link() -> None:
     with manual_links(1) as links:
         first = links.ask(links.acquire())
         links.ask(links.release())
@@ -637,7 +728,8 @@ def a_master_that_works_off_a_queue_keeps_its_link() -> None:
         assert links.masters[0].late
 
 
-def a_master_that_owes_too_much_loses_its_link() -> None:
+@kills("replies without limit", Lateness.is_over, never("owed > MOST_OWED"))
+def test_a_master_that_owes_too_much_loses_its_link() -> None:
     with manual_links(1) as links:
         _late(links)
         link = links.link(0)
@@ -646,7 +738,8 @@ def a_master_that_owes_too_much_loses_its_link() -> None:
         assert links.masters[0].link is None
 
 
-def a_master_that_always_answers_late_is_late() -> None:
+@kills("any answer is in time", LateWatch._judge, instead("link.owed[0]", "link.owed[-1]"))
+def test_a_master_that_always_answers_late_is_late() -> None:
     with manual_links(1) as links:
         first = _owes(links)
         for _ in range(7):
@@ -657,7 +750,9 @@ def a_master_that_always_answers_late_is_late() -> None:
         assert links.masters[0].late
 
 
-def no_release_waits_for_a_late_master() -> None:
+@kills("a master is never late", Lateness.is_late, returns("False"))
+@kills("a late master is waited for", Links._fit, never("master.late and ..."))
+def test_no_release_waits_for_a_late_master() -> None:
     with manual_links(1) as links:
         _late(links)
         exchange = links.ask(links.release())
@@ -665,7 +760,8 @@ def no_release_waits_for_a_late_master() -> None:
         assert links.ends[0].names() == ["acquire", "release"]
 
 
-def a_late_master_is_sent_releases_only() -> None:
+@kills("a late master is asked", Master.fault, never("self.late", nth=1))
+def test_a_late_master_is_sent_releases_only() -> None:
     with manual_links(3) as links:
         _late(links)
         for index in (1, 2):
@@ -678,7 +774,8 @@ def a_late_master_is_sent_releases_only() -> None:
         assert links.ends[0].names() == ["acquire"]
 
 
-def a_late_master_that_has_answered_votes_again() -> None:
+@kills("late for ever", Replies.feed, never("master.late and ..."))
+def test_a_late_master_that_has_answered_votes_again() -> None:
     with manual_links(1) as links:
         links.reply(0, _late(links).number)
         exchange = links.ask(links.acquire("b" * 32))
@@ -686,7 +783,8 @@ def a_late_master_that_has_answered_votes_again() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_late_master_must_answer_all_that_it_owes() -> None:
+@kills("in time after one answer", Replies.feed, always("not link.owed"))
+def test_a_late_master_must_answer_all_that_it_owes() -> None:
     with manual_links(1) as links:
         first = _late(links)
         links.ask(links.release())
@@ -694,7 +792,8 @@ def a_late_master_must_answer_all_that_it_owes() -> None:
         assert links.masters[0].late
 
 
-def a_late_master_is_read_before_it_is_left_out() -> None:
+@kills("a late master is not read first", Sockets.read_late, without("self.read(...)"))
+def test_a_late_master_is_read_before_it_is_left_out() -> None:
     with manual_links(1) as links:
         first = _late(links)
         links.ends[0].say(resp(packed([first.number, 1, links.time.wall, 7])))
@@ -703,7 +802,8 @@ def a_late_master_is_read_before_it_is_left_out() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def received_replies_are_read_before_they_are_judged() -> None:
+@kills("a link is judged without a last read", Sockets.judge, without("self._read_all(...)"))
+def test_received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.ends[0].say(resp(packed([exchange.number, 1, links.time.wall, 7])))
@@ -711,7 +811,8 @@ def received_replies_are_read_before_they_are_judged() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_stall_of_our_own_makes_no_master_late() -> None:
+@kills("our stall makes masters late", RunningTime.polled, instead("max(asked / 4, ...)", "took"))
+def test_a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.lateness.running._counted -= 10.0
@@ -720,7 +821,8 @@ def a_stall_of_our_own_makes_no_master_late() -> None:
         assert exchange.tally.verdict is Verdict.PENDING
 
 
-def a_late_master_does_not_hold_up_a_decision() -> None:
+@kills("a decision waits for a late master", StepWatch.decide, always("not m.late"))
+def test_a_late_master_does_not_hold_up_a_decision() -> None:
     """One master's step is marked although another one does not answer its check."""
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
@@ -735,7 +837,8 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
-def attempts_to_connect_are_paced() -> None:
+@kills("all attempts at once", Pace.turn, without("self._next = ..."))
+def test_attempts_to_connect_are_paced() -> None:
     pace = Pace()
     with patch("redlock_django.wire.drivers.dialing.clock", Time()):
         turns = [pace.turn() for _ in range(11)]
@@ -743,7 +846,8 @@ def attempts_to_connect_are_paced() -> None:
     assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
 
 
-def one_server_under_two_names_has_no_vote() -> None:
+@kills("one server, two votes", find_twins, never("other is not master"))
+def test_one_server_under_two_names_has_no_vote() -> None:
     with manual_links(3) as links:
         links.join(2, run_id="1")
         exchange = links.ask(links.acquire())
@@ -752,7 +856,9 @@ def one_server_under_two_names_has_no_vote() -> None:
         assert links.ends[1].names() == links.ends[2].names() == []
 
 
-def a_server_votes_again_once_it_has_one_name_left() -> None:
+@kills("a lost link still has a name", LinkChanges.finish_losing,
+       without("find_twins(self._masters)"))  # fmt: skip
+def test_a_server_votes_again_once_it_has_one_name_left() -> None:
     with manual_links(3) as links:
         links.join(2, run_id="1")
         assert "same server" in links.masters[1].fault(links.time())
@@ -766,7 +872,8 @@ def a_server_votes_again_once_it_has_one_name_left() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def with_a_majority_down_no_master_is_asked() -> None:
+@kills("asked without a majority", Links._fit, never("exchange.decided and ..."))
+def test_with_a_majority_down_no_master_is_asked() -> None:
     with manual_links(3) as links:
         for master in links.masters[:2]:
             links.cut(master, "lost")
@@ -775,7 +882,8 @@ def with_a_majority_down_no_master_is_asked() -> None:
         assert links.ends[2].names() == []
 
 
-def a_master_has_no_vote_before_it_is_trusted() -> None:
+@kills("asked before it is trusted", Master.fault, never("now < self.trust.ready"))
+def test_a_master_has_no_vote_before_it_is_trusted() -> None:
     with manual_links(1) as links:
         ends = links.join(0, ready=60.0)
         exchange = links.ask(links.acquire())
@@ -783,7 +891,9 @@ def a_master_has_no_vote_before_it_is_trusted() -> None:
         assert exchange.tally.verdict is Verdict.LOST
 
 
-def a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() -> None:
+@kills("a promoted replica extends nothing", Extend.early, returns("False"))
+@kills("a promoted replica grants at once", Command.early, returns("True"))
+def test_a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() -> None:
     with manual_links(1, failover=True) as links:
         ends = links.join(0, ready=60.0)
         assert links.ask(links.acquire()).tally.verdict is Verdict.LOST
@@ -796,7 +906,8 @@ def a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() -> None
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_master_among_several_extends_only_when_it_is_trusted() -> None:
+@kills("a master extends before it is trusted", Extend.early, returns("True"))
+def test_a_master_among_several_extends_only_when_it_is_trusted() -> None:
     with manual_links(1) as links:
         ends = links.join(0, ready=60.0)
         exchange = links.ask(Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10))
@@ -804,7 +915,9 @@ def a_master_among_several_extends_only_when_it_is_trusted() -> None:
         assert exchange.tally.verdict is Verdict.LOST
 
 
-def a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once() -> None:
+@kills("another server is not inspected", Replies._handle_vote,
+       never("self._deployment.failover and ..."))  # fmt: skip
+def test_a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once() -> None:
     with manual_links(1, failover=True) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
@@ -814,7 +927,9 @@ def a_server_behind_a_proxy_that_is_another_one_is_inspected_at_once() -> None:
         assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
 
 
-def a_master_that_is_not_ready_is_asked_why() -> None:
+@kills("a plain reply of any status", Replies._count_plain, never("status < 0"))
+@kills("NOT_READY is ignored", Replies._handle_vote, never("reply.status == Status.NOT_READY"))
+def test_a_master_that_is_not_ready_is_asked_why() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.ends[0].heard()
@@ -822,7 +937,8 @@ def a_master_that_is_not_ready_is_asked_why() -> None:
         assert links.ends[0].names() == ["join"]
 
 
-def a_master_of_another_deployment_is_given_up() -> None:
+@kills("a mismatch is ignored", trust.read_trust, never("status == Status.MISMATCH"))
+def test_a_master_of_another_deployment_is_given_up() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
@@ -831,7 +947,9 @@ def a_master_of_another_deployment_is_given_up() -> None:
         assert "--reconfigure" in links.masters[0].reason
 
 
-def a_master_of_another_deployment_stops_all_new_locks() -> None:
+@kills("another deployment stops nothing", Links.conflict,
+       instead("self.membership.conflict", "''"))  # fmt: skip
+def test_a_master_of_another_deployment_stops_all_new_locks() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
@@ -846,16 +964,20 @@ def a_master_of_another_deployment_stops_all_new_locks() -> None:
         assert links.ends[1].names() == ["release"]
 
 
-def a_master_that_lost_its_marker_is_given_up() -> None:
+def test_a_master_that_lost_its_marker_is_given_up() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
         links.trusted(0, Status.UNMARKED)
         assert links.masters[0].link is None
-        assert "no marker" in links.masters[0].reason
+        assert links.masters[0].reason.startswith("new: run 'manage.py redlock_init'")
 
 
-def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
+@kills("a repeated question hides the reason", LinkChanges.trust,
+       never("... and master.trust.marker == trust.marker"))  # fmt: skip
+@kills("a reason outlives its marker", LinkChanges.trust,
+       instead("master.trust.marker == trust.marker", "True"))  # fmt: skip
+def test_the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
     """A master names it only in the reply that writes its marker, and may be asked again."""
     with manual_links(1) as links:
         links.join(0, ready=60.0)
@@ -869,7 +991,9 @@ def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
         assert master.fault(links.time()).startswith("waits to be trusted"), "another marker"
 
 
-def a_master_that_was_declared_trusted_is_counted_soon() -> None:
+@kills("a master that is not counted stays so", Links._fault_for,
+       never("now - master.looked > LOOK_AGAIN"))  # fmt: skip
+def test_a_master_that_was_declared_trusted_is_counted_soon() -> None:
     with manual_links(1) as links:
         ends = links.join(0, ready=60.0)
         links.ask(links.acquire())
@@ -900,11 +1024,13 @@ def _inspected(**changed: str) -> str:
         return links.masters[0].reason
 
 
-def a_live_link_is_inspected_before_a_command() -> None:
+def test_a_live_link_is_inspected_before_a_command() -> None:
     assert _inspected() == ""
 
 
-def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
+@kills("a handshake hides what INFO is now", LinkChanges.joined,
+       instead("result.inspected", "self._clock()"))  # fmt: skip
+def test_what_was_reported_before_a_long_handshake_is_asked_again() -> None:
     with manual_links(1) as links:
         ends = links.new_ends(0)
         links.sockets.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
@@ -912,19 +1038,25 @@ def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
         assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
 
 
-def a_replica_on_a_live_link_is_given_up() -> None:
+def test_a_replica_on_a_live_link_is_given_up() -> None:
     assert "is a replica" in _inspected(role="slave")
 
 
-def a_policy_that_changes_on_a_live_link_is_noticed() -> None:
+@kills("a live link is never inspected", Links._look, never("now >= master.inspect_at"))
+def test_a_policy_that_changes_on_a_live_link_is_noticed() -> None:
     assert "may evict" in _inspected(maxmemory="1", maxmemory_policy="allkeys-lru")
 
 
-def an_old_copy_by_replication_on_a_live_link_is_noticed() -> None:
+@kills("a copy has the run of its server", server_info.run_of,
+       instead("info.get('master_replid', '')", "''"))  # fmt: skip
+@kills("an old copy is trusted", LinkChanges.inspected, never("run_of(info) != master.run_id"))
+def test_an_old_copy_by_replication_on_a_live_link_is_noticed() -> None:
     assert "by replication" in _inspected(master_replid="ab", master_replid2="cd")
 
 
-def keys_that_were_evicted_are_noticed_after_the_policy_is_back() -> None:
+@kills("evicted keys are forgotten", server_info.run_of, never("evicted.isdecimal()"))
+@kills("tolerated evictions count", server_info.run_of, never("may_evict(info)"))
+def test_keys_that_were_evicted_are_noticed_after_the_policy_is_back() -> None:
     assert "has evicted keys" in _inspected(evicted_keys="3")
     evicting = {"maxmemory": "1", "maxmemory_policy": "allkeys-lru"}
     run_ids = {run_of({"run_id": "ab", "evicted_keys": number, **evicting}) for number in "03"}
@@ -943,7 +1075,11 @@ def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
     return exchange
 
 
-def a_clock_that_steps_is_marked_on_its_master() -> None:
+@kills("clocks may step", StepWatch.note, never("apart > self.deployment.max_clock_skew"))
+@kills("the step is not marked", StepWatch.decide, without("self.check(...)"))
+@kills("a stepped master still votes", Replies._handle_vote,
+       instead("master.doubt(read) if command.trusted else ''", "''"))  # fmt: skip
+def test_a_clock_that_steps_is_marked_on_its_master() -> None:
     with manual_links(3) as links:
         exchange = _stepped(links, 0)
         assert exchange.tally.votes[0] is not None
@@ -952,7 +1088,8 @@ def a_clock_that_steps_is_marked_on_its_master() -> None:
         assert links.steps.voided == float("-inf")
 
 
-def a_majority_that_steps_at_once_is_our_own_clock() -> None:
+@kills("our own step is the masters'", StepWatch.decide, never("len(stepped) >= quorum(...)"))
+def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
     with manual_links(3) as links:
         _stepped(links, 0, 1)
         assert links.steps.voided > 0, "leases begun before are void"
@@ -960,7 +1097,8 @@ def a_majority_that_steps_at_once_is_our_own_clock() -> None:
         assert "our own clock" in links.masters[0].fault(links.time())
 
 
-def a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
+@kills("votes after a step count", Replies._handle_vote, never("command.trusted"))
+def test_a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
     """Another thread's round is answered after the reply that shows the step."""
     with manual_links(3) as links:
         first, second = links.ask(links.acquire()), links.ask(links.acquire("b" * 32))
@@ -971,7 +1109,8 @@ def a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
         assert vote.ballot is Ballot.FAILED
 
 
-def a_release_is_counted_although_its_reply_shows_a_step() -> None:
+@kills("a release after a step is unknown", Replies._handle_vote, always("command.trusted"))
+def test_a_release_is_counted_although_its_reply_shows_a_step() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.release())
         for index in (0, 1):
@@ -979,7 +1118,8 @@ def a_release_is_counted_although_its_reply_shows_a_step() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None:
+@kills("a mark is forgotten", StepWatch.must_mark, returns("False"))
+def test_a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None:
     with manual_links(3) as links:
         _stepped(links, 0)
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
@@ -991,7 +1131,9 @@ def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
-def a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> None:
+@kills("a master that must be marked is settled", StepWatch.checked,
+       always("master.check_mode == 'join'"))  # fmt: skip
+def test_a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> None:
     """It is decided at once, before the check is settled: commands under way have no votes."""
     with manual_links(3) as links:
         for index in (1, 2):
@@ -1004,7 +1146,8 @@ def a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> No
         assert "stepped" in links.masters[0].doubt(links.time())
 
 
-def a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
+@kills("a check replaces a mark", Sender.check, never("mode == 'join' and ..."))
+def test_a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
     with manual_links(3) as links:
         _stepped(links, 0)
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
@@ -1015,7 +1158,8 @@ def a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
         assert "stepped" in links.masters[1].doubt(links.time())
 
 
-def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
+@kills("a check that failed is not made again", Replies._handle_error, never("command is None"))
+def test_a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
     with manual_links(3) as links:
         _stepped(links, 0)
         links.say(0, b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
@@ -1043,7 +1187,8 @@ def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
     assert [said[-1] for said in checks] == [b"join", b"distrust"]
 
 
-def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
+@kills("any answer settles a mark", Replies._handle_check, always("owed.mode == master.check_mode"))
+def test_an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
     """The link is lost before the master has run the mark, so the next link brings it."""
     with manual_links(3) as links:
         _marked_while_a_check_is_owed(links)
@@ -1061,7 +1206,8 @@ def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
         assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
 
 
-def a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
+@kills("a mark is sent again as a check", Replies._retry, instead("owed.mode", "'join'", nth=1))
+def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
     with manual_links(3) as links:
         _marked_while_a_check_is_owed(links)
         for mode in (b"join", b"distrust"):
@@ -1072,7 +1218,9 @@ def a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
         assert links.masters[0].doubt(links.time()) == ""
 
 
-def a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
+@kills("a lost link holds up a decision", LinkChanges.finish_losing,
+       without("self._steps.decide()"))  # fmt: skip
+def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
     with manual_links(3) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, ahead=30.0)
@@ -1086,7 +1234,16 @@ def a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
-def a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
+@kills("a steady range that is wide on both sides", StepWatch._keep,
+       instead("master.steady = ...",
+               "master.steady = (low - little, high + little, now + KNOWN_FOR)"))  # fmt: skip
+@kills("a steady range that is wide below", StepWatch._keep,
+       instead("master.steady = ...",
+               "master.steady = (low - little, low + little, now + KNOWN_FOR)"))  # fmt: skip
+@kills("a steady range that is wide above", StepWatch._keep,
+       instead("master.steady = ...",
+               "master.steady = (high - little, high + little, now + KNOWN_FOR)"))  # fmt: skip
+def test_a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
     """They narrow one bound only, and come while the last bounds are still fresh."""
     for step in (0.8, -0.8):
         with manual_links(3) as links:
@@ -1108,7 +1265,9 @@ def a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
             assert "stepped by" in links.masters[0].doubt(links.time())
 
 
-def a_clock_that_goes_back_voids_earlier_leases() -> None:
+@kills("voided by the clock that went back", StepWatch._blame_ourselves,
+       instead("max(now, self.latest)", "now"))  # fmt: skip
+def test_a_clock_that_goes_back_voids_earlier_leases() -> None:
     with manual_links(3) as links:
         lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire("b" * 32))
@@ -1123,7 +1282,8 @@ def a_clock_that_goes_back_voids_earlier_leases() -> None:
         )
 
 
-def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
+@kills("a clock that goes back within a round is not noticed", StepWatch.note, never("high < low"))
+def test_a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
     with manual_links(3) as links:
         lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire())
@@ -1136,7 +1296,9 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
         assert links.steps.void(lease)
 
 
-def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
+@kills("a clock that goes back between two replies is not noticed", Replies.feed,
+       never("heard > self._steps.latest"))  # fmt: skip
+def test_a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
     with manual_links(3) as links:
         for master in links.masters:
             links.steps._keep(master, WALL - NOW, WALL - NOW, NOW)  # known exactly
@@ -1165,7 +1327,8 @@ def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
         assert links.steps.void(lease)
 
 
-def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
+@kills("drift is a step", StepWatch.note, instead("0.01 * abs(...)", "0.0"))
+def test_a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
     with manual_links(1) as links:
         master = links.masters[0]
         assert master.offset is not None
@@ -1176,7 +1339,9 @@ def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
         assert exchange.tally.verdict is Verdict.WON
 
 
-def a_child_sends_nothing_that_its_parent_had_queued() -> None:
+@kills("a child sends for its parent", Sockets.abandon,
+       instead("self.closed.set()", "self.flush()"))  # fmt: skip
+def test_a_child_sends_nothing_that_its_parent_had_queued() -> None:
     with manual_links(1) as links:
         tally = Tally(1)
         links.begin(Exchange(Round((links.release(),), tally), lambda: None))
@@ -1196,7 +1361,10 @@ def _unfit(**info: str) -> None:
     raise AssertionError(f"counted although {info}")
 
 
-def an_unsafe_server_is_not_counted() -> None:
+@kills("replicas vote", server_info.faults, never("info.get('role', 'master') != ..."))
+@kills("evicting servers vote", server_info.faults, never("may_evict(info)"))
+@kills("cluster nodes vote", server_info.faults, never("info.get('cluster_enabled', ...) == ..."))
+def test_an_unsafe_server_is_not_counted() -> None:
     assert check(SAFE, frozenset()) == ()
     _unfit(redis_version="4.0.1")
     _unfit(redis_version="?")
