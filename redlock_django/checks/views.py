@@ -75,7 +75,7 @@ def _route_errors(
 def _option_errors(
     name: str, view: Any, route: Route, *, invalid: Collection[str]
 ) -> Iterator[CheckMessage]:
-    if hasattr(view, "needs_view"):
+    if isinstance(getattr(view, "options", None), LockOptions):
         yield Error(
             f"{route.path!r}: lock_resource() has got a view instead of a template, so it returned "
             "a decorator.",

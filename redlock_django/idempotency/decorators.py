@@ -20,7 +20,8 @@ from redlock_django.idempotency.placement import (
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import KEYS, IdempotentOptions, KeySource, key_source
+from redlock_django.idempotency.settings import KEYS, IdempotentOptions, KeySource
+from redlock_django.web.request import SOURCES
 from redlock_django.web.view_kinds import (
     bound_to,
     is_async_class,
@@ -29,6 +30,7 @@ from redlock_django.web.view_kinds import (
     transaction_marker,
     view_name,
 )
+from redlock_django.wire.servers.address import nearest
 
 if TYPE_CHECKING:
     from django.views.generic import View as DjangoView
@@ -59,10 +61,12 @@ def _key(value: Any, name: str) -> KeySource | Callable[..., Any]:
     example = f"{name} must be a place such as 'header:webhook-id', or a callable"
     if not isinstance(value, str):
         raise ValueError(f"{example} (request, **kwargs), got {type(value).__name__}")
-    try:
-        return key_source(value)
-    except ValueError as error:
-        raise ValueError(f"{example}: {error}") from None
+    source, _, place = value.partition(":")
+    if source not in SOURCES:
+        raise ValueError(f"{example}: unknown source {source!r}{nearest(source, SOURCES)}")
+    if not place:
+        raise ValueError(f"{example}: {value!r} names nothing to read")
+    return KeySource(source, place)
 
 
 def _scope(value: Any, name: str) -> str | Callable[..., Any]:
@@ -158,20 +162,9 @@ def idempotent(
 
     Raises InvalidRedlock at import time for invalid arguments.
     """
+    arguments = locals()
     if view is not None:
         return idempotent()(view)
-    arguments: IdempotentArguments = {
-        "key": key,
-        "scope": scope,
-        "required": required,
-        "methods": methods,
-        "wait": wait,
-        "retention": retention,
-        "anonymous_scope": anonymous_scope,
-        "tenant": tenant,
-        "replay_check": replay_check,
-        "redact": redact,
-    }
     others = checked("idempotent", _CHECKS, arguments)
     _check_combination(arguments)
     given = {name: others.pop(name) for name in _OVERRIDES}

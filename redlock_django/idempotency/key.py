@@ -9,20 +9,18 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.http import HttpRequest
 from django.http.request import split_domain_port
-from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
-from redlock_django.idempotency.protocol import RecordState, RecordStatus
 from redlock_django.idempotency.refusals import KEY_INVALID
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.locking.lock import Lock
@@ -217,16 +215,6 @@ class Claim:
         names = [lock_name(each.key_hash) for each in self.hashes]
         holder = {"path": self.path}
         return InFlightLock(*self.exact_names, *names, using=using, wait=wait, holder=holder)
-
-    def status_of(
-        self, key_hash: str, fingerprint: str, state: str, expires: datetime | None
-    ) -> RecordStatus:
-        """Return the meaning of a record for this request."""
-        return RecordStatus(
-            RecordState(state),
-            same=RequestHashes(key_hash, fingerprint) in self.hashes,
-            expired=expires is not None and expires <= timezone.now(),
-        )
 
 
 class InFlightLock(Lock):

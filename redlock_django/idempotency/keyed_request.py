@@ -59,16 +59,14 @@ from redlock_django.idempotency.refusals import (
 )
 from redlock_django.idempotency.response import StoredResponse, add_again
 from redlock_django.idempotency.settings import IdempotentOptions, KeySource
+from redlock_django.locking import reports
 from redlock_django.locking.caller import open_blocks
-from redlock_django.locking.reports import counters
-from redlock_django.signals import request_replayed, send
 from redlock_django.web.answers import Problem
 from redlock_django.web.locked_view import Call
 from redlock_django.web.misplaced_locks import idempotent_below_error
 from redlock_django.web.request import (
     check_body_is_complete,
     forbid_caching,
-    request_user,
     request_value,
     user_of_async_view,
 )
@@ -179,7 +177,8 @@ class KeyedRequest:
     def _claim_of(self, key: str) -> Claim:
         request, settings = self._request, self._settings
         # With a scope, too: the recorder compares the user, who must be loaded in a thread.
-        user_now = (user_of_async_view if self._is_async else request_user)(self.call.request)
+        sender = self.call.request
+        user_now = user_of_async_view(sender) if self._is_async else getattr(sender, "user", None)
         user = user_of(user_now) if self.options.scope is None else None
         scope = self._scope(user)
         if scope is None:
@@ -190,7 +189,8 @@ class KeyedRequest:
             )
             raise IdempotencyRefused(KEY_UNSCOPED)
         self._seed = seed_of(scope, key)
-        path_only = not self.options.compares_body
+        # An event stays the same event in another body.
+        path_only = self.options.scope is not None
         fingerprint = request_fingerprint(request, key_field=settings.field, path_only=path_only)
         return Claim(
             hashes=request_hashes(scope, key, fingerprint),
@@ -360,15 +360,14 @@ class KeyedRequest:
         response = stored.replay()
         if stored.messages:
             add_again(self._request, stored.messages)
-        counters.count(using, "replayed")
         about = {"request": self._request, "key_hash": key_hash, "response": response}
-        send(request_replayed, sender=Idempotency, using=using, **about)
+        reports.replayed(using, Idempotency, about)
         return response
 
     def refused(self, refusal: Problem) -> IdempotencyRefused:
         """Count a refusal, and return its error to raise."""
         if name := COUNTERS.get(refusal.code):
-            counters.count(self.options.using, name)
+            reports.counters.count(self.options.using, name)
         return IdempotencyRefused(refusal)
 
 

@@ -29,8 +29,9 @@ from redlock_django.idempotency.recorder import SeparateRecorder, TransactionRec
 from redlock_django.idempotency.records import AlreadyRecorded
 from redlock_django.idempotency.refusals import TOO_MANY_WAITERS
 from redlock_django.idempotency.settings import IdempotentOptions
+from redlock_django.locking.event_loops import finish_despite_cancellation
 from redlock_django.web.answers import aanswer, answer
-from redlock_django.web.locked_view import Call, finish_without_client
+from redlock_django.web.locked_view import Call, discard
 from redlock_django.web.options import (
     has_pools,
     no_lock,
@@ -136,7 +137,7 @@ async def _arun_once(call: Call, options: IdempotentOptions) -> Any:
     keyed = KeyedRequest(call, options, is_async=True)
     response = _arespond_or_refuse(keyed, recorder)
     if keyed.may_have_key:
-        return await finish_without_client(response, lambda: recorder.begun)
+        return await finish_despite_cancellation(response, lambda: recorder.begun, discard)
     return await response
 
 

@@ -22,7 +22,6 @@ from redlock_django.idempotency.response import (
     is_in_cookie,
 )
 from redlock_django.idempotency.settings import IdempotentOptions
-from redlock_django.web.request import request_user
 from redlock_django.web.view_kinds import view_name
 
 if TYPE_CHECKING:
@@ -274,7 +273,7 @@ def _session_cookie(request: HttpRequest) -> object:
 
 
 def _user(request: HttpRequest) -> object:
-    user = request_user(request)
+    user = getattr(request, "user", None)
     if not getattr(user, "is_authenticated", False):
         return None
     return user.__class__, getattr(user, "pk", None)  # of a lazy user, the class of the real one

@@ -97,7 +97,11 @@ class RecordStore:
         if row is None:
             return None
         response = response_of(row) if row.state == RecordState.COMPLETED else None
-        status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
+        status = RecordStatus(
+            RecordState(row.state),
+            same=(row.key_hash, row.fingerprint) in claim.hashes,
+            expired=row.expires_at is not None and row.expires_at <= timezone.now(),
+        )
         return Record(row.key_hash, row.attempt, status, response)
 
     def _found(self, hashes: list[str]) -> IdempotencyRecord | None:
@@ -174,15 +178,13 @@ class RecordStore:
             rows = self._rows_of(key_hash, RecordState.RUNNING)
             rows.filter(attempt=attempt).update(state=RecordState.UNCERTAIN)
 
-    def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
-        """Record whether an uncertain request took effect; return False if it is not uncertain.
+    def resolve(self, key_hash: str, attempt: str, *, applied: bool) -> bool:
+        """Record whether an uncertain attempt took effect; return False if it is not uncertain.
 
         `applied` leaves a tombstone, so that the request is never run again; otherwise the key
-        becomes unused. With `attempt`, only that attempt is resolved.
+        becomes unused.
         """
-        uncertain = self._rows_of(key_hash, RecordState.UNCERTAIN)
-        if attempt is not None:
-            uncertain = uncertain.filter(attempt=attempt)
+        uncertain = self._rows_of(key_hash, RecordState.UNCERTAIN).filter(attempt=attempt)
         now = timezone.now()
         expires = now + self._retention
         with _database_errors(self.alias):

@@ -77,7 +77,7 @@ def resolve(
             except StoreUnavailable:
                 return ResolveOutcome.NO_QUORUM
             store.mark_uncertain(record.key_hash, record.attempt)
-        if not store.resolve(record.key_hash, applied=applied, attempt=record.attempt):
+        if not store.resolve(record.key_hash, record.attempt, applied=applied):
             return ResolveOutcome.SETTLED
     logger.warning(
         "idempotency: record %s (%s %s) was resolved by %s: it %s",

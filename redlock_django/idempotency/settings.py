@@ -24,7 +24,7 @@ from redlock_django.conf.arguments import ArgumentCheck
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_for_view
 from redlock_django.locking.services import locks
-from redlock_django.web.request import SOURCES, header_of
+from redlock_django.web.request import header_of
 from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600
@@ -40,16 +40,6 @@ class KeySource(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source}:{self.name}"
-
-
-def key_source(text: str) -> KeySource:
-    """Return the place that a string such as "header:webhook-id" names; raise ValueError."""
-    source, _, name = text.partition(":")
-    if source not in SOURCES:
-        raise ValueError(f"unknown source {source!r}{nearest(source, SOURCES)}")
-    if not name:
-        raise ValueError(f"{text!r} names nothing to read")
-    return KeySource(source, name)
 
 
 def _in_section(check: Callable[..., Any], *more: Any) -> ArgumentCheck:
@@ -173,11 +163,6 @@ class IdempotentOptions:
         if merged is None or merged[0] is not current:  # every request asks several times
             self._merged = merged = current, replace(current, **self.given)
         return merged[1]
-
-    @property
-    def compares_body(self) -> bool:
-        """False if a key is the id of an event, which stays the same event in another body."""
-        return self.scope is None
 
     @property
     def reads_header(self) -> bool:

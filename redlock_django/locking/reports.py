@@ -33,6 +33,7 @@ from redlock_django.signals import (
     lock_released,
     master_down,
     master_up,
+    request_replayed,
     send,
 )
 
@@ -344,6 +345,13 @@ def server(using: str, is_master: bool, name: str, up: bool, reason: str) -> Non
         logger.warning("redlock server %s failed: %s", name, reason, extra=extra)
     signal = master_up if up else master_down
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
+
+
+def replayed(using: str, sender: type, about: Mapping[str, Any]) -> None:
+    """Report a request that was answered from the record of an earlier one."""
+    counters.count(using, "replayed")
+    if request_replayed.receivers:
+        send(request_replayed, sender=sender, using=using, **about)
 
 
 def _is_heard(event: Event) -> bool:

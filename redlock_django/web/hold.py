@@ -100,6 +100,8 @@ def hold(
     `@task` and `@app.task` above `@hold`. Raises InvalidRedlock at import time for invalid
     arguments or templates.
     """
+    given = locals()
+    arguments = {name: given[name] for name in HoldArguments.__annotations__}
     if not templates:
         raise InvalidRedlock("hold() needs a name: @hold('nightly')")
     for template in templates:
@@ -110,14 +112,6 @@ def hold(
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
 
-    arguments: HoldArguments = {
-        "using": using,
-        "ttl": ttl,
-        "wait": wait,
-        "min_hold": min_hold,
-        "reentrant": reentrant,
-        "limit": limit,
-    }
     checked("hold", {**_CHECKS, "min_hold": lambda value, _: minimum_hold(value, ttl)}, arguments)
     parsed = [Template(template) for template in templates]
 

@@ -23,7 +23,7 @@ from redlock_django.conf.settings import STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.locked_view import locked_view
 from redlock_django.web.misplaced_locks import idempotent_below_error, two_locks_error
-from redlock_django.web.name_templates import Computed, Template, template_of
+from redlock_django.web.name_templates import Computed, template_of
 from redlock_django.web.options import LockOptions, OnLocked
 from redlock_django.web.view_kinds import (
     has_lock,
@@ -83,22 +83,12 @@ def lock_resource(
 
     Raises InvalidRedlock at import time for invalid arguments or templates.
     """
+    arguments = checked("lock_resource", _CHECKS, locals())
     if any(map(inspect.isclass, templates)):
         raise InvalidRedlock(_WITHOUT_TEMPLATE)
-    given = {
-        "ttl": ttl,
-        "wait": wait,
-        "methods": methods,
-        "status": status,
-        "on_locked": on_locked,
-        "on_disconnect": on_disconnect,
-        "limit": limit,
-    }
-    options = LockOptions(
-        templates=_templates(templates),
-        using=using,
-        **checked("lock_resource", _CHECKS, given),
-    )
+    if not templates:
+        raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<int:pk>')")
+    options = LockOptions(templates=tuple(map(template_of, templates)), using=using, **arguments)
     if options.limit is not None:
         options.check_limit()
 
@@ -122,11 +112,5 @@ def lock_resource(
         locked.lock_options = options  # the system checks read it
         return cast("View", locked)
 
-    decorate.needs_view = True  # type: ignore[attr-defined]  # the system checks read it
+    decorate.options = options  # type: ignore[attr-defined]  # the system checks read it
     return decorate
-
-
-def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:
-    if not sources:
-        raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<int:pk>')")
-    return tuple(map(template_of, sources))

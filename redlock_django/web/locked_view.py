@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -275,9 +275,10 @@ class Call:
         locks_it = self.options.apply_to(self.request)
         if not locks_it and self._recorder is None:
             return await self.view(*self.args, **self.kwargs)
-        if locks_it and self.options.finishes_without_client:
-            return await finish_without_client(self._answered(locks_it), lambda: self._begun)
-        return await self._answered(locks_it)
+        response = self._answered(locks_it)
+        if locks_it and self.options.on_disconnect != "cancel":
+            return await finish_despite_cancellation(response, lambda: self._begun, discard)
+        return await response
 
     async def _answered(self, locks_it: bool) -> Any:
         """Return the response of an async view, or the answer to an error."""
@@ -363,18 +364,8 @@ class Call:
 # with an idempotency key would be unknown. So the view is finished first.
 
 
-async def finish_without_client(
-    view: Coroutine[Any, Any, Any], has_begun: Callable[[], bool]
-) -> Any:
-    """Return the response of a view. If the client leaves, finish the view first if it has begun.
-
-    Its response is then closed, and its error is logged.
-    """
-    return await finish_despite_cancellation(view, has_begun, _discard)
-
-
-async def _discard(task: asyncio.Task[Any]) -> None:
-    """Log the error of a view without a client, or close its response."""
+async def discard(task: asyncio.Task[Any]) -> None:
+    """Log the error of a view whose client has left, or close its response."""
     error = task.exception()
     if error is not None:
         logger.error("redlock: a view failed after its client had left", exc_info=error)

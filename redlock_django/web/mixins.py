@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -88,8 +88,7 @@ class LockResourceMixin(View):
                 f"{view_name(cls)}: nothing says what to lock. Write lock_key = 'order:<int:pk>' "
                 "in the class, or override get_lock_key()"
             )
-        decorate = _decorator(cls, keys or [cls.get_lock_key], initkwargs)
-        view.lock_options = decorate(_no_view).lock_options
+        view.lock_options = _decorator(cls, keys or [cls.get_lock_key], initkwargs).options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,10 +98,6 @@ class LockResourceMixin(View):
         return lock(super().dispatch)(request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
-
-
-def _no_view(request: HttpRequest) -> None:
-    """A view to decorate where only the options of the decorator are needed."""
 
 
 def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
@@ -118,7 +113,7 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
 
 def _decorator(
     view: Any, keys: str | Sequence[str | Computed], initkwargs: Mapping[str, Any] = _NONE
-) -> Callable[[Any], Any]:
+) -> Any:
     """Return the decorator for the attributes of a view or a class; `initkwargs` replace them."""
     if not isinstance(keys, Sequence):
         raise InvalidRedlock(

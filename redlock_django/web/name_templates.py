@@ -11,18 +11,13 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 from django.urls.converters import IntConverter, StringConverter, get_converters
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
-from redlock_django.web.request import (
-    SOURCES,
-    acall_hook,
-    arequest_user,
-    request_user,
-    request_value,
-)
+from redlock_django.web.request import SOURCES, acall_hook, request_value, user_of_async_view
 from redlock_django.wire.servers.address import nearest
 
 Computed = Callable[..., str | Awaitable[str]]
@@ -80,14 +75,14 @@ class Template:
         """
         if self._computed:
             return self._check(self._computed(request, **kwargs))
-        user = request_user(request) if self.needs_user else None
+        user = getattr(request, "user", None) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
         if self._computed:
             return self._check(await acall_hook(self._computed, request, **kwargs))
-        user = await arequest_user(request) if self.needs_user else None
+        user = await sync_to_async(user_of_async_view)(request) if self.needs_user else None
         return self._join(self._values(request, kwargs, user))
 
     def unconverted(self, converters: Mapping[str, object]) -> list[str]:

@@ -50,23 +50,20 @@ class LockOptions:
         return bool(self.templates) and (self.methods is None or request.method in self.methods)
 
     @property
-    def finishes_without_client(self) -> bool:
-        """True if an async view must run to its end, although its client disconnects."""
-        return self.on_disconnect in (None, "finish")
-
-    @property
     def seconds_to_wait(self) -> float:
         """The seconds for which a request may wait; 0.0 if it does not wait."""
         return locks[self.using].settings.wait if self.wait is None else self.wait
 
     def enter(self, lock: Lock, view: Callable[..., Any]) -> None:
-        """Acquire a lock that does not wait yet, as a `with` block does; the caller releases it.
+        """Acquire a lock as a `with` block does; the caller releases it.
 
         Only a request that has to wait returns its pooled database connections and counts towards
         MAX_WAITERS. A request that may not wait is refused at once.
         """
         wait = self.seconds_to_wait
         with _naming_old_data(view):
+            if wait:
+                lock.set_wait(0.0)  # for the first attempt
             if wait and has_room(self.using):
                 self._enter_waiting(lock, wait)
             else:
@@ -89,13 +86,13 @@ class LockOptions:
         wait = self.seconds_to_wait
         with _naming_old_data(view):
             if wait and has_pools():
+                lock.set_wait(0.0)
                 lock.is_repeated = True
                 with suppress(NotAcquired):
                     await lock.__aenter__()
                     return
                 lock.is_repeated = False
                 await sync_to_async(return_pooled_connections)()
-            if wait:
                 lock.set_wait(wait)
             await lock.__aenter__()
 
@@ -107,7 +104,7 @@ class LockOptions:
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
             ttl=self.ttl,
-            wait=0.0,
+            wait=self.wait,
             holder={"path": request.path},
             limit=self.limit,
         )

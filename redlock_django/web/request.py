@@ -71,22 +71,13 @@ def request_value(request: Any, source: str, name: str, label: str = "") -> str 
 _DJANGO = "django.contrib.auth.middleware"
 
 
-def request_user(request: Any) -> Any:
-    """Return `request.user`, or None if nothing has set it."""
-    return getattr(request, "user", None)
-
-
-async def arequest_user(request: Any) -> Any:
+def user_of_async_view(request: Any) -> Any:
     """Return the user of an async view's request, or None if nothing has set it.
 
-    Raises InvalidRedlock if a middleware has replaced `request.auser` and not `request.user`.
+    Call it in a thread. Raises InvalidRedlock if a middleware has replaced `request.auser` and not
+    `request.user`.
     """
-    return await sync_to_async(user_of_async_view)(request)
-
-
-def user_of_async_view(request: Any) -> Any:
-    """Return the user as `arequest_user` does, in a thread of that view."""
-    user = request_user(request)
+    user = getattr(request, "user", None)
     getattr(user, "is_authenticated", None)  # loads a lazy user, which may query the database
     auser = getattr(request, "auser", None)
     if auser is None or _reads_session(auser):

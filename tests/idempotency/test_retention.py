@@ -15,7 +15,7 @@ from redlock_django.idempotency import recorder
 from redlock_django.idempotency.records import store_of
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
-from tests.idempotency.conftest import Site, make_order, orders, record
+from tests.idempotency.conftest import Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Later = Callable[[timedelta], None]
@@ -95,23 +95,6 @@ def test_purging_reads_by_index(site: Site) -> None:
 
 def record_of(place: int) -> int:
     return IdempotencyRecord.objects.order_by("pk").values_list("pk", flat=True)[place]
-
-
-@pytest.mark.parametrize(("applied", "then"), [(True, 409), (False, 201)])
-def test_an_uncertain_record_is_resolved(site: Site, applied: bool, then: int) -> None:
-    site.serve(idempotent(make_order))
-    site.post()
-    store = store_of(settings_of("default"))
-    key_hash = record().key_hash
-    assert not store.resolve(key_hash, applied=applied)
-    IdempotencyRecord.objects.update(state="uncertain", expires_at=None)
-    assert IdempotencyRecord.objects.uncertain().count() == 1
-    assert store.resolve(key_hash, applied=applied)
-    assert not store.resolve(key_hash, applied=applied)
-    answer = site.post()
-    assert answer.status_code == then
-    if applied:
-        assert code(answer) == "idempotency-result-unavailable"
 
 
 @pytest.mark.attack
