@@ -154,11 +154,11 @@ settings.configure(INSTALLED_APPS=[*{apps!r}, "redlock_django"])
 django.setup()
 print("\\n".join(name for name in sys.modules if name.startswith({ours!r})))
 """
-OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "kazoo")
+OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "kazoo")
 PLAIN = {
     "apps", "backends", "backends.database", "backends.database.dialects", "checks",
     "engine", "engine.inspection", "engine.inspection.printable",
-    "models", "web",
+    "models",
 }  # fmt: skip
 WITH_ADMIN = PLAIN | {
     "admin", "admin.held_locks", "admin.idempotency_records", "admin.read_only",

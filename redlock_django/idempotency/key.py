@@ -38,6 +38,9 @@ BARE_KEY = r"[A-Za-z0-9!#$%&'*+.^_`|~/=@-][A-Za-z0-9!#$%&'*+.^_`|~:/=@-]*"
 All but those that begin with ":", of which some are a byte sequence.
 """
 _BYTES = re.compile(":.*:")  # a byte sequence of structured fields
+# A string of structured fields (RFC 9651), and its parameters, without a comma: that would separate
+# the keys of two header lines.
+_STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"(?:;[ -+\--~]*)?')
 
 
 def parse_key(text: str) -> str:
@@ -47,23 +50,13 @@ def parse_key(text: str) -> str:
     IdempotencyRefused.
     """
     text = text.strip(" \t")
-    key = _quoted(text) if text.startswith('"') else text
-    if not (key.strip() and len(key) <= LONGEST):
+    if quoted := _STRING.fullmatch(text):
+        text = re.sub(r"\\(.)", r"\1", quoted[1])
+    elif not _BARE.fullmatch(text) or _BYTES.fullmatch(text):
         raise IdempotencyRefused(KEY_INVALID)
-    if key is text and (not _BARE.fullmatch(text) or _BYTES.fullmatch(text)):
+    if not (text.strip() and len(text) <= LONGEST):
         raise IdempotencyRefused(KEY_INVALID)
-    return key
-
-
-def _quoted(text: str) -> str:
-    import http_sf  # not above: few clients quote their keys, and django.setup() stays fast
-
-    try:
-        item: Any = http_sf.parse(text.encode("ascii"), tltype="item")
-    except ValueError:  # of encode(), or of http-sf, which has no class of its own before 1.1
-        # Not chained, because the message quotes the client's string.
-        raise IdempotencyRefused(KEY_INVALID) from None
-    return str(item[0])  # item[1] has its parameters
+    return text
 
 
 class RequestHashes(NamedTuple):
