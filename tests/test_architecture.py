@@ -43,6 +43,7 @@ LAYERS = [
     exceptions
     backends backends.values backends.inspection.*
     backends.base
+    backends.protocol_backend
     backends.redis.*
     backends.memory.* backends.database.* backends.zookeeper.*
     conf.*
@@ -419,6 +420,9 @@ def bases() -> dict[Class, list[Class]]:
 CONTRACTS = {
     "backends.base.BaseBackend": "a store",
     "backends.base.StoreSettings": "the settings of a store",
+    "backends.protocol_backend.ProtocolBackend": "a store that is asked step by step",
+    "backends.protocol_backend.StepRunner": "what performs the steps of such a store",
+    "backends.protocol_backend.StoreStep": "a step of such a store",
     "backends.redis.backend.RedlockBackend": "a store on masters: Redis, memory",
     "backends.redis.settings.RedlockSettings": "the settings of a store on masters",
     "backends.inspection.contract.Inspection": "what operators ask a store",

@@ -179,16 +179,16 @@ class BaseBackend:
         return extended if extended.until >= held.until else held
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        """Extend as `extend` does, on the loop that acquired the lease."""
-        raise NotImplementedError
+        """Extend as `extend` does, on the running loop; by default for a store without I/O."""
+        return self.extend(lease, ttl)
 
     def release(self, lease: Lease) -> bool | None:
         """Release a lease; return True if that freed it, False if it was lost, None if unknown."""
         raise NotImplementedError
 
     async def arelease(self, lease: Lease) -> bool | None:
-        """Release as `release` does, on the running loop."""
-        raise NotImplementedError
+        """Release as `release` does, on the running loop; by default for a store without I/O."""
+        return self.release(lease)
 
     def post_release(self, lease: Lease) -> None:
         """Post the release of a lease to the connections and return at once. Never raises."""

@@ -264,16 +264,16 @@ def test_a_caller_is_in_its_job_again_after_one_of_a_signal_handler(
     seen: list[bool] = []
 
     def interrupted(cursor: Any) -> None:
-        seen.append(backend.connections.is_in_job())
-        inner = Job(lambda cursor: backend.connections.is_in_job())
+        seen.append(backend.connections.is_inside())
+        inner = Job(lambda cursor: backend.connections.is_inside())
         with pytest.raises(StoreUnavailable):  # the caller has the only connection
             backend.connections.perform(inner)
-        seen.append(backend.connections.is_in_job())
+        seen.append(backend.connections.is_inside())
 
     backend.connections._timeout = 0.2
     backend.connections.perform(Job(interrupted))
     assert seen == [True, True]
-    assert not backend.connections.is_in_job()
+    assert not backend.connections.is_inside()
 
 
 @pytest.mark.parametrize("error", [OperationalError, TimeoutError, KeyboardInterrupt])

@@ -46,7 +46,7 @@ def working() -> tuple[Coroutine[Any, Any, None], Callable[[], object]]:
 
     job: Job[None] = Job(lambda cursor: None)
     connections = Started(connect, name="x", most=1, timeout=10, forgotten=1)
-    return connections.arun(job), lambda: job.finished()
+    return connections.aperform(job), job.end
 
 
 @pytest.mark.parametrize("wait", [resting, working])

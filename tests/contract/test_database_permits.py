@@ -172,7 +172,7 @@ def release_at_once(
             cursor = transactions.enter_context(closing(backend.settings.connect())).cursor()
             cursor.execute("BEGIN")
             transactions.callback(cursor.execute, "COMMIT")
-            assert backend._release(lease).work(cursor)
+            assert backend.release_step(lease).work(cursor)
 
 
 @pytest.mark.postgres

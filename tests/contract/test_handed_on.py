@@ -20,7 +20,7 @@ from tests.inspecting import free, look
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
+    from redlock_django.backends.protocol_backend import StoreProtocol
     from redlock_django.engine.validity import Lease
 
 NAME = "order:1"
@@ -115,7 +115,7 @@ def _interrupt_swaps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupt each hand-on, and each client that takes a lock, once the store has done it."""
     replace_nodes = ZooKeeperSwap._replace
 
-    def replace_and_raise(swap: ZooKeeperSwap, *, ephemeral: bool) -> ZooKeeperProtocol[bool]:
+    def replace_and_raise(swap: ZooKeeperSwap, *, ephemeral: bool) -> StoreProtocol[bool]:
         yield from replace_nodes(swap, ephemeral=ephemeral)
         raise Interrupted
 

@@ -12,6 +12,7 @@ from redlock_django.backends.database import sql
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener
+from redlock_django.backends.protocol_backend import StoreStep
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
 
@@ -64,7 +65,7 @@ class DatabaseWaiter:
     """The place of one waiter in the queues of its resources, from its first refusal.
 
     A listener, if there is one, calls the waiter when it is among the first ones and a lock was
-    released; that ends its pause by `wake`.
+    released; that ends its pause.
     """
 
     def __init__(
@@ -72,16 +73,15 @@ class DatabaseWaiter:
         resources: tuple[str, ...],
         clock: Callable[[], float],
         listener: Listener | None,
-        wake: Callable[[], object],
     ) -> None:
         self._resources = resources
         self._clock = clock
         self._listener = listener
-        self._wake = wake
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
         self._called: tuple[int, int] | None = None
+        self._pause = StoreStep()
 
     @property
     def has_joined(self) -> bool:
@@ -104,7 +104,14 @@ class DatabaseWaiter:
 
     def _call(self, number: int, slot: int) -> None:
         self._called = number, slot
-        self._wake()
+        self._pause.end()
+
+    def pause(self, seconds: float) -> StoreStep:
+        """Return a pause, which the next call ends, or a call that was not taken yet."""
+        self._pause = StoreStep(seconds)
+        if self._called is not None:
+            self._pause.end()
+        return self._pause
 
     def take_call(self) -> tuple[int, int] | None:
         """Return the last call and forget it; None if there was none.
@@ -239,7 +246,7 @@ class DatabaseAttempt:
         ttl = self._wanted.ttl
         until = valid_until(ttl, self._started)
         if self._clock() >= until:
-            raise self._connections.too_slow()
+            raise self._connections.too_late()
         return DatabaseLease(
             resources=tuple(fences),
             token=self._token,

@@ -25,15 +25,15 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import DirectCursor, can_be_direct
-from redlock_django.backends.database.jobs import Connection, Job, close_cursor, ignore_result
+from redlock_django.backends.database.jobs import Connection, Job, close_cursor
 from redlock_django.backends.database.settings import PATIENCE, prepare_statements
 from redlock_django.backends.database.sql import forget_dead
 from redlock_django.backends.database.tables import remedy_of
 from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
+from redlock_django.backends.protocol_backend import StepRunner, StoreStep, wake_nobody
 from redlock_django.engine.inspection.printable import printable
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock
-from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -50,7 +50,7 @@ _UNSENT = 1000  # the most releases that are kept for a database that is down
 _REPEATED = 5  # attempts of a statement that conflicted with another
 
 
-class Connections:
+class Connections(StepRunner):
     """The connections of one process to one database.
 
     They are made when they are first needed. `trusted_from` is the moment of `clock` from which a
@@ -94,27 +94,30 @@ class Connections:
         Raises StoreUnavailable if the database failed or did not answer in time.
         """
         job = Job(work)
-        self.wait(self.start(job))
+        self.finish(job, self.start(job))
         return job.result()
 
-    def perform(self, job: Job[Any]) -> None:
-        """Do a job, in the calling thread if it can; raise StoreUnavailable if it takes too long.
+    def perform(self, step: StoreStep) -> None:
+        """Perform a step; do a job in the calling thread if it can.
 
         An interrupt leaves the job to a thread, if it has begun.
         """
+        if not isinstance(step, Job):
+            return super().perform(step)
+        job: Job[Any] = step
         around = self._own_job()  # that of a caller which a signal handler has interrupted
         self._doing.job = job
         try:
             if self._do_here(job):
-                return
-            finished = self.start(job)
+                return None
+            ended = self.start(job)
         except BaseException:
             if job.borrowed:
                 self._take_over(job)
             raise
         finally:
             self._doing.job = around
-        self.wait(finished)
+        return self.finish(job, ended)
 
     def _take_over(self, job: Job[Any]) -> None:
         """Leave a job that its caller has begun to a thread; once closed, leave the connection."""
@@ -133,35 +136,20 @@ class Connections:
             if is_lent := isinstance(cursor, DirectCursor):
                 cursor.deadline = clock() + self._timeout
                 job.value = job.work(cast("CursorWrapper", cursor))
+                job.ended = True
                 cursor.deadline = None
             _move(job.borrowed.pop, self._free.put)
         except queue.Empty:
             return False
         except TimeoutError:
-            raise self.too_slow() from None
+            raise self.too_late() from None
         except Exception:  # noqa: BLE001 - the thread that does the job again finds out
             return False
         return is_lent
 
-    def start(self, job: Job[Any]) -> Wakeup:
-        """Queue a job; return what `wait` needs to wait for it."""
-        finished = Wakeup()
-        job.finished = finished.wake
-        self.submit(job)
-        return finished
-
-    def wait(self, finished: Wakeup) -> None:
-        """Wait for a job that was started; raise StoreUnavailable if that takes too long."""
-        if not finished.wait(self._timeout):
-            raise self.too_slow()
-
-    async def arun(self, job: Job[Any]) -> None:
-        """Do a job while the running loop goes on, with the same limit of time."""
-        finished = LoopWakeup()
-        job.finished = finished.wake
-        self.submit(job)
-        if not await finished.wait(self._timeout):
-            raise self.too_slow()
+    def begin_work(self, step: Job[Any]) -> None:
+        step.seconds = self._timeout
+        self.submit(step)
 
     def post(self, work: Callable[[CursorWrapper], object]) -> None:
         """Do the work soon, and return at once. What fails is done when the database is back."""
@@ -185,16 +173,14 @@ class Connections:
                     thread.start()
                     self._threads.append(thread)
 
-    def is_in_job(self) -> bool:
-        """Return whether the calling thread is doing a job, so that it cannot wait for another."""
+    def is_inside(self) -> bool:
         job = self._own_job()
         return bool(job and job.borrowed) or threading.current_thread() in self._threads
 
     def _own_job(self) -> Job[Any] | None:
         return getattr(self._doing, "job", None)
 
-    def too_slow(self) -> StoreUnavailable:
-        """Return the error for a database that did not answer in time."""
+    def too_late(self, step: object = None) -> StoreUnavailable:
         return StoreUnavailable(f"{self._name}: no answer within {self._timeout:g} s")
 
     def refuse_untrusted(self) -> None:
@@ -240,7 +226,7 @@ class Connections:
             self._do(Job(job.undo), connection)
         # Before the caller goes on, which may want it for its next job.
         self._free.put(connection)
-        job.finished()
+        job.end()
 
     def _connection_for(self, job: Job[Any]) -> Connection:
         """Return the connection on which its caller has begun a job, or one that is free."""
@@ -297,7 +283,7 @@ class Connections:
                     continue
                 job.error = self._unavailable(error)
                 self._report(False, str(job.error))
-                if job.finished is ignore_result and len(self._unsent) < _UNSENT:
+                if job.wake is wake_nobody and len(self._unsent) < _UNSENT:
                     self._unsent.append(job)
             except Error as error:
                 job.error = self._unavailable(error)

@@ -69,7 +69,7 @@ class DatabaseSwap:
             return None
         now = self._clock()
         if now >= self._new.until:
-            raise self._connections.too_slow()
+            raise self._connections.too_late()
         earliest_end = end_of_min_hold(self._old, self._left_before, now)
         return replace(self._new, earliest_end=earliest_end, ends=self._ends)
 
@@ -80,7 +80,7 @@ class DatabaseSwap:
         """
         old = self._old
         if isinstance(old, DatabaseLease) and old.may_be_undone(cursor):
-            raise self._connections.too_slow()
+            raise self._connections.too_late()
         return sql.is_used(cursor, old.resources, hash_of(old.token), old.fences, old.ends)
 
     def undo(self) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from redlock_django.backends.database.direct_cursor import DirectCursor
+from redlock_django.backends.protocol_backend import StoreStep
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -27,8 +28,8 @@ class Connection:
         self.cursor = None
 
 
-class Job(Generic[T]):
-    """A piece of work on a cursor, with its result once `finished` has been called.
+class Job(StoreStep, Generic[T]):
+    """A piece of work on a cursor, with its result once it has ended.
 
     It is `repeated` if its connection broke, perhaps after the work was done. `undo` is set by a
     caller that does not want the result any more: a job that has not begun is skipped, and after
@@ -36,8 +37,8 @@ class Job(Generic[T]):
     """
 
     def __init__(self, work: Callable[[CursorWrapper], T]) -> None:
+        super().__init__()
         self.work = work
-        self.finished: Callable[[], object] = ignore_result
         self.undo: Callable[[CursorWrapper], object] = ignore_cursor
         self.repeated = False
         self.borrowed: deque[Connection] = deque()
@@ -53,10 +54,6 @@ class Job(Generic[T]):
         if self.error is not None:
             raise self.error
         return self.value  # type: ignore[return-value]
-
-
-def ignore_result() -> None:
-    """Ignore the result: the `finished` of a job that is posted."""
 
 
 def ignore_cursor(cursor: CursorWrapper) -> None:

@@ -190,14 +190,8 @@ class MemoryBackend(RedlockBackend):
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self._run(self._extend(lease, ttl))
 
-    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return self.extend(lease, ttl)
-
     def release(self, lease: Lease) -> bool | None:
         return self._run(self._release(lease))
-
-    async def arelease(self, lease: Lease) -> bool | None:
-        return self.release(lease)
 
     def post_release(self, lease: Lease) -> None:
         self.release(lease)

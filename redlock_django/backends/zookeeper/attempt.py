@@ -12,9 +12,9 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from redlock_django.backends.protocol_backend import Acquisition, StoreProtocol
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.own_nodes import (
-    Acquisition,
     OwnNodes,
     ZooKeeperRefusal,
     is_unchanged,
@@ -23,7 +23,6 @@ from redlock_django.backends.zookeeper.own_nodes import (
     nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import Node, data_of, seconds_left
-from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.backends.zookeeper.slots import SlotSearch
 from redlock_django.engine.validity import Lease, valid_until
@@ -47,6 +46,9 @@ class ZooKeeperLease(Lease):
 class ZooKeeperAttempt:
     """One attempt to take the locks, with a token of its own. Its steps are run by a driver."""
 
+    is_repeatable = True
+    """True if an attempt that was interrupted may be followed by another one."""
+
     def __init__(self, session: Session, wanted: Acquisition) -> None:
         self._session = session
         self._requests = Requests(session)
@@ -59,7 +61,7 @@ class ZooKeeperAttempt:
         self._nodes = OwnNodes(self._requests, self._fences, self._token, self._data)
         self._waited = False
 
-    def take(self) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
+    def take(self) -> StoreProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take all locks, or one slot of a name with a limit.
 
         Raises Interrupted, or StoreUnavailable if the servers do not answer in time.
@@ -73,14 +75,14 @@ class ZooKeeperAttempt:
         self._session.held.remove(self._token)
         self._nodes.undo()
 
-    def _take_slot(self) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
+    def _take_slot(self) -> StoreProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         search = SlotSearch(self._requests, self._fences, self._nodes, self._wanted)
         taken = yield from search.take()
         if isinstance(taken, ZooKeeperRefusal):
             return taken
         return self._lease((taken.resource,), (taken.fence,), taken.started, taken.waited)
 
-    def _take_all(self, started: float) -> ZooKeeperProtocol[ZooKeeperLease | ZooKeeperRefusal]:
+    def _take_all(self, started: float) -> StoreProtocol[ZooKeeperLease | ZooKeeperRefusal]:
         """Take the locks one after the other, in the order of all clients: so none deadlocks."""
         resources = self._wanted.resources
         fences: dict[str, int | None] = {}
@@ -124,7 +126,7 @@ class ZooKeeperAttempt:
 
     # One resource.
 
-    def _take(self, resource: str) -> ZooKeeperProtocol[int | ZooKeeperRefusal | None]:
+    def _take(self, resource: str) -> StoreProtocol[int | ZooKeeperRefusal | None]:
         """Wait until the own node is the first; return the fence, None if it must be rewritten."""
         queue, session = self._tree.queue(resource), self._session
         left = yield from self._look_first(queue)
@@ -152,7 +154,7 @@ class ZooKeeperAttempt:
         fence = self._fences.of(stat.czxid, base)
         return fence if is_unchanged(stat.czxid, found) else None
 
-    def _look_first(self, queue: str) -> ZooKeeperProtocol[float | None]:
+    def _look_first(self, queue: str) -> StoreProtocol[float | None]:
         """Return the TTL of the holder if the last attempt was refused, and a node is still there.
 
         It only reads. Clients that do not wait but try in a loop would otherwise create a node
@@ -164,7 +166,7 @@ class ZooKeeperAttempt:
         nodes = nodes_of(names)
         return (yield from self._blocked(queue, nodes)) if nodes else None
 
-    def _blocked(self, queue: str, before: Sequence[Node]) -> ZooKeeperProtocol[float | None]:
+    def _blocked(self, queue: str, before: Sequence[Node]) -> StoreProtocol[float | None]:
         """Wait for the nodes before; if the deadline comes first, return the holder's TTL."""
         first, now = before[0], self._clock()
         left = self._wanted.deadline - now

@@ -9,6 +9,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from redlock_django.backends.protocol_backend import StoreProtocol, StoreStep
 from redlock_django.backends.zookeeper.client import explained
 from redlock_django.backends.zookeeper.paths import (
     LARGEST,
@@ -16,18 +17,13 @@ from redlock_django.backends.zookeeper.paths import (
     trusted_in,
     untrusted,
 )
-from redlock_django.backends.zookeeper.requests import (
-    INTERRUPTED,
-    RequestBatch,
-    ZooKeeperProtocol,
-    ZooKeeperStep,
-)
+from redlock_django.backends.zookeeper.requests import INTERRUPTED, RequestBatch
 from redlock_django.backends.zookeeper.session import Session
 
 EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 """The errors that are answers: others made or deleted a node."""
 
-_AGAIN = 0.05  # seconds until a request that was interrupted is repeated
+AGAIN = 0.05  # seconds until what was interrupted is repeated
 
 
 class Interrupted(Exception):
@@ -43,7 +39,7 @@ class Requests:
 
     def ask(
         self, send: Callable[[KazooClient], Sequence[Any]], *, is_write: bool = False
-    ) -> ZooKeeperProtocol[list[Any]]:
+    ) -> StoreProtocol[list[Any]]:
         """Return the answers, EXPECTED errors among them. Reads are repeated if interrupted.
 
         Raises Interrupted, or StoreUnavailable if the servers do not answer or refuse.
@@ -62,18 +58,18 @@ class Requests:
                 return batch.results
             if is_write:
                 raise Interrupted
-            yield ZooKeeperStep(_AGAIN)
+            yield StoreStep(AGAIN)
 
-    def until_deleted(self, path: str, seconds: float) -> ZooKeeperProtocol[None]:
+    def until_deleted(self, path: str, seconds: float) -> StoreProtocol[None]:
         """Wait until a node is deleted, or changed, for at most `seconds`."""
-        pause, watches = ZooKeeperStep(seconds), self.session.watches
+        pause, watches = StoreStep(seconds), self.session.watches
         watches.add(pause, frozenset({path}))
         try:
             yield from self._until_ended(pause, path)
         finally:
             watches.remove(pause)
 
-    def _until_ended(self, pause: ZooKeeperStep, path: str) -> ZooKeeperProtocol[None]:
+    def _until_ended(self, pause: StoreStep, path: str) -> StoreProtocol[None]:
         # Not in the `try`, whose loops must not jump past it: see docs/contributing/interrupts.md.
         # One callback for all looks, which kazoo keeps once: see `Watches`. Not `exists`, whose
         # watch of a node that is gone stays, on the servers too, for as long as the session.
@@ -94,7 +90,7 @@ class Fences:
         self._requests = requests
         self._tree = requests.session.tree
 
-    def prepare(self) -> ZooKeeperProtocol[None]:
+    def prepare(self) -> StoreProtocol[None]:
         """Make the tree, and raise the base of fences to the servers' time, once in a session.
 
         A store used before this one may have issued fences up to the current time.
@@ -117,7 +113,7 @@ class Fences:
                 yield _until_past(number, now)
             session.prepared = self._requests.generation
 
-    def declare(self) -> ZooKeeperProtocol[bool]:
+    def declare(self) -> StoreProtocol[bool]:
         """Make the tree and trust it; return whether it was not trusted before."""
         declared = False
         while True:
@@ -127,7 +123,7 @@ class Fences:
             yield from self._requests.ask(self._trust, is_write=True)
             declared = True
 
-    def _look_at_tree(self) -> ZooKeeperProtocol[list[Any]]:
+    def _look_at_tree(self) -> StoreProtocol[list[Any]]:
         """Make the tree if it is not there; return the root, the node of all queues, the base."""
         while True:
             root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
@@ -146,7 +142,7 @@ class Fences:
         since = transaction - int(base[1].mzxid)
         return self._number(base) + since if 0 < since <= SPAN else None
 
-    def raise_base(self) -> ZooKeeperProtocol[None]:
+    def raise_base(self) -> StoreProtocol[None]:
         """Raise the base, above all fences before it, and to the servers' time.
 
         Returns once the servers' time is not before it.
@@ -192,12 +188,12 @@ class Fences:
         return [client.create_async(self._tree.fences, b"0")]
 
 
-def _until_past(base: int, now: int) -> ZooKeeperStep:
+def _until_past(base: int, now: int) -> StoreStep:
     """Return the pause until a base is not ahead of the servers' time, which is `now`, in µs.
 
     Otherwise the store that a site uses next could give lower fences.
     """
-    return ZooKeeperStep((base - now) / 1_000_000)
+    return StoreStep((base - now) / 1_000_000)
 
 
 def _set(path: str, data: bytes, version: int, client: KazooClient) -> list[Any]:

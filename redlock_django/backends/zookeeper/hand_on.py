@@ -14,11 +14,12 @@ from functools import partial
 from kazoo.exceptions import NoNodeError
 
 from redlock_django.backends.base import IN_TRANSIT
+from redlock_django.backends.protocol_backend import StoreProtocol
 from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, replace_all
 from redlock_django.backends.zookeeper.fences import Fences, Requests
 from redlock_django.backends.zookeeper.own_nodes import nodes_of
 from redlock_django.backends.zookeeper.paths import data_of, path_in_place, seconds_left
-from redlock_django.backends.zookeeper.requests import RequestBatch, ZooKeeperProtocol
+from redlock_django.backends.zookeeper.requests import RequestBatch
 from redlock_django.backends.zookeeper.session import Session
 from redlock_django.engine.refusal import refused_ticket
 from redlock_django.engine.validity import Lease, end_of_min_hold, valid_until
@@ -49,7 +50,7 @@ class ZooKeeperSwap:
         self._old_nodes: Sequence[str] = ()
         self._old_data: Sequence[bytes] = ()
 
-    def take(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+    def take(self) -> StoreProtocol[ZooKeeperLease]:
         """Replace the nodes, and return the new lease.
 
         Raises TicketUsed or LockLost if the nodes are not there.
@@ -58,7 +59,7 @@ class ZooKeeperSwap:
             return (yield from self._hand_on())
         return (yield from self._resume())
 
-    def _hand_on(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+    def _hand_on(self) -> StoreProtocol[ZooKeeperLease]:
         """Replace the nodes of the giver by nodes without a session."""
         old, new = self._old, self._new
         assert isinstance(old, ZooKeeperLease)
@@ -75,7 +76,7 @@ class ZooKeeperSwap:
         new.ends = self._session.servers_time() + new.ttl
         return new
 
-    def _resume(self) -> ZooKeeperProtocol[ZooKeeperLease]:
+    def _resume(self) -> StoreProtocol[ZooKeeperLease]:
         """Replace the nodes without a session by nodes of this one."""
         old, new, session = self._old, self._new, self._session
         yield from Fences(self._requests).prepare()
@@ -98,7 +99,7 @@ class ZooKeeperSwap:
         """Restore the old nodes, if they were replaced."""
         new, session = self._new, self._session
         session.held.remove(new.token)
-        if not self.has_written:
+        if self.is_repeatable:
             return
         giver = self._giver
         if giver is not None:
@@ -108,11 +109,11 @@ class ZooKeeperSwap:
         session.post(RequestBatch(back))
 
     @property
-    def has_written(self) -> bool:
-        """True if the nodes may have been replaced."""
-        return bool(self._new.nodes)
+    def is_repeatable(self) -> bool:
+        """True unless the nodes may have been replaced."""
+        return not self._new.nodes
 
-    def _find(self) -> ZooKeeperProtocol[list[tuple[str, float, str]]]:
+    def _find(self) -> StoreProtocol[list[tuple[str, float, str]]]:
         """Return the node of each resource that has the token: path, seconds left, and value."""
         tree = self._session.tree
         queues = [tree.queue(resource) for resource in self._old.resources]
@@ -143,7 +144,7 @@ class ZooKeeperSwap:
                     found.append((path, left, f"{self._old.token} {IN_TRANSIT}"))
         return found
 
-    def _replace(self, *, ephemeral: bool) -> ZooKeeperProtocol[bool]:
+    def _replace(self, *, ephemeral: bool) -> StoreProtocol[bool]:
         """Replace the old nodes by the new ones; return False if one of them is not there."""
         new = self._new
         data = [data_of(new.ttl, new.value)] * len(new.nodes)

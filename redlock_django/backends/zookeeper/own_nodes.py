@@ -1,43 +1,22 @@
-"""The nodes that an attempt creates in queues, what it wants, and why it is refused."""
+"""The nodes that an attempt creates in queues, and why it is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from redlock_django.backends.protocol_backend import StoreProtocol
 from redlock_django.backends.zookeeper.client import explained
 from redlock_django.backends.zookeeper.fences import EXPECTED, Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.paths import Node, in_order
-from redlock_django.backends.zookeeper.requests import (
-    RequestBatch,
-    ZooKeeperProtocol,
-    create_container,
-)
+from redlock_django.backends.zookeeper.requests import RequestBatch, create_container
 
 Look = Callable[[KazooClient], list[Any]]
 """Makes the requests that read queues."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acquisition:
-    """The locks that an acquisition wants, all or none, and until when it waits for them.
-
-    With a `limit`, it wants one slot of the only resource, which so many clients may hold. Until
-    `patient_until` it tries again after an interruption, and lets clients in front take their turn.
-    """
-
-    resources: tuple[str, ...]
-    ttl: float
-    holder: str
-    limit: int
-    asked: float
-    deadline: float
-    patient_until: float
 
 
 class ZooKeeperRefusal(NamedTuple):
@@ -59,7 +38,7 @@ class OwnNodes:
         self._fences = fences
         self._data = data
 
-    def join(self, queue: str, look: Look) -> ZooKeeperProtocol[tuple[Any, list[Any]]]:
+    def join(self, queue: str, look: Look) -> StoreProtocol[tuple[Any, list[Any]]]:
         """Create a node at the end of a queue; return its stat and the answers to `look`."""
         send = partial(self._creation, queue, look)
         self.paths[queue] = ""
@@ -72,7 +51,7 @@ class OwnNodes:
 
     def join_unchanged(
         self, queue: str, version: int | None, look: Look
-    ) -> ZooKeeperProtocol[tuple[Any, list[Any]] | None]:
+    ) -> StoreProtocol[tuple[Any, list[Any]] | None]:
         """Create a node in a queue that no other client has joined so since it had this version.
 
         Return the stat of the queue, which the same transaction has changed, and the answers to
@@ -95,7 +74,7 @@ class OwnNodes:
             raise self._session.unavailable(explained(results[0]))
         return None
 
-    def rewrite(self) -> ZooKeeperProtocol[dict[str, int]]:
+    def rewrite(self) -> StoreProtocol[dict[str, int]]:
         """Write the own nodes again, which are first in their queues; return the fences, by queue.
 
         Raises Interrupted if one of them is not there any more.
@@ -132,7 +111,7 @@ class OwnNodes:
             ours = [f"{queue}/{name}" for name in names if name.startswith(self.token)]
             self._session.post_delete(ours)
 
-    def _make(self, queue: str) -> ZooKeeperProtocol[None]:
+    def _make(self, queue: str) -> StoreProtocol[None]:
         """Make a queue, and the whole tree if it was removed."""
         made = yield from self._requests.ask(
             lambda client: [create_container(client, queue)], is_write=True

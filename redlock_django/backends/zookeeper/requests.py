@@ -1,14 +1,16 @@
-"""The steps of a protocol with ZooKeeper: send requests and wait for all answers, or pause."""
+"""Requests to ZooKeeper: those that are sent together, and nodes that are watched."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 from kazoo.protocol.serialization import Create2
 from kazoo.security import OPEN_ACL_UNSAFE
+
+from redlock_django.backends.protocol_backend import StoreStep
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -18,25 +20,9 @@ INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""
 
 _CONTAINER = 4  # the flag of the protocol
-Result = TypeVar("Result")
-ZooKeeperProtocol = Generator["ZooKeeperStep", None, Result]
 
 
-class ZooKeeperStep:
-    """Something to wait for, for at most `seconds`; `end` ends the wait, from any thread."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.ended = False
-        self.wake: Callable[[], object] = _nobody
-
-    def end(self) -> None:
-        """End the step, and wake the caller that waits for it."""
-        self.ended = True
-        self.wake()
-
-
-class RequestBatch(ZooKeeperStep):
+class RequestBatch(StoreStep):
     """Requests that are sent together, in their order. `results` has an answer or error for each.
 
     `send` makes the requests with a client. With `is_proof`, an answer proves that the session was
@@ -127,13 +113,13 @@ class Watches:
     """
 
     def __init__(self) -> None:
-        self._paths: dict[ZooKeeperStep, frozenset[str]] = {}
+        self._paths: dict[StoreStep, frozenset[str]] = {}
 
-    def add(self, step: ZooKeeperStep, paths: frozenset[str]) -> None:
+    def add(self, step: StoreStep, paths: frozenset[str]) -> None:
         """End a step when one of the nodes changes. Called before the servers are asked."""
         self._paths[step] = paths
 
-    def remove(self, step: ZooKeeperStep) -> None:
+    def remove(self, step: StoreStep) -> None:
         """Forget a step; does nothing if it was not added."""
         self._paths.pop(step, None)
 
@@ -142,7 +128,3 @@ class Watches:
         for step, paths in list(self._paths.items()):
             if event.path is None or event.path in paths:
                 step.end()
-
-
-def _nobody() -> None:
-    """Do nothing: no caller waits yet."""

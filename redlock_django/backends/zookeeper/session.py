@@ -20,20 +20,22 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.states import KazooState, KeeperState
 
 from redlock_django.backends.base import Notice
+from redlock_django.backends.protocol_backend import Acquisition, StepRunner
 from redlock_django.backends.zookeeper.client import (
     THREADS,
     close_inherited,
     drop_connection,
+    is_own_thread,
     new_client,
     on_session_timeout,
     stop,
     with_failure,
 )
 from redlock_django.backends.zookeeper.paths import Tree
-from redlock_django.backends.zookeeper.requests import RequestBatch, Watches, ZooKeeperStep
+from redlock_django.backends.zookeeper.requests import RequestBatch, Watches
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.wire.wakeup import LoopWakeup, Wakeup
+from redlock_django.wire.wakeup import Wakeup
 
 CLOSING = 2.0  # seconds for which a process that ends waits for its last releases
 # Parts of the session timeout. A server may have heard of the session a third of it (kazoo's pings)
@@ -97,7 +99,7 @@ class HeldNodes:
         return over
 
 
-class Session:
+class Session(StepRunner):
     """The session of one process. After a fork, make a new one: its threads are the parent's.
 
     The thread deletes the nodes of `held` leases whose TTL has ended. `contended` has the queues in
@@ -133,49 +135,26 @@ class Session:
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
 
-    # For callers. They never touch kazoo's results, which have mutexes in Python: an interrupt
-    # would leave these locked (docs/contributing/interrupts.md).
+    def begin_work(self, step: RequestBatch) -> None:
+        if self._closed:
+            raise self.unavailable("the session of locks has been closed")
+        self.connect()
+        self._steps.put(step)
 
-    def perform(self, step: ZooKeeperStep) -> None:
-        """Perform a step of a protocol in the thread of the caller."""
-        self.finish(step, self.start(step))
+    def too_late(self, step: RequestBatch) -> StoreUnavailable:
+        step.unwanted = True
+        why = "no answer" if self.is_connected else with_failure(self.reason, self._client)
+        return self.unavailable(f"{why} within {step.seconds:.2g} s")
 
-    async def aperform(self, step: ZooKeeperStep) -> None:
-        """Perform a step of a protocol on the running loop."""
-        ended = LoopWakeup()
-        step.wake = ended.wake
-        self.begin(step)
-        if not await ended.wait(step.seconds):
-            self.too_late(step)
+    def is_inside(self) -> bool:
+        return is_own_thread()
 
-    def start(self, step: ZooKeeperStep) -> Wakeup:
-        """Begin a step; return what `finish` needs to wait for it."""
-        ended = Wakeup()
-        step.wake = ended.wake
-        self.begin(step)
-        return ended
+    def patient_until(self, wanted: Acquisition) -> float:
+        """Return until when an acquisition that was interrupted is tried again.
 
-    def finish(self, step: ZooKeeperStep, ended: Wakeup) -> None:
-        """Wait for a step; raise StoreUnavailable if its requests were not answered in time."""
-        if not ended.wait(step.seconds):
-            self.too_late(step)
-
-    def begin(self, step: ZooKeeperStep) -> None:
-        """Begin a step; its `wake` is called when it has ended."""
-        if isinstance(step, RequestBatch):
-            if self._closed:
-                raise self.unavailable("the session of locks has been closed")
-            self.connect()
-            self._steps.put(step)
-        elif step.ended:  # before its caller began to wait
-            step.wake()
-
-    def too_late(self, step: ZooKeeperStep) -> None:
-        """Note that the time of a step is over; raise StoreUnavailable for requests."""
-        if isinstance(step, RequestBatch):
-            step.unwanted = True
-            why = "no answer" if self.is_connected else with_failure(self.reason, self._client)
-            raise self.unavailable(f"{why} within {step.seconds:.2g} s")
+        Until then, clients in front may also take their turn.
+        """
+        return wanted.asked + max(wanted.wait, self.settings.zookeeper_timeout)
 
     def unavailable(self, why: str, retry_after: float | None = None) -> StoreUnavailable:
         """Return the error for servers that did not answer, or not as expected."""

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
+from redlock_django.backends.protocol_backend import Acquisition, StoreProtocol, StoreStep
 from redlock_django.backends.zookeeper.fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper.own_nodes import (
-    Acquisition,
     OwnNodes,
     ZooKeeperRefusal,
     is_unchanged,
@@ -30,7 +30,6 @@ from redlock_django.backends.zookeeper.own_nodes import (
     nodes_of,
 )
 from redlock_django.backends.zookeeper.paths import Node, in_order, seconds_left
-from redlock_django.backends.zookeeper.requests import ZooKeeperProtocol, ZooKeeperStep
 from redlock_django.engine.protocol.slots import slot_resource
 
 TURN = 2.0  # seconds for which clients in front may leave a slot free
@@ -73,6 +72,7 @@ class SlotSearch:
         self._nodes = nodes
         self._clock = self._session.clock
         self._wanted = wanted
+        self._patient_until = self._session.patient_until(wanted)
         tree = self._session.tree
         self._base = tree.fences
         (self._name,) = wanted.resources
@@ -83,7 +83,7 @@ class SlotSearch:
         # When each free slot was first seen, by its queue and version.
         self._seen: dict[tuple[str, int | None], float] = {}
 
-    def take(self) -> ZooKeeperProtocol[TakenSlot | ZooKeeperRefusal]:
+    def take(self) -> StoreProtocol[TakenSlot | ZooKeeperRefusal]:
         """Take a free slot, or wait for one in the queue of turns."""
         join = False
         while True:
@@ -106,8 +106,8 @@ class SlotSearch:
                 join = True
             elif not before:
                 yield from self._await_free()
-            elif now < self._wanted.patient_until:
-                until = self._wanted.patient_until if free else self._wanted.deadline
+            elif now < self._patient_until:
+                until = self._patient_until if free else self._wanted.deadline
                 turn = TURN * (1 + len(before) / 10)  # many look hardly more often than a few
                 yield from self._await_place(before[-1], min(until - now, turn))
             else:
@@ -122,7 +122,7 @@ class SlotSearch:
 
     def _look(
         self, *, join: bool = False, watch: Callable[[Any], object] | None = None
-    ) -> ZooKeeperProtocol[tuple[list[Node], list[SlotQueue]]]:
+    ) -> StoreProtocol[tuple[list[Node], list[SlotQueue]]]:
         """Return the nodes that are before the own one in the queue of turns, and the slots."""
         look = partial(self._requests_of_look, watch)
         if join:
@@ -147,7 +147,7 @@ class SlotSearch:
             *(lists(queue) for _, queue in self._queues),
         ]
 
-    def _take(self, slot: SlotQueue) -> ZooKeeperProtocol[TakenSlot | None]:
+    def _take(self, slot: SlotQueue) -> StoreProtocol[TakenSlot | None]:
         """Take a slot that was free; return None if it is not any more."""
         queue = slot.queue
         started = self._clock()
@@ -168,22 +168,22 @@ class SlotSearch:
         waited = started - self._wanted.asked if self._has_waited else 0.0
         return TakenSlot(slot.resource, fence, started, waited)
 
-    def _await_place(self, node: Node, seconds: float) -> ZooKeeperProtocol[None]:
+    def _await_place(self, node: Node, seconds: float) -> StoreProtocol[None]:
         """Wait until a node before the own one is deleted, for at most `seconds`."""
         self._has_waited = True
         yield from self._requests.until_deleted(f"{self._turns}/{node.name}", seconds)
 
-    def _await_free(self) -> ZooKeeperProtocol[None]:
+    def _await_free(self) -> StoreProtocol[None]:
         """Wait until a slot is free or has another holder, or the deadline has come."""
         self._has_waited = True
-        pause, watches = ZooKeeperStep(0.0), self._session.watches
+        pause, watches = StoreStep(0.0), self._session.watches
         watches.add(pause, frozenset(queue for _, queue in self._queues))
         try:
             yield from self._await_change(pause)
         finally:
             watches.remove(pause)
 
-    def _await_change(self, pause: ZooKeeperStep) -> ZooKeeperProtocol[None]:
+    def _await_change(self, pause: StoreStep) -> StoreProtocol[None]:
         # Not in the `try`, whose loops must not jump past it: see docs/contributing/interrupts.md.
         _, slots = yield from self._look(watch=self._session.watches.changed)
         if any(slot.first is None for slot in slots):
@@ -197,19 +197,19 @@ class SlotSearch:
 
     def _refusal(
         self, slots: Sequence[SlotQueue], before: int
-    ) -> ZooKeeperProtocol[ZooKeeperRefusal | None]:
+    ) -> StoreProtocol[ZooKeeperRefusal | None]:
         """Return the refusal for slots that all have holders; None to look again.
 
         A holder that is still there was there at the moment between the look and this one. So at
         that moment no more slots were free than clients were in front.
         """
         left = yield from self._seconds_left(slots)
-        if len(slots) - len(left) > before and self._clock() < self._wanted.patient_until:
+        if len(slots) - len(left) > before and self._clock() < self._patient_until:
             return None
         why = f"its {self._wanted.limit} slots are held"
         return ZooKeeperRefusal(self._name, min(left, default=0.0), why)
 
-    def _seconds_left(self, slots: Sequence[SlotQueue]) -> ZooKeeperProtocol[list[float]]:
+    def _seconds_left(self, slots: Sequence[SlotQueue]) -> StoreProtocol[list[float]]:
         """Return the seconds that holders have left, of those that are still there.
 
         Minimum holds that are over are removed.
