@@ -87,7 +87,7 @@ def commands(data: bytes) -> list[list[bytes]]:
 def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     resource, sent = "bench:-pair:0001", b""
     settle(contender)
-    connection = driver().sockets.connections[0]
+    connection = driver().links.masters[0].link.connection
     send = connection.send_some
 
     def record(data: bytes) -> int:

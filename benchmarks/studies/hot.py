@@ -74,9 +74,8 @@ class Memory:
         now = time.time_ns() // 1000
         kinds = ANSWERS[work] * BATCH
         replies = [REPLIES[kind](first + at, now) for at, kind in enumerate(kinds)]
-        for master, connection in zip(
-            self.links.masters, self.driver.sockets.connections, strict=True
-        ):
+        for master in self.links.masters:
+            connection = master.link.connection
             connection.recv, connection.send_some = partial(next, iter(replies)), len
             master.inspect_at = link_clock() + 1e6
             # The replies are made before they are asked for: their clock stands still meanwhile.

@@ -244,7 +244,7 @@ class Wait:
         if expected is None:
             ask = Acquire(
                 client.deployment, resources, value, self.ttl, proposal, self.name, self.ticket,
-                limit,
+                limit=limit,
             )  # fmt: skip
         else:
             ask = Take(

@@ -66,7 +66,7 @@ def driver() -> ThreadDriver:
 
 def connections() -> list[LinkSocket]:
     """Return the connections of this process to its masters."""
-    return [one for one in driver().sockets.connections if one is not None]
+    return [master.link.connection for master in driver().links.masters if master.link]
 
 
 def masters_known() -> list[Master]:

@@ -208,8 +208,7 @@ class ManualLinks(Links):
 
     def connection(self, index: int) -> LinkSocket:
         """Return the connection to a master, which must have one."""
-        connection = self.sockets.connections[index]
-        assert connection is not None
+        connection: LinkSocket = self.link(index).connection
         return connection
 
     def read(self, *masters: Master) -> None:

@@ -28,7 +28,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, sockets, threads
 from redlock_django.wire.drivers.sockets import LinkSocket, _in_order
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.links.link import Exchange, Link, ProtocolDesync
+from redlock_django.wire.links.link import Exchange, ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.engine.mutants import kills
 from tests.engine.mutation import never
@@ -118,7 +118,7 @@ class Interrupted:
 def test_an_interrupted_send_drops_the_link() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        connection = LinkSocket(Interrupted(ours, "send"), Link(0.0))  # type: ignore[arg-type]
+        connection = LinkSocket(Interrupted(ours, "send"))  # type: ignore[arg-type]
         out = bytearray(b"PING\r\n")
         with pytest.raises(Struck):
             connection.send(out)
@@ -129,9 +129,8 @@ def test_an_interrupted_send_drops_the_link() -> None:
 def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
     with manual_links(1) as links:
         master, ends = links.masters[0], links.ends[0]
-        links.sockets.connections[0] = LinkSocket(
+        links.link(0).connection = LinkSocket(
             Interrupted(ends.theirs, "recv"),  # type: ignore[arg-type]
-            links.link(0),
         )
         exchange = links.ask(links.acquire())
         with pytest.raises(Struck):
@@ -144,7 +143,7 @@ def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
 def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
-    connection, out = LinkSocket(ours, Link(0.0)), bytearray()
+    connection, out = LinkSocket(ours), bytearray()
     sent, struck, received = bytearray(), 0, bytearray()
 
     armed = False
@@ -197,7 +196,7 @@ class TalkativeTLS(ssl.SSLSocket):
 
 def test_a_tls_link_that_is_drained_waits_no_longer_than_it_may() -> None:
     talkative = TalkativeTLS()
-    LinkSocket(talkative, Link(0.0)).drain(clock() + 60.0)
+    LinkSocket(talkative).drain(clock() + 60.0)
     assert talkative.asked == ["settimeout", "recv"] * 3
 
 
@@ -331,8 +330,9 @@ def test_idle_links_are_probed_before_routers_forget_them(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant:
-        for connection in variant.driver.sockets.connections:
-            assert connection is not None
+        for master in variant.links.masters:
+            assert master.link is not None
+            connection = master.link.connection
             for option, value in KEEPALIVE.items():
                 set_to = connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, option))
                 assert set_to == value

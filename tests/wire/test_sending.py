@@ -14,6 +14,7 @@ import pytest
 
 from redlock_django.wire.drivers.combiner import Poller
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
+from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.link import Exchange
 from tests.waiting import until
@@ -73,8 +74,9 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
     ):
         assert isinstance(variant.driver, ThreadDriver)
         combiner = variant.driver.combiner
-        connection = variant.driver.sockets.connections[0]
-        assert connection is not None
+        link = variant.driver.links.masters[0].link
+        assert link is not None
+        connection: LinkSocket = link.connection
         send = connection.send_some
 
         def noted(data: bytearray) -> int:
@@ -113,15 +115,16 @@ def test_an_interrupt_before_a_send_drops_no_round_of_another_thread() -> None:
 
 
 async def _flushed_after_an_interrupt() -> list[object]:
-    """Return the connections of links of which one was lost, and an interrupt left it closed."""
+    """Return the links left to close, if one was lost and an interrupt left it closed."""
     with one_link(LoopDriver) as (driver, _, _):
-        connection = driver.sockets.connections[0]
-        assert connection is not None
-        driver.links.changes.lose(driver.links.masters[0], "lost")
+        [master] = driver.links.masters
+        assert master.link is not None
+        connection = master.link.connection
+        driver.links.changes.lose(master, "lost")
         driver.unwatch(connection)
         connection.close(cut=True)
         driver.sockets.flush()
-        return [*driver.sockets.connections]
+        return [master.lost]
 
 
 def test_a_loop_sends_after_an_interrupt_has_left_a_closed_connection() -> None:

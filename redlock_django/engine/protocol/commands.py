@@ -39,7 +39,7 @@ _RESERVED = Status.RESERVED.value
 _REFUSALS = Status.REFUSED.value, _RESERVED
 _YES, _NO = Ballot.GRANTED, Ballot.REFUSED
 
-RELEASED = granted(0)
+RELEASED = granted()
 """The vote of nearly every release: its script does not read the clock."""
 
 Argument = str | int | bytes
@@ -103,7 +103,8 @@ class Command:
     `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
     that the client expects and the time at which that master is ready. They differ from master to
     master, so the link adds them. `sets` means that the command may leave the lock on the master,
-    `fenced` that its answer has the fence of each resource.
+    `fenced` that its answer has the fence of each resource. With a `limit` of more than 1, the
+    resource is one slot of a name that so many clients may hold at once.
     """
 
     name: ClassVar[str]
@@ -114,6 +115,7 @@ class Command:
     deployment: Deployment
     resources: tuple[str, ...]
     value: str = field(repr=False)  # holds the token
+    limit: int = field(default=1, kw_only=True)
 
     @property
     def early(self) -> bool:
@@ -156,8 +158,11 @@ class Command:
             return Vote(_YES, "granted", time, fences)
         if status in _REFUSALS:
             index, ttl, fence, ahead = _REFUSAL.unpack_from(rest)
-            rival, reserved = rest[_REFUSAL.size :], status == _RESERVED
-            return Vote(_NO, "", time, (fence,), ttl, rival, index - 1, False, ahead, reserved)
+            rival, taken, reserved = rest[_REFUSAL.size :], b"", status == _RESERVED
+            if self.limit > 1:
+                rival, taken = rival[: -self.limit], rival[-self.limit :]
+            at = index - 1
+            return Vote(_NO, "", time, (fence,), ttl, rival, at, False, ahead, reserved, taken)
         if status == _ABSENT:
             (index,) = _NUMBER.unpack(rest)
             return Vote(_NO, "forgot the lock", time, resource=index - 1, absent=True)
@@ -168,10 +173,10 @@ class Command:
 class Acquire(Command):
     """Set the lock of every resource or of none, or that of one slot.
 
-    `resources` may be one slot of a name of which `limit` clients may hold one each; a refusal then
-    shows which slots are taken. `ttl` is in seconds, `proposal` in µs of the client's clock. A
-    refused `waiter` (its name; "" if the client does not wait) joins the queue of the resource at
-    fault, ordered by `ticket`, its first proposal. A granted waiter leaves the queues.
+    The refusal of a slot shows which slots of its name are taken. `ttl` is in seconds, `proposal`
+    in µs of the client's clock. A refused `waiter` (its name; "" if the client does not wait) joins
+    the queue of the resource at fault, ordered by `ticket`, its first proposal. A granted waiter
+    leaves the queues.
     """
 
     name: ClassVar[str] = "acquire"
@@ -182,7 +187,6 @@ class Acquire(Command):
     proposal: int
     waiter: str = ""
     ticket: int = 0
-    limit: int = 1
 
     def keys(self) -> list[str]:
         slots = _slots(self.deployment, self.resources[0], self.limit)
@@ -192,13 +196,6 @@ class Acquire(Command):
         waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
         numbers = PROPOSAL.pack(self.proposal) + self.constants()
         return [self.value, numbers, *self.resources, *waiting]
-
-    def vote(self, status: int, time: int, rest: bytes) -> Vote:
-        vote = Command.vote(self, status, time, rest)
-        if self.limit > 1 and vote.rival is not None:
-            rival, taken = vote.rival[: -self.limit], vote.rival[-self.limit :]
-            return vote._replace(rival=rival, taken=taken)
-        return vote
 
     def constants(self) -> bytes:
         """Return the numbers that do not differ from one acquire to the next, as doubles."""
@@ -294,7 +291,6 @@ class Release(Command):
     left: float = 0.0
     waiter: str = ""
     calls: bool = True
-    limit: int = 1
 
     @property
     def plain(self) -> bool:

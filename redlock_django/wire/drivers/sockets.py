@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.dialing import Dialing, Terms
-from redlock_django.wire.links.link import Link, ProtocolDesync, broken
+from redlock_django.wire.links.link import ProtocolDesync, broken
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.servers.trust import Joined, Unfit
@@ -61,20 +61,18 @@ class Sockets:
     def __init__(self, links: Links, driver: Driver, terms: Terms) -> None:
         self.links = links
         self.closed = threading.Event()
-        self.connections: list[LinkSocket | None] = [None] * len(links.masters)
         self._driver = driver
         self._terms = terms
 
     def read(self, masters: Iterable[Master]) -> None:
         """Read what masters have sent, without blocking, and count it."""
-        links, connections = self.links, self.connections
+        links = self.links
         for master in masters:
-            connection, link = connections[master.index], master.link
-            if link is None or connection is None or connection.link is not link:
+            if (link := master.link) is None:
                 continue
             try:
                 # The bytes are received and kept in one step, as in `LinkSocket.send`.
-                [data] = map(connection.recv, (BACKLOG if link.expired else CHUNK,))
+                [data] = map(link.connection.recv, (BACKLOG if link.expired else CHUNK,))
             except WOULD_BLOCK:
                 if not link.received and not link.parsing:  # as an interrupt may have left them
                     continue
@@ -95,24 +93,22 @@ class Sockets:
 
     def flush(self) -> None:
         """Do what the links have left to do: send the queued bytes, close, and dial."""
-        links, connections, dirty = self.links, self.connections, self.links.dirty
-        while True:
-            if not dirty:
-                break
-            master = next(iter(dirty))
-            connection, link = connections[master.index], master.link
-            if link is None or connection is None or connection.link is not link:
-                self._come_and_go(master, connection)
-            else:
-                try:
-                    blocked = connection.send(link.out)
-                except (OSError, ProtocolDesync) as error:
-                    links.changes.lose(master, broken(error), ended=isinstance(error, OSError))
-                    continue
-                if blocked is not connection.blocked:
-                    connection.blocked = blocked
-                    self._driver.watch(master, connection)
-            dirty.discard(master)  # last: what an interrupt strikes is done again
+        links, dirty = self.links, self.links.dirty
+        while dirty:
+            for master in [*dirty]:
+                if (link := master.link) is None:
+                    self._come_and_go(master)
+                else:
+                    connection = link.connection
+                    try:
+                        blocked = connection.send(link.out)
+                    except (OSError, ProtocolDesync) as error:
+                        links.changes.lose(master, broken(error), ended=isinstance(error, OSError))
+                        continue
+                    if blocked is not connection.blocked:
+                        connection.blocked = blocked
+                        self._driver.watch(master, connection)
+                dirty.discard(master)  # last: what an interrupt strikes is done again
         if links.changes.changed:
             links.changes.changed = False
             self._driver.changed()
@@ -150,19 +146,20 @@ class Sockets:
             self.links.changes.failed(master, result)
             return True
         result.socket.setblocking(False)
-        connection = LinkSocket(result.socket, self.links.changes.joined(master, result))
-        self.connections[index] = connection
+        connection = LinkSocket(result.socket)
+        self.links.changes.joined(master, result, connection)
         self._driver.watch(master, connection)
         return False
 
-    def _come_and_go(self, master: Master, connection: LinkSocket | None) -> None:
+    def _come_and_go(self, master: Master) -> None:
         """Close the connection of a link that is lost, and begin to connect again."""
-        if connection is not None:
+        if master.lost is not None:
+            connection: LinkSocket = master.lost.connection
             if not connection.is_closed:  # as an interrupt may have left it
                 self._driver.unwatch(connection)
                 # A link that is closed on purpose still delivers its releases.
                 connection.close(cut=not self.closed.is_set())
-            self.connections[master.index] = None
+            master.lost = None
         if master.undialed is not None and not self.closed.is_set():
             self._dial(master, *master.undialed)
 
@@ -200,8 +197,9 @@ class Sockets:
         self.closed.set()
         self.links.finish()
         self.flush()
-        owing = [self.connections[master.index] for master in self.links.owing()]
-        connections = [connection for connection in owing if connection is not None]
+        connections: list[LinkSocket] = [
+            master.link.connection for master in self.links.owing() if master.link is not None
+        ]
         for connection in connections:
             with suppress(OSError):
                 connection.socket.shutdown(socket.SHUT_WR)
@@ -215,10 +213,10 @@ class Sockets:
         """Drop all links without sending a byte: after a fork, and for a loop that was closed."""
         self.closed.set()
         self.links.abandon()
-        for connection in self.connections:
-            if connection is not None:
-                connection.close(cut=False)
-        self.connections[:] = [None] * len(self.connections)
+        for master in self.links.masters:
+            if master.lost is not None:
+                master.lost.connection.close(cut=False)
+                master.lost = None
 
     def forked(self) -> None:
         """Drop all links in the child of a fork."""
@@ -231,10 +229,9 @@ class Sockets:
 class LinkSocket:
     """The socket of one link."""
 
-    __slots__ = ("blocked", "link", "recv", "send_some", "socket")
+    __slots__ = ("blocked", "recv", "send_some", "socket")
 
-    def __init__(self, connected: socket.socket, link: Link) -> None:
-        self.link = link
+    def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
         self.blocked = False  # the socket accepts no more bytes now
         self.recv: Callable[[int], bytes] = connected.recv

@@ -117,15 +117,20 @@ class Link:
     """One live connection to a master, without its socket: bytes to send, and replies still owed.
 
     `now` is when it was made, `took` how long the last reply took until then, in seconds. With
-    `pushes` it uses RESP3: a push cannot be mistaken for a reply.
+    `pushes` it uses RESP3: a push cannot be mistaken for a reply. `connection` is what its driver
+    keeps for it. A trusted command ends with `tail`, or with `early_tail` if it counts before its
+    master is ready.
     """
 
     __slots__ = (
-        "expired", "heard", "out", "owed", "parser", "parsing", "pushes", "ran", "received",
-        "reply", "tail", "took",
+        "connection", "early_tail", "expired", "heard", "out", "owed", "parser", "parsing",
+        "pushes", "ran", "received", "reply", "tail", "took",
     )  # fmt: skip
 
-    def __init__(self, now: float, *, took: float = 0.0, pushes: bool = False) -> None:
+    def __init__(
+        self, now: float, *, took: float = 0.0, pushes: bool = False, connection: Any = None
+    ) -> None:
+        self.connection = connection
         self.pushes = pushes
         self.received = bytearray()  # what is neither handled nor given to the parser yet
         self.parser = hiredis.Reader()
@@ -134,7 +139,7 @@ class Link:
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
-        self.tail = b""
+        self.tail = self.early_tail = b""
         self.heard = now  # when the last reply came
         self.took = took
         self.ran = 0.0  # how long the driver had been running when the last reply came

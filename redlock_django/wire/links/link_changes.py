@@ -81,7 +81,7 @@ class LinkChanges:
         master.failures += 1
         self.note(master)
 
-    def joined(self, master: Master, result: Joined) -> Link:
+    def joined(self, master: Master, result: Joined, connection: object = None) -> Link:
         """Use a new connection, and first send what was kept for its master."""
         for text in result.warnings:
             logger.warning("redlock master %s %s", master.address.name, text)
@@ -89,7 +89,8 @@ class LinkChanges:
             master.forget_clock()  # another server process, perhaps on another machine
         master.run_id = result.run_id
         low, high = result.trust.offset
-        link = Link(self._clock(), took=high - low, pushes=result.pushes)
+        now = self._clock()
+        link = Link(now, took=high - low, pushes=result.pushes, connection=connection)
         master.link = link
         master.inspected(result.inspected)
         self.connecting.discard(master)
@@ -117,6 +118,7 @@ class LinkChanges:
         master.trust, master.usable = trust, False
         if master.link is not None:
             master.link.tail = pack_parts(trust.marker, trust.ready_at)
+            master.link.early_tail = pack_parts(trust.marker, 0)
         self._steps.note(master, *trust.offset)
 
     def inspected(self, master: Master, info: dict[str, str]) -> None:
@@ -152,7 +154,7 @@ class LinkChanges:
             master.late = ""
             master.fail_owed(link, ended=ended)
             self._waiters.lose(master.index)
-            master.link = None
+            master.lost, master.link = link, None
         find_twins(self._masters)  # a server that had two names may have one left
         # A connection that ended without a fault (an idle time-out, a restart) may come back at
         # once. A master that was late, or fails again, is left alone for a while.

@@ -37,7 +37,7 @@ from redlock_django.wire.links.link_wait import LinkWait
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.links.resp import pack
-from redlock_django.wire.links.sender import Sender, early_tail
+from redlock_django.wire.links.sender import Sender
 from redlock_django.wire.links.waiters import Waiters
 from redlock_django.wire.servers.address import Address
 
@@ -100,23 +100,20 @@ class Links:
         doubtful = [m for m in self.masters if not m.usable or now >= m.inspect_at]
         if doubtful or self.membership.conflict:
             commands = self._fit(exchange, doubtful, now)
-        if None in exchange.asked.commands:
-            for index, command in enumerate(exchange.asked.commands):
-                if command is None:
-                    exchange.cast(index, NOT_ASKED)
-        owed, data, early = None, b"", False
+        owed, data, trusted, early = None, b"", False, False
         for master, command in zip(self.masters, commands, strict=True):
             if command is None or (link := master.link) is None:
+                exchange.cast(master.index, NOT_ASKED)  # unless `_fit` has counted its vote
                 continue
             if owed is None or owed.command is not command:
                 owed = Owed(Kind.COMMAND, now, exchange, command, self._running.passed)
                 data = self.sender.templates.pack(command, exchange.number)
-                early = self.deployment.failover and command.early
-            if command.trusted:
-                # In one step with `owed.append`: see `Link.write`.
-                link.out += data + (early_tail(master, link) if early else link.tail)
-            else:
+                trusted, early = command.trusted, command.early
+            # In one step with `owed.append`: see `Link.write`.
+            if not trusted:
                 link.out += data
+            else:
+                link.out += data + (link.early_tail if early else link.tail)
             link.owed.append(owed)
             self.dirty.add(master)
 
@@ -231,5 +228,6 @@ class Links:
         """Drop all links, and what is queued on them: nothing more is sent."""
         for master in self.masters:
             master.usable = False
+            master.lost = master.link or master.lost
             master.link = master.losing = master.undialed = None
             master.reason = "closed"

@@ -43,6 +43,7 @@ class Master:
         self.usable = False
         self.inspect_at = 0.0  # the moment from which a command is preceded by INFO
         self.link: Link | None = None
+        self.lost: Link | None = None  # the last one, while its connection is to be closed
         self.run_id = ""
         self.trust: Trust | None = None
         self.reason = "not connected yet"

@@ -69,7 +69,7 @@ class Templates:
         if len(command.resources) != 1:
             return pack_command(command, number)
         name, value = command.resources[0].encode(), command.value.encode()
-        limit, suffix = getattr(command, "limit", 1), b""
+        limit, suffix = command.limit, b""
         slots: tuple[bytes, ...] = ()  # the name in the key of each slot
         if limit > 1:  # the keys of slots differ in their suffixes alone
             resource, name = name, name_of(command.resources[0]).encode()

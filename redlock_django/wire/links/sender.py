@@ -9,9 +9,9 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.wire.links.late_masters import RunningTime
-from redlock_django.wire.links.link import Kind, Link, Owed
+from redlock_django.wire.links.link import Kind, Owed
 from redlock_django.wire.links.master import Master
-from redlock_django.wire.links.resp import Templates, pack, pack_parts
+from redlock_django.wire.links.resp import Templates, pack
 
 
 class Sender:
@@ -41,7 +41,7 @@ class Sender:
         link = master.link
         assert link is not None
         if (command := owed.command) is not None and command.trusted:
-            data += early_tail(master, link) if command.early else link.tail
+            data += link.early_tail if command.early else link.tail
         owed.ran = self._running.passed
         link.write(owed, data)
         self.dirty.add(master)
@@ -78,8 +78,3 @@ class Sender:
         """Read the marker of every master that has a link again."""
         for master in self._masters:
             self.check(master, "join")
-
-
-def early_tail(master: Master, link: Link) -> bytes:
-    """Return the end of a trusted command that is sent before its master is ready."""
-    return link.tail if master.trust is None else pack_parts(master.trust.marker, 0)
