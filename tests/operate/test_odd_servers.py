@@ -274,10 +274,13 @@ INFO = b"redis_version:7.2.4\r\nrun_id:1f\r\nrole:master\r\n"
 def test_a_string_that_no_script_has_written_is_no_marker(settings: Settings) -> None:
     with program(None, Proxy) as address:
         settings.REDLOCK = {"default": {"MASTERS": [f"redis://{address}/0"], **generous_timeouts()}}
+        said = commands()
         with pytest.raises(QuorumUnreachable, match=re.escape(NOT_REDIS)) as refused:
             lock("order:1").acquire()
         locks.close()
-    assert "canary" not in str(refused.value)
+    for ran in said.values():
+        assert f"{address} {NOT_REDIS}" in ran.said
+    assert "canary" not in f"{said} {refused.value}"
 
 
 def test_a_file_for_tls_that_is_missing_is_named(settings: Settings) -> None:

@@ -119,11 +119,15 @@ class Probe:
     def run(self, query: Query[Answer], /, *before: Words, text: bool = True) -> Answer:
         """Return the answer to a query, by EVAL or EVALSHA, after other commands."""
         *_, reply = self.ask(*before, query.call(text=text))
-        try:
+        with reading():
             return query.read(reply)
-        except (ValueError, TypeError, LookupError, AttributeError, struct.error):
-            # No script has written it.
-            raise Unfit(NOT_REDIS) from None
+
+    def time(self) -> int:
+        """Return what the server's clock shows, in µs."""
+        (answer,) = self.ask(("TIME",))
+        with reading():
+            seconds, micros = answer
+            return int(seconds) * 1_000_000 + int(micros)
 
     def stored_key(self, deployment: Deployment, within: float = math.inf) -> str:
         """Return a lock or a fence that is stored, "" if none is found within so many seconds.
@@ -134,11 +138,23 @@ class Probe:
         match = f"{deployment.prefix}:[lf]*"  # both at once; it may match keys of others
         cursor, until = b"0", clock() + within
         while True:
-            ((cursor, keys),) = self.ask(("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000))
-            if stored := [key for key in keys if key.startswith(prefixes)]:
+            (answer,) = self.ask(("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000))
+            with reading():
+                cursor, keys = answer
+                stored = [key for key in keys if key.startswith(prefixes)]
+            if stored:
                 return str(min(stored).decode(errors="replace"))
             if cursor == b"0" or clock() >= until:
                 return ""
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Raise Unfit for an answer that is not of the kind that was asked for."""
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, struct.error):
+        raise Unfit(NOT_REDIS) from None
 
 
 @contextmanager

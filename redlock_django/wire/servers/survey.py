@@ -130,9 +130,8 @@ class Survey:
 def _health(probe: Probe, deployment: Deployment, looking: float) -> Health:
     info = probe.info()
     sent, wall = clock(), time.time()
-    (seconds, micros) = probe.ask(("TIME",))[0]
+    now = probe.time() / 1_000_000
     latency = clock() - sent
-    now = int(seconds) + int(micros) / 1_000_000
     found = list(faults(info))
     try:
         facts = _facts(probe, deployment)

@@ -20,7 +20,7 @@ from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import run_of
-from redlock_django.wire.servers.probe import Probe
+from redlock_django.wire.servers.probe import Probe, reading
 from redlock_django.wire.servers.trust import NotUpYet, Unfit, check, ready_in
 
 CLOSED = ",closed"
@@ -88,9 +88,11 @@ def read_state(
     with Probe(address, timeout) as probe:
         info = probe.info()
         check(info, tolerate)
-        marker, (seconds, micros) = probe.ask(("GET", deployment.marker), ("TIME",))
-        known, run_id = read_marker(marker), run_of(info)
-        left = ready_in(known, run_id, int(seconds) * 1_000_000 + int(micros))
+        (marker,) = probe.ask(("GET", deployment.marker))
+        with reading():
+            known = read_marker(marker)
+        run_id = run_of(info)
+        left = ready_in(known, run_id, probe.time())
         return MasterState(
             address=address,
             run_id=run_id,
