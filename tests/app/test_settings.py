@@ -190,8 +190,11 @@ BAD: list[tuple[str, Any, str]] = [
     (
         "OPTIONS",
         {"passwrd": 1},
-        "MASTERS: master 1: connection option 'passwrd' has no effect here, did you mean",
+        "OPTIONS: connection option 'passwrd' has no effect here, did you mean 'password'?",
     ),
+    ("OPTIONS", {"password": 1}, "OPTIONS: password must be a string, got int"),
+    ("OPTIONS", {"ssl_ca_certs": "/ca"}, "MASTERS: master 1: option 'ssl_ca_certs' needs a rediss"),
+    ("SENTINEL_OPTIONS", {"pasword": "x"}, "SENTINEL_OPTIONS: connection option 'pasword' has no"),
     ("TTL", None, "TTL must be a number of seconds or a timedelta, got NoneType"),
     ("TTL", 0, "TTL must be at least 0.1 s, got 0"),
     ("TTL", -1, "TTL must be at least 0.1 s"),

@@ -80,12 +80,11 @@ def test_a_url_is_understood(
         ("redis://h?max_connections=1", "'max_connections' has no effect here."),
         ("redis://h?decode_responses=1", "times by MASTER_TIMEOUT and CONNECT_TIMEOUT"),
         ("redis://h?host=other", "TLS are set by the URL"),
-        ("redis://h?socket_keepalive=0", "'socket_keepalive' is always on"),
+        ("redis://h?socket_keepalive=0", "'socket_keepalive' has no effect here"),
         ("redis://h?db=1&db=2", "twice"),
         ("redis://h?db", "name=value"),
         ("redis://h?protocol=soon", "a value of the wrong kind"),
-        ("redis://h?socket_keepalive_options=60", "must be a dict of numbers: write it in OPTIONS"),
-        ("redis://h?socket_type=1", "'socket_type' must be a number: write it in OPTIONS"),
+        ("redis://h?socket_keepalive_options=60", "must be a dict of numbers, in OPTIONS"),
         ("redis://h?protocol=9", "refuses these connection options: protocol"),
         ("redis://h?ssl_cert_reqs=none", "'ssl_cert_reqs' needs a rediss:// URL"),
         ("rediss://h?ssl_cert_reqs=maybe", "refuses these"),
@@ -120,7 +119,6 @@ def test_the_url_wins_over_the_options() -> None:
         ({"pasword": "x"}, "did you mean 'password'"),
         ({"retry": None}, "'retry' has no effect here."),
         ({"ssl": True}, "'ssl' has no effect here. The server and TLS are set by the URL"),
-        ({"socket_keepalive": False}, "remove it, or set socket_keepalive_options"),
         ({"ssl_ca_certs": "/ca.pem"}, "'ssl_ca_certs' needs a rediss:// URL"),
         ({"db": "1"}, "the database (db) must be a whole number"),
         ({"db": True}, "the database (db) must be a whole number"),
@@ -130,8 +128,8 @@ def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
     assert says in str(refused("redis://h", options))
 
 
-EFFECTIVE = {"client_name", "credential_provider", "db", "password", "protocol", "socket_type"}
-EFFECTIVE |= {"socket_keepalive", "socket_keepalive_options", "username"}
+EFFECTIVE = {"client_name", "credential_provider", "db", "password", "protocol"}
+EFFECTIVE |= {"socket_keepalive_options", "username"}
 
 
 def test_each_argument_of_redis_py_has_an_effect_or_is_refused_with_where_to_look() -> None:

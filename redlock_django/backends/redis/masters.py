@@ -153,7 +153,7 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
         **(given.get("CONNECTION_POOL_KWARGS") or {}),
     }
     # The other options concern the cache: serializer, pool size, parser, timeouts.
-    known = connection_options() - {"socket_keepalive"}
+    known = connection_options()
     options = {k: v for k, v in merged.items() if k in known}
     return [_for_locks(url, known) for url in location if url], options
 

@@ -11,7 +11,7 @@ from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.redis.masters import read_masters, read_sentinels
 from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine.protocol.deployment import Deployment, identity
-from redlock_django.wire.servers.address import Address, nearest
+from redlock_django.wire.servers.address import Address, check_options, nearest
 
 FAILOVER = "failover"
 """The only PROFILE: one server, whose place a replica may take at any time."""
@@ -57,14 +57,14 @@ class RedlockSettings(StoreSettings):
 
     @classmethod
     def read(cls, section: Section) -> Self:
-        sentinel_options = mapping(section, "SENTINEL_OPTIONS")
+        sentinel_options = _options(section, "SENTINEL_OPTIONS")
         sentinels = read_sentinels(several(section, "SENTINELS"), sentinel_options)
         if sentinel_options and not sentinels:
             raise ValueError(
                 "SENTINEL_OPTIONS is set, and SENTINELS is not, so no Sentinel would be asked. "
                 "List the URLs of the Sentinels in SENTINELS, or remove SENTINEL_OPTIONS"
             )
-        options = mapping(section, "OPTIONS")
+        options = _options(section, "OPTIONS")
         addresses = read_masters(section["MASTERS"], options, sentinels)
         if cls.needs_masters and not addresses:
             raise ValueError(
@@ -122,6 +122,16 @@ class RedlockSettings(StoreSettings):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(address.name for address in self.addresses)
+
+
+def _options(section: Section, key: str) -> Mapping[str, Any]:
+    """Return the options of connections in a key."""
+    options = mapping(section, key)
+    try:
+        check_options(options)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+    return options
 
 
 def _is_failover(section: Section, masters: int) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ _OPEN = frozenset(
         "db",
         "password",
         "protocol",
-        "socket_keepalive",
         "socket_keepalive_options",
-        "socket_type",
         "username",
     }
 )
@@ -58,6 +56,14 @@ def _accepted(scheme: str) -> frozenset[str]:
 def connection_options() -> frozenset[str]:
     """Return the names of all connection options that at least one URL scheme accepts."""
     return frozenset().union(*map(_accepted, _classes()))
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ValueError if options of connections are wrong for a master of any URL."""
+    for name in options:
+        if name not in connection_options():
+            _refuse(name, "rediss")
+    _check_values(options)
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -108,10 +114,9 @@ class Address:
         kwargs |= _parse(url)
         if str(kwargs.get("protocol", "")).isdecimal():
             kwargs["protocol"] = int(kwargs["protocol"])  # redis-py 5.1 fails on a str
-        for login in ("username", "password"):
-            if not isinstance(kwargs.get(login), str | bytes | None):
-                raise ValueError(f"{login} must be a string, got {type(kwargs[login]).__name__}")
-        _check_sockets(kwargs)
+        _check_values(kwargs)
+        if kwargs.get("socket_keepalive_options"):
+            kwargs["socket_keepalive"] = True  # without it, redis-py ignores them
         kwargs["db"] = _db(parts, kwargs.get("db", 0))
         kwargs.pop("connection_class", None)
         _check_accepted(connection_class, kwargs)
@@ -215,17 +220,21 @@ def _query(parts: SplitResult) -> list[str]:
 def _check_names(names: Collection[str], scheme: str) -> None:
     """Raise ValueError for the first name that is unknown, or would have no effect."""
     for name in names:
-        if name in _accepted(scheme):
-            continue
-        if name in _accepted("rediss") and str(name).startswith("ssl_"):
-            raise ValueError(f"option {name!r} needs a rediss:// URL")
-        likely = get_close_matches(str(name), _accepted(scheme), n=1, cutoff=0.85)
-        hint = f", did you mean {likely[0]!r}?" if likely else "."
-        raise ValueError(
-            f"connection option {name!r} has no effect here{hint} The server and TLS are set by "
-            "the URL, times by MASTER_TIMEOUT and CONNECT_TIMEOUT; what else may be set is in "
-            "docs/reference/settings.md"
-        )
+        if name not in _accepted(scheme):
+            _refuse(name, scheme)
+
+
+def _refuse(name: str, scheme: str) -> NoReturn:
+    """Raise ValueError for an option that connections of a scheme do not take."""
+    if name in _accepted("rediss") and str(name).startswith("ssl_"):
+        raise ValueError(f"option {name!r} needs a rediss:// URL")
+    likely = get_close_matches(str(name), _accepted(scheme), n=1, cutoff=0.85)
+    hint = f", did you mean {likely[0]!r}?" if likely else "."
+    raise ValueError(
+        f"connection option {name!r} has no effect here{hint} The server and TLS are set by the "
+        "URL, times by MASTER_TIMEOUT and CONNECT_TIMEOUT; what else may be set is in "
+        "docs/reference/settings.md"
+    )
 
 
 def _parse(url: str) -> dict[str, Any]:
@@ -249,19 +258,14 @@ def _db(parts: SplitResult, db: Any) -> int:
     return db
 
 
-def _check_sockets(kwargs: dict[str, Any]) -> None:
-    """Check the options of sockets, which redis-py uses only when it connects."""
-    if not kwargs.get("socket_keepalive", True):
-        raise ValueError(
-            "connection option 'socket_keepalive' is always on, because routers forget idle "
-            "connections: remove it, or set socket_keepalive_options"
-        )
-    for name, kind in (("socket_keepalive_options", Mapping), ("socket_type", int)):
-        if kwargs.get(name) is not None and not isinstance(kwargs[name], kind):
-            wanted = "a number" if kind is int else "a dict of numbers"
-            raise ValueError(f"connection option {name!r} must be {wanted}: write it in OPTIONS")
-    if kwargs.get("socket_keepalive_options"):
-        kwargs["socket_keepalive"] = True  # without it, redis-py ignores them
+def _check_values(options: Mapping[str, Any]) -> None:
+    """Check the values that redis-py does not check before it connects."""
+    for login in ("username", "password"):
+        if not isinstance(options.get(login), str | bytes | None):
+            raise ValueError(f"{login} must be a string, got {type(options[login]).__name__}")
+    name = "socket_keepalive_options"
+    if not isinstance(options.get(name), Mapping | None):
+        raise ValueError(f"connection option {name!r} must be a dict of numbers, in OPTIONS")
 
 
 def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]) -> None:
