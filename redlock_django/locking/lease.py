@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import math
 import threading
@@ -40,12 +39,12 @@ class HeldLease:
     backend's clock, to which the lease may be extended. `entry` has the keys under which `caller`
     finds it, `owner` is the task or thread that acquired it, and `call` identifies the call of
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
-    `is_shared` is True once a second lock has shared it. `schedule` is the one that checks it at
-    `check_at`, in `context` if that is a loop's. `holder` is shown of the holder in addition to
-    host, process and time. `loss_reason` is "" until the lease is lost. `released_at` is the moment
-    at which its release began. `handed` is the lease that its holder has handed on to the client
-    with a ticket. `is_released_again` is True if an extension ended after the release had begun: it
-    was followed by another release, which may have come first.
+    `is_shared` is True once a second lock has shared it. The renewal service looks at it at
+    `check_at`. `hand_ons` is how many hand-ons of it have ended. `holder` is shown of the holder in
+    addition to host, process and time. `loss_reason` is "" until the lease is lost. `released_at`
+    is the moment at which its release began. `handed` is the lease that its holder has handed on to
+    the client with a ticket. `is_released_again` is True if an extension ended after the release
+    had begun: it was followed by another release, which may have come first.
 
     Attributes that most leases never need are in the class, or made when they are needed.
     """
@@ -58,11 +57,10 @@ class HeldLease:
     entry: Any = None
     owner: object = None
     call: object = None
-    schedule: object = None
     check_at = math.inf
-    context: contextvars.Context | None = None
     handed: Lease | None = None
     is_handing_on = False
+    hand_ons = 0
     is_released_again = False
 
     def __init__(
@@ -213,7 +211,6 @@ class HeldLease:
     def mark_released(self, moment: float = 0.0) -> None:
         """Note that the holder releases the lease; stop renewing. `moment` is 0 if it was lost."""
         self.released = True
-        self.context = None
         if moment:
             self.released_at = moment
 
@@ -273,6 +270,7 @@ class HeldLease:
                 self.mark_forgotten()
             raise
         finally:
+            self.hand_ons += 1
             self.is_handing_on = False
 
     def mark_handed_on(self, handed: Lease) -> None:
@@ -306,20 +304,22 @@ class HeldLease:
             self.ensure_held(resources)
         return min(ttl, left)
 
-    # An extension that came too late, while another one did not, says nothing: it is repeated.
+    # An extension that says nothing is repeated.
 
     def extend(self, ttl: float) -> LeaseState:
         """Extend the lease, and return the verdict of the store."""
         while True:
+            hand_ons = self.hand_ons
             state, lease = self.backend.extend(self.lease, ttl)
-            if self.apply_extension(state, lease):
+            if self.apply_extension(state, lease, hand_ons):
                 return state
 
     async def aextend(self, ttl: float) -> LeaseState:
         """Extend as `extend` does, on the running loop."""
         while True:
+            hand_ons = self.hand_ons
             state, lease = await self.backend.aextend(self.lease, ttl)
-            if self.apply_extension(state, lease):
+            if self.apply_extension(state, lease, hand_ons):
                 return state
 
     # To ask the store, the lease is extended to the deadline that it has. On a master that has the
@@ -344,15 +344,11 @@ class HeldLease:
                 resource=names,
             )
 
-    async def aextend_if_due(self) -> None:
-        """Extend the lease if it is time to. For a lease that a task acquired, on its loop."""
-        if (ttl := self.due_ttl()) is not None:
-            await self.aextend(ttl)
-
-    def apply_extension(self, state: LeaseState, lease: Lease) -> bool:
+    def apply_extension(self, state: LeaseState, lease: Lease, hand_ons: int = 0) -> bool:
         """Take over the result of an extension, which may have overlapped with others.
 
-        Returns False if it came too late, and another one did not.
+        Returns False if it says nothing: it came too late, and another one did not, or a hand-on
+        that has failed overlapped with it. `hand_ons` is that of the moment before it was sent.
         """
         now = self.backend.clock()
         merging: threading.Lock = vars(self).setdefault("_merging", threading.Lock())
@@ -368,7 +364,8 @@ class HeldLease:
         if state is LeaseState.RENEWED:
             self.confirmed_at = lease.started
         expired = now >= lease.until
-        if state is LeaseState.LOST and expired and now < merged.until:
+        says_nothing = hand_ons != self.hand_ons or (expired and now < merged.until)
+        if state is LeaseState.LOST and says_nothing:
             self.state = LeaseState.UNKNOWN
             return False
         self.state = state

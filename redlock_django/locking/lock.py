@@ -102,7 +102,7 @@ class Lock:
                 arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
             held_lease = self._hold(service, lease, in_block)
-            renewal_service.watch_in_thread(held_lease)
+            renewal_service.watch(held_lease)
             reports.acquired(held_lease)  # last: its receivers may take long
         except NotAcquired as error:
             if not self._continues_without(service, error):
@@ -125,7 +125,7 @@ class Lock:
                 arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
             held_lease = self._hold(service, lease, in_block)
-            renewal_service.watch_in_loop(held_lease)
+            renewal_service.watch(held_lease)
             reports.acquired(held_lease)
         except NotAcquired as error:
             if not self._continues_without(service, error):
@@ -402,7 +402,6 @@ class Lock:
         freed: bool | None = None
         try:
             if self._arguments.until_commit and may_be_open() and await sync_to_async(keep)(self):
-                self.detach()  # the transaction may outlive the task and its loop
                 return False
             if not self._leave(held_lease):
                 return False
@@ -421,11 +420,6 @@ class Lock:
             return False
         caller.unregister(held_lease)
         return held_lease.begin_release(self.resources)
-
-    def detach(self) -> None:
-        """Renew the lock from a thread from now on, so that it can outlive its task and loop."""
-        if self._held_lease is not None:
-            renewal_service.move_to_thread(self._held_lease)
 
     def disown(self) -> None:
         """Stop counting as held by this task or thread: it is refused or waits, as any other."""

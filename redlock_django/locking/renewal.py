@@ -1,16 +1,14 @@
 """The renewal service: it extends held leases in time and notices those that are lost.
 
-One thread serves the locks that threads hold; a timer of each event loop serves the locks that
-its tasks hold. Each has a dict of its leases and scans all of them when it looks, which takes a
-millisecond for 10,000. The engine decides when an extension is due (`engine.renewal`). An expired
-lease is noticed by the local clock, and so even if no master can be reached. A forked child starts
-with an empty service: see docs/contributing/interrupts.md.
+One thread serves all locks of the process, those of its event loops, too. It has a dict of the
+leases and scans all of them when it looks, which takes a millisecond for 10,000. The engine decides
+when an extension is due (`engine.renewal`). An expired lease is noticed by the local clock, and so
+even if no master can be reached. A forked child starts with an empty service: see
+docs/contributing/interrupts.md.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import logging
 import math
 import threading
@@ -39,35 +37,26 @@ LONG_OVERDUE = 1.0  # seconds after which a thread that should have looked may h
 
 
 class Schedule:
-    """The leases that one thread or loop checks. Any thread may add one; that one does the rest.
+    """The leases that the thread checks. Any thread may add one; that one does the rest.
 
     A lease leaves the dict when nothing refers to it any more, as after its release.
     """
 
     def __init__(self) -> None:
         self.wakes_at = math.inf
-        """When the thread or loop looks again by itself, by the clock of this process."""
+        """When the thread looks again by itself, by the clock of this process."""
         self._leases: dict[weakref.ref[HeldLease], None] = {}
 
     def add(self, held_lease: HeldLease) -> bool:
-        """Check a lease from now on, which no other schedule does any more.
-
-        Returns whether the thread or loop must look earlier than it would by itself.
-        """
-        held_lease.schedule = self
+        """Check a lease from now on; return whether that is earlier than the thread would look."""
         # Removed by nothing else, and not by a function of ours, which a signal could interrupt.
         self._leases[weakref.ref(held_lease, self._leases.__delitem__)] = None
-        lease = held_lease.lease
+        backend, lease = held_lease.backend, held_lease.lease
         # Not after the moment of its first check, which takes longer to find.
-        return self.plan(
-            held_lease, lease.started + lease.ttl / 3 if held_lease.renew else lease.until
-        )
-
-    def plan(self, held_lease: HeldLease, when: float) -> bool:
-        """Check a lease next at `when`, by its backend's clock; return as `add` does."""
+        when = lease.started + lease.ttl / 3 if held_lease.renew else lease.until
         held_lease.check_at = when
-        if held_lease.backend.clock is not clock:
-            when += clock() - held_lease.backend.clock()
+        if backend.clock is not clock:
+            when += clock() - backend.clock()
         return when < self.wakes_at
 
     def scan(self) -> tuple[list[HeldLease], float]:
@@ -81,9 +70,7 @@ class Schedule:
         backend, now = None, 0.0  # the clocks of backends differ
         for reference in self._leases.copy():
             held_lease = reference()
-            if held_lease is None or held_lease.schedule is not self:
-                continue  # another schedule has it now
-            if held_lease.released or held_lease.loss_reason:
+            if held_lease is None or held_lease.released or held_lease.loss_reason:
                 continue
             if held_lease.backend is not backend:
                 backend = held_lease.backend
@@ -107,18 +94,12 @@ class RenewalService:
 
     def _reset(self) -> None:
         self._schedule = Schedule()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopSchedule] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references
         self._mutex = threading.RLock()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
-    # Leases that threads acquired.
-
-    def watch_in_thread(self, held_lease: HeldLease) -> None:
-        """Check a lease in time from the renewal thread, until it ends or is garbage-collected.
+    def watch(self, held_lease: HeldLease) -> None:
+        """Check a lease in time, until it ends or is garbage-collected.
 
         Raises RuntimeError if no thread is running and none can be started.
         """
@@ -131,7 +112,7 @@ class RenewalService:
             self._wakeup.wake()
 
     def ensure_running(self) -> None:
-        """Start the renewal thread again if it has died, as far as that is possible now."""
+        """Start the thread again if it has died, as far as that is possible now."""
         if self._thread is not None and not self._thread.is_alive():
             with self._mutex, suppress(RuntimeError):
                 self._start()
@@ -171,83 +152,21 @@ class RenewalService:
     def _check_due(self, due: list[HeldLease]) -> None:
         """Extend these leases together or report their loss, and plan their next checks."""
         try:
-            asked: dict[BaseBackend, list[tuple[HeldLease, float]]] = {}
+            asked: dict[BaseBackend, list[tuple[HeldLease, float, int]]] = {}
             for held_lease in due:
                 with _survived([held_lease]):
                     if (ttl := held_lease.due_ttl()) is not None:
-                        asked.setdefault(held_lease.backend, []).append((held_lease, ttl))
+                        extension = held_lease, ttl, held_lease.hand_ons
+                        asked.setdefault(held_lease.backend, []).append(extension)
             for backend, extensions in asked.items():
-                with _survived([held_lease for held_lease, _ in extensions]):
-                    results = backend.extend_all([(held.lease, ttl) for held, ttl in extensions])
-                    for (held_lease, _), result in zip(extensions, results, strict=True):
+                with _survived([held_lease for held_lease, *_ in extensions]):
+                    results = backend.extend_all([(held.lease, ttl) for held, ttl, _ in extensions])
+                    for (held_lease, _, hand_ons), result in zip(extensions, results, strict=True):
                         with _survived([held_lease]):
-                            held_lease.apply_extension(*_value(result))
+                            held_lease.apply_extension(*_value(result), hand_ons)
         finally:
             for held_lease in due:
                 held_lease.check_at = held_lease.next_check()
-
-    # Leases that tasks acquired.
-
-    def watch_in_loop(self, held_lease: HeldLease) -> None:
-        """Check a lease in time on the running loop, until it ends or is garbage-collected."""
-        loop = asyncio.get_running_loop()
-        schedule = self._loops.get(loop)
-        if schedule is None:
-            schedule = self._loops[loop] = _LoopSchedule()
-        held_lease.context = contextvars.copy_context()
-        if schedule.add(held_lease):
-            self._check_in_loop(schedule)
-
-    def move_to_thread(self, held_lease: HeldLease) -> None:
-        """Check a lease of a loop from the renewal thread from now on: the loop may end first."""
-        if held_lease.schedule is not self._schedule:
-            self.watch_in_thread(held_lease)  # if no thread can be started, the loop goes on
-
-    def _check_in_loop(self, schedule: _LoopSchedule, timer: int | None = None) -> None:
-        """Check the leases of the running loop that are due, and set a timer for the next check."""
-        if timer is not None and timer != schedule.timers:
-            return  # another one was set for an earlier moment
-        loop, left = asyncio.get_running_loop(), PAUSE_AFTER_FAILURE
-        try:
-            due, left = schedule.scan()
-            for held_lease in due:
-                task = loop.create_task(
-                    self._arun_once(schedule, held_lease), context=held_lease.context
-                )
-                held_lease.check_at = math.inf  # until the task has checked it
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        finally:
-            if left < math.inf:
-                schedule.timers += 1
-                # Not the context of this task, which the timer outlives, and one for each timer:
-                # those of two loops may run at the same moment, in two threads.
-                loop.call_later(
-                    left,
-                    self._check_in_loop,
-                    schedule,
-                    schedule.timers,
-                    context=contextvars.Context(),
-                )
-
-    async def _arun_once(self, schedule: _LoopSchedule, held_lease: HeldLease) -> None:
-        try:
-            await held_lease.aextend_if_due()
-        except Exception:
-            logger.exception("redlock: an extension failed")
-            held_lease.state = LeaseState.UNKNOWN
-        is_here = held_lease.schedule is schedule and not held_lease.ended
-        if is_here and schedule.plan(held_lease, held_lease.next_check()):
-            self._check_in_loop(schedule)
-
-
-class _LoopSchedule(Schedule):
-    """The schedule of one loop; `timers` counts its timers, of which only the last one counts.
-
-    It keeps no timer, which would keep the loop alive.
-    """
-
-    timers = 0
 
 
 @contextmanager

@@ -245,7 +245,6 @@ class RequestState:
     def keep(self, lock: Lock) -> None:
         """Make a lock outlive its view: it belongs to the request from here on."""
         if lock not in self.locks:
-            lock.detach()
             self.locks = (*self.locks, lock)
 
     def keep_for_stream(self, response: Any, request: Any, lock: Lock) -> None:

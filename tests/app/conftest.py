@@ -121,7 +121,7 @@ def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
     If that thread looked just then, it would notice a loss before the test does, and report it at
     some moment of its own.
     """
-    monkeypatch.setattr(RenewalService, "watch_in_thread", lambda self, held_lease: None)
+    monkeypatch.setattr(RenewalService, "watch", lambda self, held_lease: None)
 
 
 def wake_renewals() -> None:

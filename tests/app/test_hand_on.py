@@ -41,6 +41,7 @@ from redlock_django import (
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.protocol.commands import Heal
 from redlock_django.engine.validity import LeaseState, RedlockLease
+from redlock_django.locking.renewal import renewal_service
 from redlock_django.operate.inspection import who_holds
 from tests.inspecting import free, look
 from tests.losses import ends_lost
@@ -159,6 +160,36 @@ def test_an_extension_under_way_does_not_end_the_lock_that_is_handed_on() -> Non
     assert refused()
     with resume_lock(ticket):
         pass
+
+
+@pytest.mark.parametrize("way", ["extend", "renewal"])
+def test_an_extension_that_overlaps_with_a_failed_hand_on_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """It may reach the masters between the hand-on and its undo, over other links."""
+    held = lock(NAME, renew=True).acquire()
+    held_lease = held._held_lease
+    assert held_lease is not None
+    extend = backend().extend
+
+    def overlapping(lease: Any, ttl: float) -> Any:
+        monkeypatch.setattr(backend(), "extend", extend)
+        backend().hang(0)
+        backend().hang(1)
+        with pytest.raises(QuorumUnreachable):
+            held.transfer()
+        backend().restore(0)
+        backend().restore(1)
+        return LeaseState.LOST, lease
+
+    monkeypatch.setattr(backend(), "extend", overlapping)
+    MemoryBackend.advance(5)
+    if way == "extend":
+        held.extend()
+    else:
+        renewal_service._check_due([held_lease])
+    held.ensure_held()
+    assert held.release()
 
 
 @pytest.mark.parametrize("is_extended", [True, False], ids=["extended", "not extended"])

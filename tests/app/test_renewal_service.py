@@ -9,10 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from contextvars import ContextVar
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -776,14 +772,7 @@ def test_signals_whose_thread_cannot_start_are_sent_later(
     assert not expires.locked
 
 
-# On a loop: its timers follow the clock of the test.
-
-
-def follow(world: World) -> None:
-    """Make the timers of the running loop follow the clock of the world."""
-    loop = asyncio.get_running_loop()
-    real = loop.time
-    loop.time = lambda: real() + world.now - world.began  # type: ignore[method-assign]
+# Locks of tasks.
 
 
 async def turn(condition: Callable[[], object]) -> None:
@@ -794,12 +783,10 @@ async def turn(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_lock_of_a_loop_is_renewed_by_its_timer(world: World) -> None:
-    follow(world)
+async def test_a_lock_of_a_task_is_renewed_by_the_thread(world: World) -> None:
     async with lock(R) as held:
         world.advance(2.9)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        world.idle()
         assert world.extensions == []
         for number in range(1, 5):
             world.advance(0.2 if number == 1 else 3.1)
@@ -807,15 +794,13 @@ async def test_a_lock_of_a_loop_is_renewed_by_its_timer(world: World) -> None:
             await turn(lambda: held.remaining() > 8.8)
             assert world.pttls() == {9_000}
     world.advance(30)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert len(world.extensions) == 4, "it must stop at release"
+    await asyncio.to_thread(world.renew_another)
+    assert len(world.extensions) == 5, "it must stop at release"
     assert world.left() == 0
     assert world.lost == []
 
 
-async def test_an_outage_on_the_loop(world: World) -> None:
-    follow(world)
+async def test_an_outage_is_survived_by_the_lock_of_a_task(world: World) -> None:
     with ends_lost():
         async with lock(R) as held:
             world.backend.down = DOWN
@@ -833,122 +818,12 @@ async def test_an_outage_on_the_loop(world: World) -> None:
                 held.ensure_held()
 
 
-async def test_all_locks_of_a_loop_share_one_timer(world: World) -> None:
-    follow(world)
-    loop = asyncio.get_running_loop()
-    before = len(loop._scheduled)  # type: ignore[attr-defined]
-    held = [await lock(f"r{number}", renew=True).aacquire() for number in range(30)]
-    assert len(loop._scheduled) == before + 1  # type: ignore[attr-defined]
-    shortest = await lock("short", ttl=3, renew=True).aacquire()
-    world.advance(1.1)
-    await turn(lambda: world.extensions == [1.1])
-    world.advance(2)
-    await turn(lambda: len(world.extensions) == 32)
-    assert all(one.remaining() > 8.8 for one in held)
-    assert shortest.remaining() > 2.9
-    for one in (*held, shortest):
-        await one.arelease()
-
-
-async def test_a_renewal_on_the_loop_has_the_context_of_its_lock(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follow(world)
-    request: ContextVar[str] = ContextVar("request")
-    real, seen = world.backend.aextend, []
-
-    async def note(lease: Any, ttl: float) -> Any:
-        seen.append((lease.resources[0], request.get()))
-        return await real(lease, ttl)
-
-    async def serve(name: str) -> Lock:
-        request.set(name)
-        return await lock(name, renew=True).aacquire()
-
-    monkeypatch.setattr(world.backend, "aextend", note)
-    held = [await asyncio.create_task(serve(name)) for name in ("r1", "r2")]
-    world.advance(3.1)
-    await turn(lambda: len(seen) == 2)
-    assert sorted(seen) == [("r1", "r1"), ("r2", "r2")]
-    for one in held:
-        await one.arelease()
-
-
-def test_the_timers_of_two_loops_fire_at_the_same_moment(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of the loops runs in a thread of its own."""
-    holding = threading.Barrier(2, partial(world.advance, 3.1), timeout=20)
-    firing = threading.Barrier(2, timeout=2)
-    check = RenewalService._check_in_loop
-
-    def meet(*arguments: Any) -> None:
-        with suppress(threading.BrokenBarrierError):
-            firing.wait()
-        check(*arguments)
-
-    async def renew(name: str) -> None:
-        follow(world)
-        async with lock(name) as held:
-            holding.wait()
-            await turn(lambda: held.remaining() > 8.8)
-
-    monkeypatch.setattr(RenewalService, "_check_in_loop", meet)
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(asyncio.run, map(renew, ("r1", "r2"))))
-
-
-async def test_a_failing_extension_on_the_loop(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    follow(world)
-    real = world.backend.aextend
-    failures: list[float] = []
-
-    async def fail(lease: Any, ttl: float) -> Any:
-        if not failures:
-            failures.append(ttl)
-            raise RuntimeError("the extension is broken")
-        return await real(lease, ttl)
-
-    monkeypatch.setattr(world.backend, "aextend", fail)
-    async with lock(R) as held:
-        world.advance(3.1)
-        await turn(lambda: failures)
-        world.advance(3)
-        await turn(lambda: held.remaining() > 8.8)
-    assert [r.getMessage() for r in caplog.records] == ["redlock: an extension failed"]
-
-
 async def test_a_lock_that_a_task_forgot_is_not_renewed(world: World) -> None:
-    follow(world)
 
     async def forget() -> None:
         await lock(R, renew=True).aacquire()
 
     await asyncio.create_task(forget())
     gc.collect()
-    world.advance(3.1)
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert world.extensions == []
-    assert renewal_service._tasks == set()
-
-
-async def test_the_loop_goes_on_if_no_thread_can_be_started_for_a_detached_lock(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    follow(world)
-    other = RenewalService()
-    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
-    async with lock(R) as held:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
-            with pytest.raises(RuntimeError):
-                held.detach()
-        world.advance(3.1)
-        await turn(lambda: world.extensions == [3.1])
-        await turn(lambda: held.remaining() > 8.8)
+    await asyncio.to_thread(world.renew_another)
+    assert len(world.extensions) == 1

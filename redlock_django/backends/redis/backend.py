@@ -234,7 +234,7 @@ class RedisBackend(RedlockBackend):
         return Survey(self.addresses, self.deployment, timeout)
 
     def voided(self, lease: Lease) -> bool:
-        # The links of a loop that has ended notice nothing: see `Lock.detach`.
+        # The links of a loop that has ended notice nothing, and the thread's renew the lock.
         home, ours = lease.home, self._threads
         if ours is not None and ours.links.steps.void(lease):
             return True
