@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
 from redlock_django.admin.read_only import ReadOnlyMixin
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import HeldLock
 
 if TYPE_CHECKING:
@@ -50,4 +51,7 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
             return page.show_list(may_release=may_release)
         if not may_release:
             raise PermissionDenied
-        return page.release() if "confirmed" in request.POST else page.confirm()
+        try:
+            return page.release() if "confirmed" in request.POST else page.confirm()
+        except InvalidRedlock:
+            return page.show_list(may_release=may_release)  # which says what is wrong

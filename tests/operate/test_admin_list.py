@@ -308,10 +308,12 @@ def test_page_shows_faults_of_servers(five: list[LocalMaster], viewer: Client) -
     assert "4 of 5 servers are counted" in text
 
 
-def test_page_shows_invalid_settings(viewer: Client, settings: Settings) -> None:
+def test_page_shows_invalid_settings(viewer: Client, operator: Client, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTRES": []}}
     settings.MIDDLEWARE = [one for one in settings.MIDDLEWARE if "redlock" not in one]
     assert "MASTRES" in body_of(viewer)
+    for sent in ({"lock": "x:a"}, {"lock": "x:a", "confirmed": "yes"}):
+        assert "MASTRES" in operator.post(LIST, sent).content.decode()
 
 
 def test_no_password_is_shown(viewer: Client, operator: Client, settings: Settings) -> None:
