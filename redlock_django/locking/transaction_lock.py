@@ -277,9 +277,14 @@ def limited_wait(alias: str, seconds: float) -> Iterator[None]:
         with limit(alias, seconds) if limit else nullcontext():
             yield
     except OperationalError as error:
-        if _code(error) in _LIMIT_IS_OVER:
+        if is_limit_over(error):
             raise RowBusy from error
         raise
+
+
+def is_limit_over(error: OperationalError) -> bool:
+    """Return whether a statement has waited for another transaction as long as it may."""
+    return _code(error) in _LIMIT_IS_OVER
 
 
 @contextmanager
