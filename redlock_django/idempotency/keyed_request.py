@@ -194,9 +194,9 @@ class KeyedRequest:
         fingerprint = request_fingerprint(request, key_field=settings.field, path_only=path_only)
         return Claim(
             hashes=request_hashes(scope, key, fingerprint),
-            user="" if user is None else user.pk,
+            user="" if user is None else user.pk.replace("\0", "%00"),  # PostgreSQL stores no NUL
             method=request.method or "",
-            path=request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
+            path=request.path.replace("\0", "%00"),
             retention=timedelta(seconds=settings.retention),
             wait=self.options.wait(from_form=self._from_form),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -356,13 +357,14 @@ def _update(alias: str, claim: Claim, **columns: Any) -> bool:
 def _columns_of(response: StoredResponse | None) -> dict[str, Any]:
     if response is None:
         return _NO_RESPONSE
-    headers = [list(pair) for pair in response.headers]
+    # JSON inside of JSON, because PostgreSQL stores no NUL in it, only its escape sequence.
+    headers = json.dumps(response.headers)
     return {"headers": headers, "body": response.body, "messages": response.messages}
 
 
 def response_of(row: IdempotencyRecord) -> StoredResponse:
     """Return the response in a completed record."""
-    headers = tuple((name, value) for name, value in row.headers)
+    headers = tuple((name, value) for name, value in json.loads(row.headers))
     return StoredResponse(row.status or 200, headers, bytes(row.body), row.messages)
 
 

@@ -77,7 +77,7 @@ def make_order(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"order": order.number}, status=201)
 
 
-def ask(view: Callable[..., Any], user: int = 1, key: str = "k", url: str = "/") -> Any:
+def ask(view: Callable[..., Any], user: Any = 1, key: str = "k", url: str = "/") -> Any:
     request = factory.post(url, b"{}", "application/json", headers={"Idempotency-Key": key})
     request.user = User(pk=user)
     return view(request)
@@ -103,11 +103,12 @@ def test_requests_at_once_run_the_view_once(database: None, wait: int | None) ->
 
 @pytest.mark.attack
 def test_a_path_with_a_character_that_postgresql_does_not_store(database: None) -> None:
-    answers = [ask(idempotent(make_order), url="/orders/%00/") for _ in range(2)]
+    answers = [ask(idempotent(make_order), "a\0b", url="/orders/%00/") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [201, 201]
     assert answers[1]["Idempotent-Replayed"] == "true"
-    assert IdempotencyRecord.objects.using(ALIAS).get().path == "/orders/%00/"
-    other = ask(idempotent(make_order), url="/orders/%2500/")  # the same text, another path
+    row = IdempotencyRecord.objects.using(ALIAS).get()
+    assert (row.path, row.user) == ("/orders/%00/", "a%00b")
+    other = ask(idempotent(make_order), "a\0b", url="/orders/%2500/")  # the same text, another path
     assert other.status_code == 422
 
 
@@ -301,12 +302,12 @@ def test_if_the_lock_and_the_first_request_fail_the_second_request_runs(
 
 def test_a_response_comes_back_byte_for_byte(database: None) -> None:
     def view(request: HttpRequest) -> HttpResponse:
-        headers = {"ETag": '"ü\'"'.encode().decode("latin-1"), "Location": "/é/"}
+        headers = {"ETag": '"ü\'"'.encode().decode("latin-1"), "Location": "/é/", "X-Shop": "a\0b"}
         return HttpResponse(bytes(range(256)), headers=headers, content_type='a/b; x="1\'"')
 
     first, second = (ask(idempotent(view)) for _ in range(2))
     assert second.content == first.content == bytes(range(256))
-    for name in ("ETag", "Location", "Content-Type"):
+    for name in ("ETag", "Location", "Content-Type", "X-Shop"):
         assert second[name] == first[name]
     assert second["Idempotent-Replayed"] == "true"
 
