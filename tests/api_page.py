@@ -80,6 +80,8 @@ PAGES = {
     "redlock_django.leader": "../how-to/leader.md",
     "redlock_django.resume_lock": "../how-to/hand-on.md",
     "redlock_django.transaction_lock": "../how-to/transaction-lock.md",
+    "redlock_django.hold": "../how-to/tasks.md#a-function",
+    "redlock_django.IdempotentMixin": "../how-to/idempotency.md#classes-rest-framework-async",
     "redlock_django.contrib.edit_locks.EditLockMixin": "../how-to/edit-locks.md",
     "redlock_django.fenced.FencedModel": "../how-to/fencing.md",
     "redlock_django.management.single_run.SingleRunMixin": "../how-to/tasks.md",
