@@ -41,7 +41,6 @@ MODULE = re.compile(r"python -m ([\w.]+)")
 
 TESTED = {
     "README.md": "tests/test_readme.py",
-    "docs/explanation/why-not-setnx.md": "tests/scenarios/test_historical_locks.py",
     "docs/how-to/deploy.md": "tests/test_deploy_page.py",
     "docs/how-to/fencing.md": "tests/app/test_fenced.py",
     "docs/how-to/migrate.md": "tests/scenarios/test_migrate_page.py",
