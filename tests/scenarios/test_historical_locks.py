@@ -1,4 +1,4 @@
-"""The locks that docs/explanation/why-not-setnx.md describes: each fails, and ours does not.
+"""The locks that docs/how-to/migrate.md describes: each fails, and ours does not.
 
 The historical locks are written as they were published. Each story is played step by step, so
 that nothing depends on timing but the expiry of a key.
