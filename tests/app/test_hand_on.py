@@ -1,22 +1,26 @@
-"""A lock that is handed on: `held.transfer()` in one place, `resume_lock(ticket)` in another."""
+"""A lock that is handed on: `held.transfer()` in one place, `resume_lock(ticket)` in another.
+
+That one client takes it, with its fence and its times, in each store: `tests/contract`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextvars
 import logging
 import pickle
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
-from django.http import HttpResponse
-from django.test import RequestFactory
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
 from django.views.debug import SafeExceptionReporterFilter
 
 from redlock_django import (
@@ -30,6 +34,7 @@ from redlock_django import (
     ResourceLocked,
     TicketUsed,
     hold,
+    idempotent,
     leader,
     lock,
     lock_resource,
@@ -43,14 +48,15 @@ from redlock_django.engine.protocol.commands import Heal
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.operate.inspection import who_holds
-from tests.inspecting import free, look
+from testproject.shop.models import Order
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere
+from tests.inspecting import look
 from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-MASTERS = [f"redis://10.0.0.{number}:6379/0" for number in (1, 2, 3)]
+MASTERS = FIVE[:3]
 NAME = "order:1"
 
 
@@ -63,24 +69,6 @@ def backend() -> MemoryBackend:
     found = locks["default"].backend
     assert isinstance(found, MemoryBackend)
     return found
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """Call a function in a thread, which holds nothing yet, and return its result."""
-    results: list[Any] = []
-
-    def run() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:  # noqa: BLE001 - raised below
-            results.append(error)
-
-    thread = threading.Thread(target=contextvars.Context().run, args=(run,))
-    thread.start()
-    thread.join()
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
 
 
 def given(name: str = NAME, ttl: float | None = None, **arguments: Any) -> str:
@@ -272,12 +260,6 @@ def test_a_lost_lock_is_not_handed_on() -> None:
         MemoryBackend.advance(11)
         with pytest.raises(LockLost):
             held.transfer()
-    held = lock(NAME).acquire()
-    for master in backend().masters:
-        master.keyspace.strings.pop(backend().deployment.lock(NAME))
-    with pytest.raises(LockLost, match="lost before it was handed on"):
-        held.transfer()
-    assert not refused()
     with pytest.raises(NotHeld):
         lock(NAME).transfer()
 
@@ -302,16 +284,6 @@ def test_the_ttl_is_checked() -> None:
         held.ensure_held()
         held.transfer()
     assert 55 < (look(backend(), [NAME]).locks[0].ttl or 0) <= 60
-
-
-def test_a_minimum_hold_is_kept_by_giver_and_taker() -> None:
-    ticket = given(min_hold=20, ttl=1)
-    assert (look(backend(), [NAME]).locks[0].ttl or 0) >= 20
-    with resume_lock(ticket, ttl=1):
-        pass
-    assert refused()
-    MemoryBackend.advance(21)
-    assert not refused()
 
 
 def test_the_hold_of_the_giver_is_reported_as_released(caplog: pytest.LogCaptureFixture) -> None:
@@ -346,46 +318,6 @@ def test_a_ticket_is_good_for_one_client() -> None:
     assert isinstance(used.value, NotHeld)
     assert used.value.resource == NAME
     assert isinstance(pickle.loads(pickle.dumps(used.value)), TicketUsed)
-
-
-def test_of_two_takers_at_once_one_holds() -> None:
-    for _ in range(20):
-        held: list[Any] = []
-        ticket, start = given(), threading.Barrier(2)
-
-        def take(ticket: str = ticket, held: list[Any] = held, start: Any = start) -> None:
-            start.wait()
-            try:
-                held.append(resume_lock(ticket).acquire())
-            except TicketUsed:
-                return
-
-        takers = [threading.Thread(target=take) for _ in range(2)]
-        for taker in takers:
-            taker.start()
-        for taker in takers:
-            taker.join()
-        assert len(held) == 1
-        held[0].release()
-
-
-def test_a_ticket_is_too_late_when_its_time_is_over() -> None:
-    ticket = given(ttl=20)
-    MemoryBackend.advance(21)
-    with pytest.raises(LockLost, match=f"{NAME}: this ticket is too late, its lock has ended"):
-        resume_lock(ticket).acquire()
-    with lock(NAME) as other:
-        with pytest.raises(LockLost):
-            elsewhere(lambda: resume_lock(ticket).acquire())
-        other.ensure_held()
-
-
-def test_a_forced_release_ends_a_lock_that_was_handed_on() -> None:
-    ticket = given()
-    fingerprint = look(backend(), [NAME]).locks[0].fingerprint
-    free(backend(), NAME, fingerprint)
-    with pytest.raises(TicketUsed, match="or an operator has released its lock"):
-        resume_lock(ticket).acquire()
 
 
 def test_a_taker_without_a_quorum_can_try_again(settings: Settings) -> None:
@@ -437,7 +369,7 @@ def test_the_arguments_of_a_taker_are_those_of_a_lock(settings: Settings) -> Non
     held.release()
 
 
-def test_several_names_a_slot_and_another_alias(settings: Settings) -> None:
+def test_several_names_of_another_alias(settings: Settings) -> None:
     settings.REDLOCK = {
         "default": {"BACKEND": MEMORY},
         "jobs": {"BACKEND": MEMORY, "MASTERS": MASTERS},
@@ -445,16 +377,7 @@ def test_several_names_a_slot_and_another_alias(settings: Settings) -> None:
     with lock("b", "a", using="jobs") as held:
         fences, ticket = held.fences, held.transfer()
     with resume_lock(ticket) as taken:
-        assert taken.fences == fences
-        assert taken.using == "jobs"
-    first = elsewhere(lambda: lock("export", limit=2).acquire())
-    with lock("export", limit=2) as second:
-        slot, ticket = second.slot, second.transfer()
-    with resume_lock(ticket) as taken:
-        assert (taken.slot, taken.limit) == (slot, 2)
-        with pytest.raises(ResourceLocked):
-            elsewhere(lambda: lock("export", limit=2).acquire())
-    first.release()
+        assert (taken.fences, taken.using) == (fences, "jobs")
 
 
 def test_a_task_that_holds_a_slot_resumes_no_other_slot_of_the_name() -> None:
@@ -649,3 +572,161 @@ def ship(ticket: str) -> int:
     with resume_lock(ticket) as held:
         held.ensure_held()
         return held.fence
+
+
+# Views.
+
+
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(params=["with-middleware", "without"])
+def ask(
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    urls: Callable[..., None],
+    transactional_db: None,
+) -> Ask:
+    """Lock a view and request it once."""
+    others = [one for one in settings.MIDDLEWARE if one != LOCK_MIDDLEWARE]
+    settings.MIDDLEWARE = [*others, *([LOCK_MIDDLEWARE] * (request.param != "without"))]
+
+    def once(view: Callable[[HttpRequest], Any]) -> Any:
+        urls(path("", lock_resource(NAME)(view)))
+        return Client(raise_request_exception=False).get("/")
+
+    return once
+
+
+def order() -> None:
+    Order.objects.create(number="A-1", total=1)
+
+
+def inner() -> Any:
+    """Return the lock of the view, as its code gets it."""
+    return lock(NAME, reentrant=True)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_task_that_begins_after_commit_takes_the_lock_of_the_view(
+    ask: Ask, atomic: bool, happened: list[str]
+) -> None:
+    tickets: list[str] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        order()
+        held = inner().acquire()
+        transaction.on_commit(lambda: tickets.append(held.transfer(ttl=60)))
+        return HttpResponse()
+
+    assert ask(view if atomic else transaction.non_atomic_requests(view)).status_code == 200
+    assert Order.objects.count() == 1
+    assert refused()
+    with resume_lock(tickets[0]) as taken:
+        taken.ensure_held()
+    assert not refused()
+
+
+def test_a_rollback_leaves_the_lock_handed_on_until_its_time_is_over(ask: Ask) -> None:
+    tickets: list[str] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        with inner() as held:
+            tickets.append(held.transfer(ttl=20))
+        order()
+        raise ZeroDivisionError
+
+    assert ask(view).status_code == 500
+    assert Order.objects.count() == 0
+    assert refused()
+    MemoryBackend.advance(21)
+    assert not refused()
+
+
+def test_a_view_that_is_still_running_when_the_time_is_over_is_rolled_back(ask: Ask) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        with inner() as held:
+            held.transfer(ttl=10)
+        order()
+        MemoryBackend.advance(11)
+        return HttpResponse()
+
+    answer = ask(view)
+    assert answer.status_code == 503
+    assert Order.objects.count() == 0
+
+
+def test_a_stream_goes_on_after_its_lock_was_handed_on(ask: Ask) -> None:
+    tickets: list[str] = []
+
+    def chunks(held: Any) -> Iterator[str]:
+        yield "a"
+        tickets.append(held.transfer())
+        yield "b"
+
+    def view(request: HttpRequest) -> StreamingHttpResponse:
+        return StreamingHttpResponse(chunks(inner().acquire()))
+
+    answer = ask(view)
+    assert b"".join(answer.streaming_content) == b"ab"
+    answer.close()
+    assert refused()
+    resume_lock(tickets[0]).acquire().release()
+    assert not refused()
+
+
+def test_an_async_view_hands_its_lock_on(urls: Callable[..., None], transactional_db: None) -> None:
+    tickets: list[str] = []
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        held = await lock(NAME, reentrant=True).aacquire()
+        tickets.append(await held.atransfer(ttl=60))
+        return HttpResponse()
+
+    urls(path("", lock_resource(NAME)(transaction.non_atomic_requests(view))))
+
+    assert async_to_sync(AsyncClient().get)("/").status_code == 200
+    assert refused()
+    resume_lock(tickets[0]).acquire().release()
+    assert not refused()
+
+
+def test_a_recorded_view_hands_its_lock_on(
+    urls: Callable[..., None], transactional_db: None
+) -> None:
+    @idempotent(anonymous_scope=lambda request: "all")
+    @lock_resource(NAME)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(inner().acquire().transfer())
+
+    urls(path("", view))
+    ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()
+    assert refused()
+    resume_lock(ticket).acquire().release()
+    assert not refused()
+
+
+def test_inside_a_transaction_that_may_read_old_data_no_ticket_is_used(
+    transactional_db: None,
+) -> None:
+    with lock(NAME) as held:
+        ticket = held.transfer()
+    with transaction.atomic(), pytest.raises(InvalidRedlock, match="inside an open transaction"):
+        resume_lock(ticket).acquire()
+    with resume_lock(ticket), transaction.atomic():
+        order()
+    assert not refused()
+
+
+def test_a_task_that_holds_the_name_itself_is_refused() -> None:
+    with lock(NAME) as held:
+        ticket = held.transfer()
+
+    @hold(NAME)
+    def task() -> None:
+        resume_lock(ticket).acquire()
+
+    with pytest.raises(ResourceLocked):
+        task()
+    with resume_lock(ticket):
+        pass

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+import ninja
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError, call_command
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import RequestFactory
+from django.test import Client, RequestFactory
+from django.urls import path
+from django.views.generic import View
+from rest_framework.views import APIView
 
-from redlock_django import hold, lock, lock_resource
+from redlock_django import LockResourceMixin, hold, lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadName,
@@ -27,34 +30,29 @@ from redlock_django.exceptions import (
     LimitReached,
     LockLost,
     NotHeld,
+    RedlockError,
     ResourceLocked,
 )
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
-from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, lose_lock
-from tests.app.conftest import stop_clocks, wake_renewals
+from redlock_django.testing import assert_not_locked, held_elsewhere, lose_lock
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-Result = TypeVar("Result")
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-
 
 @pytest.fixture(autouse=True)
-def store(settings: Settings) -> Iterator[MemoryBackend]:
+def store(settings: Settings) -> MemoryBackend:
     """Keep locks on five masters in memory."""
-    masters = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters, "RESTART_DELAY": 0}}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "RESTART_DELAY": 0}}
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
-    yield backend
-    locks.close()
+    return backend
 
 
 def others(many: int, limit: int = 3, name: str = "export") -> list[Lock]:
@@ -63,12 +61,6 @@ def others(many: int, limit: int = 3, name: str = "export") -> list[Lock]:
     for one in held:
         one.acquire().disown()
     return held
-
-
-def in_thread(call: Callable[[], Result]) -> Result:
-    """Return the result of a call in another thread of this process."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result()
 
 
 def test_a_slot_is_free_once_its_holder_has_been_gone_for_its_ttl() -> None:
@@ -84,18 +76,6 @@ def test_a_limit_of_one_is_a_lock() -> None:
         held.disown()
         with pytest.raises(ResourceLocked):
             lock("export").acquire()
-
-
-def test_slots_have_fences_of_their_own() -> None:
-    held = others(2)
-    assert all(one.fence > 0 for one in held)
-    assert {one.resources for one in held} == {("export",)}
-    assert all(list(one.fences) == ["export"] for one in held)
-
-
-def test_a_lock_that_is_not_held_has_no_slot() -> None:
-    with pytest.raises(NotHeld):
-        _ = lock("export", limit=3).slot
 
 
 def test_a_minority_of_dead_masters_costs_no_slot(store: MemoryBackend) -> None:
@@ -122,7 +102,7 @@ def test_a_smaller_limit_takes_effect_as_slots_come_free() -> None:
 @in_both_ways
 async def test_a_caller_holds_one_slot_of_a_name(way: SyncWay) -> None:
     async with way.block(lock("export", limit=3)) as held:
-        held.ensure_held()
+        assert held.fences == {"export": held.fence}
         await way.verify(held)
         with pytest.raises(AlreadyHeld, match="reentrant=True"):
             await way.acquire(lock("export", limit=3))
@@ -143,22 +123,9 @@ def test_a_reentrant_permit_shares_the_slot_of_the_outer_one() -> None:
             assert not inner.release()
             assert outer.locked
         with pytest.raises(LimitReached):
-            in_thread(lambda: lock("export", limit=3, reentrant=True).acquire())
+            elsewhere(lambda: lock("export", limit=3, reentrant=True).acquire())
     with lock("export", limit=3, reentrant=True) as alone:
         assert alone.locked
-
-
-async def test_a_reentrant_permit_of_a_task_shares_the_slot_of_the_outer_one() -> None:
-    async def another() -> None:
-        async with lock("export", limit=2, reentrant=True):
-            pytest.fail("another task has no slot")
-
-    await asyncio.to_thread(others, 1, limit=2)
-    async with lock("export", limit=2) as outer:
-        async with lock("export", limit=2, reentrant=True) as inner:
-            assert inner.slot == outer.slot
-        with pytest.raises(LimitReached):
-            await asyncio.create_task(another())
 
 
 def test_a_function_under_hold_can_see_its_slot() -> None:
@@ -194,7 +161,8 @@ def test_a_limit_is_refused_where_it_has_no_meaning() -> None:
         lock("a", "b", limit=3)
     with pytest.raises(BadName, match="at most 507 are allowed with a limit"):
         lock("x" * 508, limit=3)
-    with pytest.raises(InvalidRedlock, match="limit=2 needs one template"):
+    wanted = r"limit=2 needs one template.*acquire the others in the view, with lock\(\)"
+    with pytest.raises(InvalidRedlock, match=wanted):
         lock_resource("a", "b", limit=2)
 
 
@@ -210,58 +178,6 @@ def test_rows_cannot_be_fenced_with_a_permit() -> None:
         pytest.raises(ValueError, match="fences of different slots of export"),
     ):
         Fenced(rows, held)
-
-
-@pytest.mark.django_db
-def test_a_view_is_run_by_as_many_requests_as_its_limit() -> None:
-    @lock_resource("report:<int:pk>", limit=2, status=429)
-    def report(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("made")
-
-    others(1, limit=2, name="report:7")
-    request = RequestFactory().get("/", headers={"Accept": "application/json"})
-    assert report(request, pk=7).status_code == 200
-    others(1, limit=2, name="report:7")
-    refused = report(request, pk=7)
-    assert refused.status_code == 429
-    assert json.loads(refused.content)["code"] == "limit-reached"
-
-
-def test_a_function_is_run_by_as_many_callers_as_its_limit() -> None:
-    @hold("partner-api", limit=2, on_conflict="skip")
-    def call() -> str:
-        return "called"
-
-    others(1, limit=2, name="partner-api")
-    assert call() == "called"
-    others(1, limit=2, name="partner-api")
-    assert call() is None
-
-
-def test_a_lock_beside_permits_takes_the_first_slot(
-    store: MemoryBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """During a deployment that gives a name a limit: the larger number holds."""
-    monkeypatch.setattr(store, "is_shared", True)  # servers are not asked about what is held here
-    held = others(2, limit=2)
-    [second] = [one for one in held if one.slot == 1]
-    [first] = [one for one in held if one.slot == 0]
-    first.release()
-    alone = in_thread(lock("export").acquire)
-    with pytest.raises(LimitReached):
-        in_thread(lock("export", limit=2).acquire)
-    with pytest.raises(ResourceLocked):
-        in_thread(lock("export").acquire)
-    assert alone.release()
-    assert second.release()
-
-
-def test_a_lost_slot_is_reported(store: MemoryBackend) -> None:
-    held = lock("export", limit=3).acquire()
-    for index in range(3):
-        store.forget(index)
-    with pytest.raises(LockLost, match="export"):
-        held.verify()
 
 
 def test_the_slot_of_a_lost_permit_is_still_known(store: MemoryBackend) -> None:
@@ -281,60 +197,6 @@ def test_the_slot_of_a_lost_permit_is_still_known(store: MemoryBackend) -> None:
     assert_not_locked("export")
 
 
-def test_a_slot_is_extended_and_verified() -> None:
-    held = others(2)
-    MemoryBackend.advance(8)
-    for one in held:
-        assert one.extend() > 9
-        one.verify()
-    MemoryBackend.advance(8)
-    assert all(one.locked for one in held)
-    third = lock("export", limit=3).acquire()
-    third.disown()
-    with pytest.raises(LimitReached):
-        lock("export", limit=3).acquire()
-    assert {one.slot for one in [*held, third]} == {0, 1, 2}
-
-
-def test_a_slot_is_renewed(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 10}}
-    with lock("export", limit=2) as held:
-        for _ in range(4):
-            MemoryBackend.advance(5)
-            wake_renewals()
-            until(lambda: held.remaining() > 8, "the renewal")
-        other = in_thread(lock("export", limit=2).acquire)
-        assert {held.slot, other.slot} == {0, 1}
-        with pytest.raises(LimitReached):
-            in_thread(lock("export", limit=2).acquire)
-
-
-@pytest.mark.usefixtures("no_renewals")
-def test_a_slot_stays_held_for_its_min_hold() -> None:
-    stop_clocks()
-    with lock("export", limit=2, min_hold=5) as one:
-        slot = one.slot
-    with lock("export", limit=2, min_hold=5) as two:
-        assert two.slot != slot
-    with pytest.raises(LimitReached) as refused:
-        lock("export", limit=2).acquire()
-    assert refused.value.retry_after == pytest.approx(5, abs=0.2)
-    MemoryBackend.advance(5.1)
-    others(2, limit=2)
-
-
-def test_a_function_skips_within_the_min_hold_of_all_slots() -> None:
-    ran = []
-
-    @hold("nightly", limit=2, min_hold=5, on_conflict="skip")
-    def nightly() -> None:
-        ran.append(1)
-
-    for _ in range(4):
-        nightly()
-    assert len(ran) == 2
-
-
 @pytest.mark.django_db(transaction=True)
 def test_a_slot_is_kept_until_the_open_transaction_has_ended(sees_commits: None) -> None:
     with transaction.atomic():
@@ -342,21 +204,112 @@ def test_a_slot_is_kept_until_the_open_transaction_has_ended(sees_commits: None)
             slot, fence = first.slot, first.fence
         with lock("export", limit=2) as second:  # the slot that the transaction keeps
             assert (second.slot, second.fence) == (slot, fence)
-        in_thread(lock("export", limit=2).acquire).disown()
+        elsewhere(lock("export", limit=2).acquire).disown()
         with pytest.raises(LimitReached):
-            in_thread(lock("export", limit=2).acquire)
+            elsewhere(lock("export", limit=2).acquire)
         with pytest.raises(AlreadyHeld, match="limit=2"):
             lock("export", limit=3).acquire()
     with lock("export", limit=2) as after:
         assert after.slot == slot
 
 
+# Views.
+
+
+def report(request: Any, pk: int) -> HttpResponse:
+    with lock(f"report:{pk}", limit=2, reentrant=True) as held:  # the slot of the request
+        assert held.slot in (0, 1)
+    return HttpResponse("made")
+
+
+async def areport(request: HttpRequest, pk: int) -> HttpResponse:
+    async with lock(f"report:{pk}", limit=2, reentrant=True) as held:
+        assert held.slot in (0, 1)
+    return HttpResponse("made")
+
+
+locked = lock_resource("report:<int:pk>", limit=2, status=429)
+
+
+class Mixed(LockResourceMixin, View):
+    lock_key: Any = "report:<int:pk>"
+    lock_limit, lock_status = 2, 429
+
+    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return report(request, pk)
+
+
+class Computed(Mixed):
+    lock_key = ()
+
+    def get_lock_key(self) -> str:
+        return f"report:{self.kwargs['pk']}"
+
+
+class Reports(LockAPIMixin, APIView):
+    authentication_classes = ()
+    permission_classes = ()
+
+    @locked
+    def get(self, request: Any, pk: int) -> HttpResponse:
+        return report(request, pk)
+
+
+def operation() -> Any:
+    api = ninja.NinjaAPI(urls_namespace="permits")
+
+    @api.get("/{pk}/")
+    @locked
+    def made(request: HttpRequest, pk: int) -> HttpResponse:
+        return report(request, pk)
+
+    return path("", api.urls)
+
+
+PATTERNS: dict[str, Any] = {
+    "function": path("<int:pk>/", locked(report)),
+    "async function": path("<int:pk>/", locked(areport)),
+    "mixin": path("<int:pk>/", Mixed.as_view()),
+    "mixin with get_lock_key()": path("<int:pk>/", Computed.as_view()),
+    "rule": path("<int:pk>/", report, name="ruled"),
+    "REST framework": path("<int:pk>/", Reports.as_view()),
+    "ninja": operation(),
+}
+
+
 @pytest.mark.django_db(transaction=True)
-def test_until_commit_can_be_turned_off_for_a_slot() -> None:
-    with transaction.atomic():
-        with lock("export", limit=2, until_commit=False):
-            pass
-        assert_not_locked("export")
+@pytest.mark.parametrize("kind", PATTERNS)
+def test_a_view_is_run_by_as_many_requests_as_its_limit(
+    urls: Callable[..., None], settings: Settings, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    if kind == "rule":
+        rule = {"view": "ruled", "key": "report:<int:pk>", "limit": 2, "status": 429}
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    urls(PATTERNS[kind])
+    with held_elsewhere("report:7"):
+        assert Client().get("/7/").content == b"made"
+    with held_elsewhere("report:7", limit=2):
+        refused = Client().get("/7/")
+    assert (refused.status_code, refused.json()["code"]) == (429, "limit-reached")
+    assert refused["Retry-After"]
+    assert Client().get("/7/").status_code == 200
+    assert_not_locked("report:7")
+
+
+def test_on_locked_answers_a_limit_that_is_reached() -> None:
+    def shown(request: HttpRequest, error: RedlockError) -> HttpResponse:
+        assert isinstance(error, LimitReached)
+        return HttpResponse(f"{error.resource} is busy", status=429)
+
+    view = lock_resource("report:<int:pk>", limit=2, on_locked=shown)(report)
+    with held_elsewhere("report:7", limit=2):
+        answer = view(RequestFactory().get("/"), pk=7)
+    assert (answer.status_code, answer.content) == (429, b"report:7 is busy")
+
+
+# Tasks, commands and programs.
 
 
 async def test_two_tasks_of_a_thread_hold_a_slot_each() -> None:
@@ -389,20 +342,6 @@ async def test_sync_code_of_two_tasks_holds_a_slot_each() -> None:
         await lock("export", limit=2).aacquire()
     for one in held:
         assert await one.arelease()
-
-
-async def test_a_cancelled_waiter_leaves_no_slot_and_no_turn() -> None:
-    async with held_elsewhere("export", limit=2):
-        waiting = asyncio.create_task(lock("export", limit=2, wait=30).aacquire())
-        while not _queued(locks["default"].backend):  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert not _queued(locks["default"].backend)
-    async with lock("export", limit=2) as held:
-        assert held.locked
-    assert_not_locked("export")
 
 
 def test_a_command_is_run_as_often_at_once_as_its_limit(
@@ -450,21 +389,3 @@ def test_a_site_that_proceeds_without_a_store_has_no_slot(
         held.ensure_held()
         with pytest.raises(NotHeld):
             _ = held.slot
-
-
-def test_a_slot_that_is_held_makes_its_name_locked() -> None:
-    for _ in range(8):
-        with lock("export", limit=3):
-            assert_locked("export")
-            assert_not_locked("exp", "export:1")
-        assert_not_locked("export")
-    with held_elsewhere("export", limit=2):
-        lock("export", limit=3).acquire().release()
-        with pytest.raises(LimitReached):
-            held_elsewhere("export", limit=2).__enter__()
-    assert_not_locked("export")
-
-
-def _queued(backend: Any) -> int:
-    key = backend.deployment.queue("export")
-    return min(len(master.keyspace.sorted_set(key)) for master in backend.masters)

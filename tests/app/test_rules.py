@@ -176,6 +176,7 @@ def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
         ([{"view": "plain", "key": KEY, "on_disconnect": "stop"}], "on_disconnect must be one of"),
         ([{"view": "plain", "key": KEY, "ttl": -3}], "ttl must be at least 0.1 s"),
         ([{"view": "plain", "key": KEY, "wait": 1e10}], "wait must be at most 604800 s (7 days)"),
+        ([{"view": "plain", "key": KEY, "limit": 1001}], "limit must be a whole number from 1 to"),
         ([{"view": "plain", "key": KEY, "using": "x"}], "there is no alias 'x'"),
         (
             [{"view": "class", "key": KEY}, {"view": "none", "key": KEY}],
