@@ -1,4 +1,4 @@
-"""`manage.py with_lock KEY -- COMMAND`: locks, exit statuses and signals."""
+"""`manage.py with_lock` and `lead`, which run a program: locks, exit statuses and signals."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 from django.test import override_settings
 
-from redlock_django import lock, locks
+from redlock_django import LockLost, lock, locks
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.locking.leader import Leadership, Term
 from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
+from tests.app.conftest import DATABASE, MEMORY
 from tests.inspecting import free, look
 from tests.live.leading.supervisors import is_alive
 from tests.timeouts import generous_timeouts
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
 
     from redlock_django.testing.masters import LocalMaster
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-DATABASE = "redlock_django.backends.database.DatabaseBackend"
 MANAGE = Path(__file__).parents[2] / "manage.py"
 # Exits with 7 on SIGTERM, else with 0 after two minutes. Prints when it is ready.
 PATIENT = (
@@ -62,12 +63,14 @@ def store(request: pytest.FixtureRequest, settings: Settings) -> None:
         settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 10}}
 
 
-def with_lock(*arguments: str, err: StringIO | None = None) -> tuple[int, str]:
+def with_lock(
+    *arguments: str, err: StringIO | None = None, command: str = "with_lock"
+) -> tuple[int, str]:
     """Run the command in this process; return its exit status and stderr."""
     err = err or StringIO()
     before = signal.getsignal(signal.SIGTERM)
     try:
-        call_command("with_lock", *arguments, stderr=err)
+        call_command(command, *arguments, stderr=err)
     except CommandError as error:
         return error.returncode, err.getvalue() + str(error)
     except SystemExit as end:
@@ -75,6 +78,9 @@ def with_lock(*arguments: str, err: StringIO | None = None) -> tuple[int, str]:
     finally:
         assert signal.getsignal(signal.SIGTERM) is before
     return 0, err.getvalue()
+
+
+BOTH = pytest.mark.parametrize("by", ["with_lock", "lead"])
 
 
 @pytest.mark.usefixtures("store")
@@ -90,8 +96,9 @@ def with_lock(*arguments: str, err: StringIO | None = None) -> tuple[int, str]:
         ([str(MANAGE.parent)], 126),
     ],
 )
-def test_exit_status_of_the_command(command: list[str], status: int) -> None:
-    assert with_lock("nightly", "--", *command)[0] == status
+@BOTH
+def test_exit_status_of_the_command(by: str, command: list[str], status: int) -> None:
+    assert with_lock("nightly", "--", *command, command=by)[0] == status
     with lock("nightly"):
         pass  # The lock has been released.
 
@@ -130,17 +137,20 @@ def test_a_held_lock_refuses_skips_or_waits(capfd: pytest.CaptureFixture[str]) -
 
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("by", "arguments", "problem"),
     [
-        (["a b"], "contains a space"),
-        (["nightly", "--ttl", "1000"], "MAX_TTL"),
-        (["nightly", "--using", "other"], "no alias 'other'"),
-        (["nightly", "--wait", "1e10"], "wait must be at most 604800 s (7 days), got 1e+10"),
-        (["nightly", "--min-hold", "1e10"], "min_hold must be at most"),
+        ("with_lock", ["a b"], "contains a space"),
+        ("with_lock", ["nightly", "--ttl", "1000"], "MAX_TTL"),
+        ("with_lock", ["nightly", "--using", "other"], "no alias 'other'"),
+        ("with_lock", ["nightly", "--wait", "1e10"], "wait must be at most 604800 s (7 days), got"),
+        ("with_lock", ["nightly", "--min-hold", "1e10"], "min_hold must be at most"),
+        ("lead", ["a b"], "contains a space"),
+        ("lead", ["nightly", "--ttl", "1000"], "MAX_TTL"),
+        ("lead", ["nightly", "--using", "other"], "no alias 'other'"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: list[str], problem: str) -> None:
-    status, said = with_lock(*arguments, "--", "true")
+def test_bad_arguments_are_refused(by: str, arguments: list[str], problem: str) -> None:
+    status, said = with_lock(*arguments, "--", "true", command=by)
     assert status == 2
     assert problem in said
 
@@ -225,8 +235,9 @@ def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("lost_once_ready")
+@pytest.mark.parametrize("command", [["with_lock"], ["lead", "--once"]])
 def test_a_command_that_ignores_sigterm_is_killed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
 ) -> None:
     monkeypatch.setattr(child_process, "GRACE", 0.02)
     ready = tmp_path / "ready"
@@ -235,7 +246,9 @@ def test_a_command_that_ignores_sigterm_is_killed(
         f"new = pathlib.Path('{ready}.new'); new.write_text(str(os.getpid()));"
         f"new.rename('{ready}'); time.sleep(60)"
     )
-    assert with_lock("nightly", "--", sys.executable, "-c", stubborn)[0] == 74
+    program = ["--", sys.executable, "-c", stubborn]
+    status, said = with_lock("nightly", *command[1:], *program, command=command[0])
+    assert (status, said.endswith("the command was terminated")) == (74, True)
     assert not Path(f"/proc/{ready.read_text()}").exists()
 
 
@@ -427,6 +440,70 @@ def test_keep_going_continues_without_the_lock(tmp_path: Path) -> None:
     assert status == 4
     assert said.count("the lock was lost") == 1
     assert "continues without it" in said
+
+
+# A leader.
+
+
+def test_a_leader_needs_a_command() -> None:
+    with pytest.raises(CommandError, match="COMMAND"):
+        call_command("lead", "scheduler")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("memory")
+def test_a_leader_inside_a_transaction() -> None:
+    with transaction.atomic():
+        status, said = with_lock("scheduler", "--", "true", command="lead")
+    assert status == 2
+    assert "inside a transaction" in said
+
+
+@pytest.mark.usefixtures("lost_once_ready")
+def test_a_lost_lead_ends_the_command_and_is_campaigned_for_again(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    # The second time, the file exists.
+    again = f"[ -e {ready} ] && exit 4; touch {ready}; sleep 60"
+    status, said = with_lock("scheduler", "--", "sh", "-c", again, command="lead")
+    assert status == 4
+    assert said.count("the command was terminated, and this process waits again") == 1
+
+
+def test_a_lead_that_is_lost_before_the_command_begins_is_campaigned_for_again(
+    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter, begun = Leadership.enter_in, []
+
+    def lose_the_first(campaign: Leadership, stack: ExitStack) -> Term:
+        term = enter(campaign, stack)
+        begun.append(term.number)
+        if len(begun) == 1:
+            raise LockLost("scheduler: lost")
+        return term
+
+    monkeypatch.setattr(Leadership, "enter_in", lose_the_first)
+    status, said = with_lock("scheduler", "--", "sh", "-c", "exit 4", command="lead")
+    assert (status, len(begun)) == (4, 2)
+    assert "scheduler: lost; " in said
+
+
+def test_a_second_signal_does_not_interrupt_the_cleanup_after_the_first() -> None:
+    child = ChildProcess(["true"])
+    cleaned: list[str] = []
+
+    def clean() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        cleaned.append("the lock")
+
+    def end() -> None:
+        with child.forwarding_signals(), ExitStack() as stack:
+            stack.callback(clean)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        end()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert cleaned == ["the lock"]
 
 
 # In a separate process, on real masters.
