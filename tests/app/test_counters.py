@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dis
 import logging
 import os
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
@@ -31,13 +29,13 @@ from redlock_django.locking.reports import (
 )
 from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import force_release
+from tests.app.conftest import FIVE, MEMORY
 from tests.losses import ends_lost
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-THREE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 4)]
+THREE = FIVE[:3]
 R = "order:1"
 Elsewhere = Callable[[str], AbstractContextManager[None]]
 
@@ -100,27 +98,6 @@ def test_a_lock_is_held_until_its_release_begins(
     with lock(R):
         advance_clock(2)
     assert counted() == {"acquired": 1, "released": 1, "held_seconds": 2}
-
-
-def test_coroutines_count_too() -> None:
-    async def work() -> None:
-        async with lock(R):
-            with suppress(ResourceLocked):
-                await asyncio.create_task(lock(R).aacquire())
-
-    asyncio.run(work())
-    assert {**counted(), "held_seconds": 0} == {
-        "acquired": 1,
-        "refused": 1,
-        "released": 1,
-        "held_seconds": 0,
-    }
-
-
-def test_a_nested_lock_is_not_counted() -> None:
-    with lock(R), lock(R, reentrant=True):
-        pass
-    assert counters["default"].acquired == counters["default"].released == 1
 
 
 def test_refused_and_unavailable_are_counted_separately(
@@ -196,20 +173,6 @@ def test_locks_released_by_force_are_counted() -> None:
     force_release(R, by="ann")
     assert counters["default"].forced == 1
     assert held.release() is False
-
-
-def test_threads_count_every_lock() -> None:
-    def work() -> None:
-        for _ in range(200):
-            counters.count("default", "acquired")
-            counters.count("default", "waited_seconds", 0.5)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert counted() == {"acquired": 1600, "waited_seconds": 800}
 
 
 @pytest.mark.parametrize("name", ["count", "count_end", "count_wait"])

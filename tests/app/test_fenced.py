@@ -130,20 +130,6 @@ def test_a_write_carries_the_fence_and_its_owner(account: Account) -> None:
     assert owner not in str(account.fence)
 
 
-def test_the_fingerprint_is_not_the_token() -> None:
-    with lock("account:1") as held, lock("account:2") as other:
-        assert held._held_lease
-        assert held.fingerprint not in held._held_lease.lease.token
-        assert held.fingerprint != other.fingerprint
-        assert int(held.fingerprint, 16) >= 0
-        assert len(held.fingerprint) == 8
-        before = held.fingerprint
-        held.extend()
-        assert held.fingerprint == before
-    with pytest.raises(NotHeld):
-        _ = held.fingerprint
-
-
 def test_a_late_holder_is_refused(account: Account, late: Lock) -> None:
     mine = rows(account).fenced(late)
     mine.update(balance=90)

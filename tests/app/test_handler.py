@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import override_settings
 
-from redlock_django import locks as exported
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import LockService, LockServices, locks
+from tests.app.conftest import MEMORY
 
 if TYPE_CHECKING:
     from pytest_django import Settings
-
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +30,6 @@ def _memory(settings: Settings) -> None:
         "default": {"BACKEND": MEMORY},
         "payments": {"BACKEND": MEMORY, "TTL": 5, "KEY_PREFIX": "pay"},
     }
-
-
-def test_the_package_exports_locks() -> None:
-    assert exported is locks
 
 
 def test_a_service_is_created_once() -> None:
@@ -74,26 +68,11 @@ def test_the_handler_has_the_aliases_of_the_settings() -> None:
     assert list(locks) == ["default", "payments"]
 
 
-def test_options_reach_the_backend() -> None:
-    service = locks["payments"]
-    assert service.settings.ttl == 5
-    assert service.backend.alias == "payments"
-    assert isinstance(service.backend, MemoryBackend)
-    assert service.backend.deployment.prefix == "pay"
-    assert service.backend.deployment.max_ttl == service.settings.max_ttl
-
-
 def test_no_masters_with_the_memory_backend_is_one_master() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     assert backend.deployment.names == ("memory",)
     assert backend.deployment.restart_delay == 0
-
-
-@pytest.mark.parametrize("alias", ["nothing", "defualt", ""])
-def test_an_alias_that_is_not_there(alias: str) -> None:
-    with pytest.raises(InvalidRedlock, match="there is no alias"):
-        locks[alias]
 
 
 def test_wrong_settings_are_reported_each_time_and_can_be_fixed() -> None:
@@ -166,44 +145,16 @@ async def test_aclose_closes_the_resources_of_the_running_loop(
     )
 
 
-def test_a_fork_is_noticed() -> None:
-    before = locks.forks
-    held = lock("order:1").acquire()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            report = f"{locks.forks - before} {held.locked} {held.release()}"
-            os.write(writer, report.encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader) as answer:
-        assert answer.read() == "1 False False"
-    os.waitpid(pid, 0)
-    assert locks.forks == before
-    assert held.release() is True
-
-
-def assert_a_child_acquires() -> None:
-    pid = os.fork()
-    if not pid:
-        try:
-            os._exit(0 if lock("order:1").acquire().locked else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_a_fork_while_another_thread_makes_a_service() -> None:
-    with locks._making:
-        assert_a_child_acquires()
-
-
 def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
     assert isinstance(locks["default"].backend, MemoryBackend)
     with interpreter().alone:
-        assert_a_child_acquires()
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(0 if lock("order:1").acquire().locked else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_process_that_ends_closes_its_links() -> None:

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 import celery
 import pytest
 from asgiref.sync import iscoroutinefunction, sync_to_async
-from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import BaseCommand, CommandError, call_command
-from django.db import transaction
 from django.test import TestCase
 
 from redlock_django import hold, lock
@@ -25,50 +23,28 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking import transactions
 from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import held_elsewhere, lose_lock
+from tests.inspecting import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_django import Settings
 
-    from redlock_django.locking.lock import Lock
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-
-
-@pytest.fixture(autouse=True)
-def _memory(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+pytestmark = pytest.mark.usefixtures("memory")
 
 
 @pytest.fixture
-def nightly_held_elsewhere() -> Iterator[None]:
-    taken, enough = threading.Event(), threading.Event()
-
-    def holder() -> None:
-        with lock("nightly"):
-            taken.set()
-            enough.wait(60)
-
-    thread = threading.Thread(target=holder)
-    thread.start()
-    assert taken.wait(60)
-    yield
-    enough.set()
-    thread.join()
+def nightly_held_elsewhere(memory: None) -> Iterator[None]:
+    with held_elsewhere("nightly"):
+        yield
 
 
 def is_locked(resource: str) -> bool:
-    backend = locks["default"].backend
-    try:
-        backend.release(backend.acquire((resource,), 1, 0, "{}"))
-    except ResourceLocked:
-        return True
-    return False
+    return bool(look(locks["default"].backend, [resource]).locks)
 
 
 # Functions.
@@ -176,18 +152,6 @@ def test_hold_locks_methods_by_default_arguments() -> None:
     assert not is_locked("import:erp")
 
 
-def test_the_body_can_reach_its_lock() -> None:
-    @hold("nightly")
-    def function() -> Lock:
-        with lock("nightly", reentrant=True) as held:
-            assert held.fence > 0
-            assert len(held.fingerprint) == 8
-        return held
-
-    function()
-    assert not is_locked("nightly")
-
-
 def test_acquiring_a_lock_twice_raises_or_nests() -> None:
     @hold("nightly")
     def plain() -> str:
@@ -227,44 +191,6 @@ async def test_a_cancelled_wait_waits_for_no_thread(nightly_held_elsewhere: None
     finally:
         enough.set()
         await busy
-
-
-async def test_a_sync_function_does_not_block_a_loop() -> None:
-    @hold("nightly")
-    def function() -> None: ...
-
-    with pytest.raises(SynchronousOnlyOperation):
-        function()
-
-
-def test_the_bodys_exception_comes_out_and_the_lock_is_free() -> None:
-    @hold("nightly")
-    def function() -> None:
-        raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        function()
-    assert not is_locked("nightly")
-
-
-@pytest.mark.django_db(transaction=True)
-def test_inside_a_transaction_the_lock_is_kept_until_commit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    @hold("nightly")
-    def function() -> str:
-        with transaction.atomic():
-            return "ran"
-
-    assert function() == "ran"
-    assert not is_locked("nightly")
-    with transaction.atomic(), pytest.raises(InvalidRedlock, match="before the lock"):
-        function()
-    monkeypatch.setattr(transactions, "sees_commits", lambda connection: True)
-    with transaction.atomic():
-        assert function() == "ran"
-        assert is_locked("nightly")
-    assert not is_locked("nightly")
 
 
 class UsersTestCase(TestCase):

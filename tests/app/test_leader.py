@@ -27,15 +27,13 @@ from redlock_django import (
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.leader import current_terms
 from redlock_django.testing import lose_lock
-from tests.app.conftest import stop_clocks, wake_renewals
+from tests.app.conftest import MEMORY, elsewhere, stop_clocks, wake_renewals
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
-
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
 
 pytestmark = pytest.mark.usefixtures("memory")
 
@@ -52,29 +50,12 @@ def test_a_term_is_a_lock_with_a_number_and_a_beginning() -> None:
         assert datetime.now(UTC) - first.since < timedelta(minutes=1)
         assert first.leads
         with pytest.raises(ResourceLocked):
-            in_thread(lambda: lock("scheduler").acquire())
+            elsewhere(lock("scheduler").acquire)
     assert list(current_terms("default")) == []
     with pytest.raises(NotHeld):
         first.ensure_held()
     with leader("scheduler") as second:
         assert second.number > first.number
-
-
-def in_thread(function: object) -> None:
-    """Call a function in another thread, and raise what it raises."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            function()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001 - raised below
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
 
 
 def test_a_term_outlasts_max_hold(settings: Settings) -> None:
@@ -137,13 +118,6 @@ def test_a_candidate_that_waits_longer_than_one_attempt(monkeypatch: pytest.Monk
     lease = backend().acquire(("scheduler",), 60, 0, "{}")
     with soon(lambda: backend().release(lease)), leader("scheduler") as term:
         term.ensure_held()
-
-
-def test_the_terms_of_a_process_are_known() -> None:
-    with leader("scheduler") as term:
-        assert list(current_terms("default")) == [term]
-        assert list(current_terms("other")) == []
-    assert list(current_terms("default")) == []
 
 
 def test_leading_twice_in_one_thread_is_refused() -> None:

@@ -18,8 +18,7 @@ from redlock_django import hold, lock, lock_resource
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE
-from tests.app.test_lock import in_thread
+from tests.app.conftest import LOCK_MIDDLEWARE, elsewhere
 from tests.inspecting import free
 from tests.losses import ends_lost
 
@@ -68,10 +67,10 @@ def lose(request: pytest.FixtureRequest, lose_locks: Lose) -> Lose:
         lose_locks()
         free(locks["default"].backend, R)
         if request.param == "for a moment":
-            in_thread(lambda: take_and_release(R))
+            elsewhere(lambda: take_and_release(R))
         elif request.param == "now":
-            taken = in_thread(lock(R).acquire)
-            request.addfinalizer(lambda: in_thread(taken.release))
+            taken = elsewhere(lock(R).acquire)
+            request.addfinalizer(lambda: elsewhere(taken.release))
 
     return lost
 

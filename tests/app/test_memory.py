@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import attempt, pauses
 from redlock_django.engine.attempt import SPLIT_ROUNDS
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
@@ -57,14 +56,6 @@ def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(Keyspace, "get", get)
-
-
-def indexes(backend: MemoryBackend) -> list[set[bytes]]:
-    """Return the resources in the index of each master, expired ones included."""
-    return [
-        set(master.keyspace.sorted_set(backend.deployment.held)) - {b""}
-        for master in backend.masters
-    ]
 
 
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
@@ -167,30 +158,6 @@ def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBack
         pass
 
 
-def test_a_forked_child_does_not_wait_for_a_script_of_its_parent(backend: MemoryBackend) -> None:
-    """The thread of the parent that ran it does not exist in the child."""
-    running, end = threading.Event(), threading.Event()
-
-    def run_a_script() -> None:
-        with interpreter().alone:
-            running.set()
-            end.wait()
-
-    parent = threading.Thread(target=run_a_script)
-    parent.start()
-    running.wait(60)
-    backend.forked()
-    leases: list[Lease] = []
-    child = threading.Thread(target=lambda: leases.append(backend.acquire((R,), 30, 0, "{}")))
-    child.start()
-    child.join(60)
-    acquired = len(leases)
-    end.set()
-    child.join()
-    parent.join()
-    assert acquired == 1
-
-
 @pytest.mark.parametrize("down", range(6))
 def test_any_number_of_masters_may_be_down(backend: MemoryBackend, down: int) -> None:
     backend.down = [index < down for index in range(5)]
@@ -204,49 +171,7 @@ def test_any_number_of_masters_may_be_down(backend: MemoryBackend, down: int) ->
     assert holders(backend) == [None] * 5
 
 
-def test_a_master_that_forgot_its_marker_is_not_counted(backend: MemoryBackend) -> None:
-    for master in backend.masters[:3]:
-        master.keyspace.strings.clear()
-    with pytest.raises(QuorumUnreachable, match="not trusted yet"):
-        lock(R).acquire()
-    for master in backend.masters[:1]:
-        master.keyspace.set(backend.deployment.marker, b"trusted")
-    with lock(R):
-        pass
-
-
-@pytest.mark.usefixtures("stopped")
-def test_a_master_whose_clock_is_off_is_not_counted(backend: MemoryBackend) -> None:
-    real = backend.masters[0].keyspace.time
-    for master in backend.masters[:2]:
-        master.keyspace.time = lambda: real() + 2_000_000
-    with lock(R) as held:
-        assert held.locked
-    backend.masters[2].keyspace.time = lambda: real() + 4_000_000
-    with pytest.raises(QuorumUnreachable):
-        lock(R).acquire()
-
-
-def test_a_foreign_lock_without_expiry_is_respected(backend: MemoryBackend) -> None:
-    for master in backend.masters[:3]:
-        master.keyspace.set(backend.deployment.lock(R), b"by hand")
-    with pytest.raises(ResourceLocked) as caught:
-        lock(R).acquire()
-    assert caught.value.retry_after is None
-    assert holders(backend) == [b"by hand"] * 3 + [None] * 2
-
-
 # Simulated time and faults.
-
-
-@pytest.mark.usefixtures("stopped")
-def test_a_late_release_removes_its_lock_from_the_index(backend: MemoryBackend) -> None:
-    lock("order:2", ttl=60).acquire()  # keeps the index, which expires with its last entry
-    lease = backend.acquire((R,), 5.0, 0.0, "{}")
-    backend.advance(6)
-    assert indexes(backend) == [{b"order:1", b"order:2"}] * 5
-    assert backend.release(lease) is False
-    assert indexes(backend) == [{b"order:2"}] * 5
 
 
 @pytest.mark.usefixtures("stopped")
@@ -360,14 +285,6 @@ def test_a_master_whose_clock_was_set_is_not_counted(backend: MemoryBackend) -> 
     backend.step_clock(2, 2)
     with pytest.raises(QuorumUnreachable):
         lock(R).acquire()
-
-
-def test_a_refusal_names_the_locked_resource(backend: MemoryBackend) -> None:
-    backend.acquire(("order:2",), 10, 0, "{}")
-    with pytest.raises(ResourceLocked) as caught:
-        backend.acquire(("order:1", "order:2", "order:3"), 10, 0, "{}")
-    assert caught.value.resource == "order:2"
-    assert "order:1" not in str(caught.value)
 
 
 async def test_an_extension_that_begins_too_late_is_a_loss(backend: MemoryBackend) -> None:

@@ -77,13 +77,6 @@ def test_an_attribute_of_the_site_may_begin_with_lock() -> None:
     assert type("Pay", (LockResourceMixin, View), {"lock_key": "order:7", "lock_color": "red"})
 
 
-def test_an_unknown_key_of_a_rule(urls: Urls, settings: Settings) -> None:
-    urls(path("", HttpResponse))
-    rule = {"path": "", "key": "order:7", "timeout": 5}
-    settings.REDLOCK["default"]["RULES"] = [rule]
-    assert "unknown key 'timeout'" in found()["E002"]
-
-
 @pytest.mark.parametrize(
     "write",
     [
@@ -195,16 +188,6 @@ def test_a_view_as_the_template_is_found_by_the_check(urls: Urls) -> None:
     assert "Write @lock_resource('order:<int:pk>')" in found()["E008"]
     with pytest.raises(InvalidRedlock, match=BARE):
         Client().post("/pay/")
-
-
-def test_decorators_without_a_name_are_refused() -> None:
-    with pytest.raises(InvalidRedlock, match=r"needs a template: @lock_resource\('order"):
-        lock_resource()
-    with pytest.raises(InvalidRedlock, match=r"hold\(\) needs a name: @hold\('nightly'\)"):
-        hold()
-    function: Any = order_of
-    with pytest.raises(InvalidRedlock, match=r"Write @hold\('nightly'\), with parentheses"):
-        hold(function)
 
 
 def test_a_mixin_without_a_key_is_refused_when_its_view_is_made(urls: Urls) -> None:

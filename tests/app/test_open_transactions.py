@@ -25,8 +25,7 @@ from redlock_django.locking import caller, transactions
 from redlock_django.locking.event_loops import _executor_of_caller, has_sync_caller
 from redlock_django.locking.lock import Lock
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
-from tests.app.test_lock import in_thread
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, elsewhere
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -471,7 +470,7 @@ def test_finds_the_connections_that_django_lists(monkeypatch: pytest.MonkeyPatch
         assert connections["default"].alias in found()
 
     assert "default" in found()
-    assert in_thread(in_another_thread) == ([], ["default"], ["default"])
+    assert elsewhere(in_another_thread) == ([], ["default"], ["default"])
     asyncio.run(in_a_loop())
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import select
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from redlock_django.backends.base import BaseBackend, Section, StoreSettings
-from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.backends.values import LONGEST, LONGEST_WAIT, duration
-from redlock_django.checks.deployment import check_deployment
-from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
@@ -29,10 +23,6 @@ if TYPE_CHECKING:
 
 CANARY = "c4n4ry"
 THREE = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
-
-
-class InMemory(MemoryBackend):
-    """A backend without masters outside this process."""
 
 
 def read(settings: Settings, **section: Any) -> AliasSettings:
@@ -148,17 +138,6 @@ def test_options_go_to_every_master(settings: Settings) -> None:
     options = read(settings, OPTIONS={"username": "u", "password": CANARY})
     assert [address.kwargs["password"] for address in store(options).addresses] == [CANARY] * 3
     assert CANARY not in repr(options)
-
-
-def test_settings_are_read_again_on_every_load(settings: Settings) -> None:
-    assert read(settings, TTL=3).ttl == 3
-    assert read(settings, TTL=4).ttl == 4
-
-
-def test_a_backend_in_memory_needs_no_masters(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.InMemory"}}
-    options = load("default")
-    assert (store(options).addresses, store(options).restart_delay) == ((), 0)
 
 
 BACKENDS = "redlock_django.backends"
@@ -413,20 +392,6 @@ def test_no_error_shows_a_password_not_even_in_its_frames(
     assert CANARY not in str(ours)
 
 
-def test_durations_of_a_call(settings: Settings) -> None:
-    options = read(settings)
-    assert options.check_ttl(timedelta(seconds=2)) == 2.0
-    assert duration(0, "wait", least=0) == 0.0
-    with pytest.raises(ValueError, match=r"ttl is 61 s and MAX_TTL is 60 s"):
-        options.check_ttl(61)
-    with pytest.raises(ValueError, match=r"ttl must be at least 0.1 s, got 0"):
-        options.check_ttl(0)
-    with pytest.raises(ValueError, match=r"wait must be a number of seconds .* got NoneType"):
-        duration(None, "wait", least=0)
-    with pytest.raises(ValueError, match=r"wait must be at least 0 s"):
-        duration(-1, "wait", least=0)
-
-
 def test_every_duration_that_is_accepted_can_be_waited_for() -> None:
     """Threads and `poll` raise OverflowError for more than they can count."""
     wakeup = Wakeup()
@@ -441,77 +406,3 @@ def test_every_duration_that_is_accepted_can_be_waited_for() -> None:
     finally:
         os.close(reader)
         os.close(writer)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShelfSettings(StoreSettings):
-    """The settings of a store with its own keys and without masters."""
-
-    DEFAULTS: ClassVar[Mapping[str, Any]] = {**StoreSettings.DEFAULTS, "SHELVES": 3}
-
-    shelves: int
-
-    @classmethod
-    def read(cls, section: Section) -> Self:
-        if not isinstance(section["SHELVES"], int):
-            raise ValueError("SHELVES must be an int")
-        return cls(max_ttl=section["MAX_TTL"], shelves=section["SHELVES"])
-
-    def check_ttl(self, ttl: float, name: str) -> None:
-        super().check_ttl(ttl, name)
-        if ttl < self.shelves:
-            raise ValueError(f"{name} must be at least SHELVES ({self.shelves})")
-
-
-class Shelf(BaseBackend):
-    """A store that another package provides."""
-
-    settings_class = ShelfSettings
-
-
-@pytest.fixture
-def shelf(settings: Settings) -> Callable[..., AliasSettings]:
-    def load_shelf(**section: Any) -> AliasSettings:
-        settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.Shelf", **section}}
-        return load("default")
-
-    return load_shelf
-
-
-def test_a_store_has_its_own_keys(shelf: Callable[..., AliasSettings]) -> None:
-    options = shelf(SHELVES=5)
-    assert isinstance(options.store, ShelfSettings)
-    assert (options.store.shelves, options.ttl, options.max_ttl) == (5, 10, 60)
-    backend = options.backend_class("default", options.store)
-    assert isinstance(backend, Shelf)
-    assert (backend.settings, options.store.names) == (options.store, ())
-
-
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"SHELFS": 1}, "unknown key 'SHELFS', did you mean 'SHELVES'?"),
-        ({"MASTERS": THREE}, "unknown key 'MASTERS'"),
-        ({"MASTER_TIMEOUT": 1}, "unknown key 'MASTER_TIMEOUT'"),
-        ({"TLL": 1}, "unknown key 'TLL', did you mean 'TTL'?"),
-        ({"SHELVES": "x"}, "SHELVES must be an int"),
-        ({"SHELVES": 11}, "TTL must be at least SHELVES (11)"),
-        ({"MAX_TTL": 5}, "TTL is 10 s and MAX_TTL is 5 s"),
-    ],
-)
-def test_a_store_checks_its_own_keys(
-    shelf: Callable[..., AliasSettings], section: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InvalidRedlock) as caught:
-        shelf(**section)
-    assert str(caught.value).startswith("REDLOCK['default']: ")
-    assert message in str(caught.value)
-
-
-def test_checks_of_masters_skip_a_store_without_masters(
-    shelf: Callable[..., AliasSettings],
-) -> None:
-    shelf()
-    assert not Shelf.servers_are_masters
-    assert check_settings() == []
-    assert check_deployment() == []

@@ -18,23 +18,18 @@ from redlock_django import lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.services import locks
-from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests import inspecting
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, stop_clocks
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
-STORES: dict[str, dict[str, Any]] = {
-    "memory": {},
-    "three masters": {"MASTERS": [f"redis://a{n}" for n in (1, 2, 3)]},
-}
 NAMES = tuple(f"r{number}" for number in range(8))
 
 
-@pytest.fixture(autouse=True, params=STORES.values(), ids=list(STORES))
-def _store(settings: Settings, request: pytest.FixtureRequest) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, **request.param}}
+@pytest.fixture(autouse=True)
+def _three_masters(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE[:3]}}
 
 
 def masters() -> list[tuple[MemoryBackend, int]]:
@@ -85,13 +80,6 @@ async def test_a_lock_that_is_released_while_it_is_verified_is_not_held(
         await held.averify()
 
 
-def test_a_lock_that_another_client_has_acquired_since_is_lost() -> None:
-    with ends_lost(), lock("r1") as held:
-        free("r1")
-        with held_elsewhere("r1"), pytest.raises(LockLost):
-            held.verify()
-
-
 def test_verify_neither_prolongs_nor_shortens_the_lock(no_renewals: None) -> None:
     stop_clocks()
     with ends_lost(), lock("r1", ttl=10, renew=False) as held:
@@ -119,9 +107,8 @@ def test_where_too_few_masters_answer_nothing_is_lost() -> None:
 
 def test_a_minority_that_has_forgotten_the_lock_changes_nothing() -> None:
     with lock("r1") as held:
-        for store, index in masters():
-            if index == 0 and len(store.masters) > 1:
-                store.masters[index].keyspace.strings.pop("redlock:lock:r1", None)
+        store, index = masters()[0]
+        store.masters[index].keyspace.strings.pop("redlock:lock:r1")
         held.verify()
         held.verify()
         held.extend()

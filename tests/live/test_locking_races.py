@@ -15,17 +15,16 @@ B14    app/test_lock.py::test_extend_never_revives_an_expired_lock,
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
 B16    app/test_lock.py::test_lost_when_its_lease_expires
-B18    app/test_lock.py::test_a_jump_of_the_wall_clock_changes_nothing
+B18    app/test_lock.py::test_the_real_clock_is_not_the_wall_clock
 B19    app/test_lock.py::test_bad_ttl*, ::test_bad_wait
 B20    test_every_key_has_its_ttl
 B21    test_release_never_deletes_a_foreign_lock
 B22    contract/test_leases.py::test_a_late_release_leaves_the_next_holder_alone
 B23    app/test_lock.py::test_release_of_a_lock_that_a_majority_forgot_is_a_loss
-B25    app/test_renewal_service.py::test_a_minority_that_is_down_does_not_matter
+B25    engine/test_renewal.py::test_a_lock_on_a_bare_majority_survives_*
 B26    app/test_lock.py::test_every_call_honours_its_ttl
 B30    test_locking_processes.py
-B31    app/test_renewal_service.py::test_max_hold_ends_it,
-       ::test_a_late_renewal_stays_within_max_hold
+B31    app/test_renewal_service.py::test_max_hold_ends_it
 B33    test_web_increments.py
 B34    app/test_renewal_service.py::test_stops_at_release
 =====  ==========================================================================================
