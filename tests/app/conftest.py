@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from contextvars import Context
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from asgiref.sync import markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.urls import clear_url_caches
@@ -26,6 +28,36 @@ from redlock_django.locking.services import locks
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
+FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
+
+T = TypeVar("T")
+
+
+def elsewhere(call: Callable[[], T]) -> T:
+    """Return or raise what a call in another thread does, which holds no lock yet."""
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(Context().run, call).result(60)
+
+
+class AddsContext:
+    """A middleware that changes a template response before it is rendered."""
+
+    sync_capable = async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        response.context_data = {**(response.context_data or {}), "added": "by the middleware"}
+        return response
+
+
+ADDS_CONTEXT = f"{__name__}.AddsContext"
 
 
 def wrapping(view: Any) -> Any:

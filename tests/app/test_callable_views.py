@@ -72,22 +72,10 @@ SHOWING: dict[str, Callable[[Decorator], Any]] = {
     "bound method": lambda decorate: instance(decorate).__call__,
 }
 ASYNC: dict[str, Callable[[Decorator], Any]] = {
-    "function": lambda decorate: decorate(apay),
     "partial": lambda decorate: partial(decorate(apay), paid=True),
     "around a partial": lambda decorate: decorate(partial(apay, paid=True)),
     "instance": async_instance,
-    "class": lambda decorate: method_decorator(decorate, name="dispatch")(AsyncPay()).as_view(),
-    "handler": lambda decorate: AsyncPay(decorate).as_view(),
 }
-
-
-def AsyncPay(decorate: Decorator = lambda view: view) -> Any:  # noqa: N802 - a class
-    class Pay(View):
-        @decorate
-        async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-            return HttpResponse()
-
-    return Pay
 
 
 @pytest.mark.parametrize("shape", HIDING)
@@ -99,6 +87,7 @@ def test_a_lock_in_the_transaction_of_a_request_is_refused(
         InvalidRedlock, match="is called inside an open transaction of 'default'"
     ) as old:
         Client().post("/7/")
+    assert "functools.wraps" in str(old.value)
     assert "decorate a partial() or an instance itself" in str(old.value)
     settings.MIDDLEWARE = []
     with pytest.raises(InvalidRedlock, match="only LockMiddleware can answer a lock error after"):
@@ -177,8 +166,12 @@ def test_an_exclusion_below_the_lock_of_a_dispatch_has_no_effect(
         def post(self, request: HttpRequest, pk: int) -> HttpResponse:
             return HttpResponse("atomic" if connection.in_atomic_block else "")
 
+    class Async(View):
+        async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse()
+
     def put(*decorators: Decorator) -> None:
-        owner: Any = type("Pay", (AsyncPay() if is_async else Sync,), {})
+        owner: Any = type("Pay", (Async if is_async else Sync,), {})
         urls(path("<int:pk>/", method_decorator(decorators, name="dispatch")(owner).as_view()))
 
     post: Any = async_to_sync(AsyncClient().post) if is_async else Client().post
@@ -195,29 +188,6 @@ def test_an_exclusion_below_the_lock_of_a_dispatch_has_no_effect(
     assert found() == {}
     # A record of the database is committed with its view in any case.
     assert post("/7/").content == (b"" if is_async or decorate is locked else b"atomic")
-
-
-def test_a_dispatch_without_a_lost_exclusion_is_in_order(urls: Urls) -> None:
-    @method_decorator(transaction.non_atomic_requests, name="dispatch")
-    class Excluded(View):
-        pass
-
-    @method_decorator(locked, name="dispatch")
-    class Atomic(View):
-        pass
-
-    @method_decorator(locked, name="dispatch")
-    class Apart(Excluded):
-        pass
-
-    for view in (
-        locked(Excluded.as_view()),
-        transaction.non_atomic_requests(Atomic.as_view()),
-        Atomic.as_view(),
-        Apart.as_view(),
-    ):
-        urls(path("<int:pk>/", view))
-        assert found() == {}
 
 
 @pytest.mark.parametrize("shape", ASYNC)

@@ -148,32 +148,6 @@ def test_a_computed_name_is_no_template(urls: Urls, client: Client, value: str) 
         client.post("/7/", headers={"X-Order": value})
 
 
-@pytest.mark.django_db
-def test_the_mixin_takes_the_arguments_of_the_decorator(
-    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
-) -> None:
-    class Picky(LockResourceMixin, Plain):
-        lock_key = "order:<int:pk>"
-        lock_methods = ("POST",)
-        lock_status = 409
-
-        def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-            return HttpResponse()
-
-    urls(path("<int:pk>/", Picky.as_view()))
-    with held_elsewhere("order:7"):
-        assert client.post("/7/").status_code == 409
-        assert client.get("/7/").status_code == 200
-
-
-def test_a_mixin_without_a_key_says_so(db: None) -> None:
-    class Bare(LockResourceMixin, Plain):
-        pass
-
-    with pytest.raises(InvalidRedlock, match="Bare: nothing says what to lock"):
-        Bare.as_view()(RequestFactory().post("/"), pk=7)
-
-
 def test_two_locks_on_one_class_are_refused() -> None:
     with pytest.raises(InvalidRedlock, match="two lock decorators"):
         locked(Decorated.as_view())

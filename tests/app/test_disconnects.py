@@ -8,27 +8,27 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import ninja
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
 from django.urls import path
 from django.utils.decorators import async_only_middleware, method_decorator, sync_only_middleware
-from django.utils.deprecation import MiddlewareMixin
 from django.views.generic import View
 from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.exceptions import InvalidRedlock
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
 IsFree = Callable[[str], bool]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
-ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule")
+ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule", "ninja")
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +90,15 @@ def locked(row: str, view: Callable[..., Any], settings: Settings, **options: An
             bases = (LockResourceMixin, Plain)
             mixed: Any = type("Mixed", bases, {"lock_key": "order:7", **attributes})
             return mixed.as_view()
+        case "ninja":
+            api = ninja.NinjaAPI(urls_namespace=f"disconnects-{id(view)}")
+
+            @api.get("/")
+            @lock_it
+            async def operation(request: HttpRequest) -> Any:
+                return await view(request)
+
+            return api.urls
         case _:
             settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
             rule = {"path": "", "key": "order:7", **options}
@@ -123,37 +132,6 @@ async def test_a_view_may_be_cancelled_with_its_client(
     assert is_free("order:7")
 
 
-@pytest.mark.parametrize("kind", ["to_thread", "thread_sensitive=False"])
-async def test_the_lock_is_held_until_a_thread_has_finished(
-    urls: Urls, is_free: IsFree, kind: str
-) -> None:
-    begun, ends = threading.Event(), threading.Event()
-    visit = Visit()
-    free: list[bool] = []
-
-    def work() -> None:
-        begun.set()
-        assert ends.wait(60)
-        free.append(is_free("order:7"))
-
-    async def view(request: HttpRequest) -> HttpResponse:
-        visit.entered.set()
-        if kind == "to_thread":
-            await asyncio.to_thread(work)
-        else:
-            await sync_to_async(work, thread_sensitive=False)()
-        return HttpResponse()
-
-    urls(path("", lock_resource("order:7")(view)))
-    gone = await visit.leave()
-    assert await asyncio.to_thread(begun.wait, 20)
-    assert not is_free("order:7")
-    ends.set()
-    assert await is_cancelled(gone)
-    assert free == [False]
-    assert is_free("order:7")
-
-
 async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
     urls: Urls, is_free: IsFree
 ) -> None:
@@ -182,18 +160,11 @@ async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
     assert is_free("order:7")
 
 
-class ForTemplates(MiddlewareMixin):
-    """Changes template responses, so the request keeps the lock of a view until after that."""
-
-    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        return response
-
-
 async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
     urls: Urls, settings: Settings, is_free: IsFree
 ) -> None:
     """LockMiddleware is cancelled, and releases the lock, which the request has, after that."""
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ForTemplates"]
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, ADDS_CONTEXT]
     begun, ends = threading.Event(), threading.Event()
     free: list[bool] = []
 
@@ -342,15 +313,6 @@ async def test_a_task_that_a_view_creates_does_not_share_its_locks(urls: Urls) -
 
     urls(path("", view))
     assert (await AsyncClient().get("/")).content == b"True False"
-
-
-def test_a_sync_caller_is_answered(urls: Urls) -> None:
-    @lock_resource("order:7")
-    async def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
-
-    assert iscoroutinefunction(view)
-    assert async_to_sync(view)(HttpRequest()).content == b"done"
 
 
 def test_an_unknown_value_of_on_disconnect_is_refused(settings: Settings) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
-import ninja
 import pytest
 import rest_framework.views
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection, transaction
-from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import include, path
 from rest_framework import exceptions, renderers, serializers
@@ -28,18 +25,14 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import ModelViewSet, ViewSet
 
 from redlock_django import (
-    LockLost,
     QuorumUnreachable,
     ResourceLocked,
-    idempotent,
     lock,
     lock_resource,
     locks,
 )
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.lock import Lock
 from testproject.shop.models import Order
 
 SITE: dict[str, Any] = {
@@ -262,30 +255,6 @@ def test_the_key_knows_the_user_and_the_decorator_its_status(client: Client) -> 
 
 
 @WRITES
-def test_errors_of_the_body_roll_back_and_free(client: Client, sees_commits: None) -> None:
-    assert client.post("/pay/7/", {"invalid": 1}).status_code == 400
-    with held("other"):
-        assert client.post("/pay/7/", {"busy": 1}).status_code == 423
-    assert not Order.objects.exists()
-    assert not is_locked("order:7")
-
-
-@WRITES
-def test_a_lost_lock_rolls_back_the_rendering(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lost(self: Lock) -> None:
-        raise LockLost("lost", resource="order:7")
-
-    monkeypatch.setattr(Lock, "ensure_held", lost)
-    response = client.post("/pay/7/")
-    assert (response.status_code, response["Retry-After"]) == (503, "1")
-    assert response.json()["code"] == "lock-lost"
-    assert seen[3] == "render: locked, in a block"
-    assert not Order.objects.exists()
-
-
-@WRITES
 def test_the_projects_own_exception_handler(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,21 +323,3 @@ class UsersTestCase(TestCase):
 
 
 # django-ninja.
-
-
-@WRITES
-def test_a_recorded_operation_of_ninja_inside_a_transaction_is_refused() -> None:
-    own = ninja.NinjaAPI(urls_namespace="checked")
-
-    @own.post("/recorded/{pk}")
-    @idempotent
-    def recorded(request: HttpRequest, pk: int) -> HttpResponse:
-        raise AssertionError("never")
-
-    urls = ModuleType("urls_of_ninja")
-    urls.urlpatterns = [path("", own.urls)]  # type: ignore[attr-defined]
-    with (
-        override_settings(ROOT_URLCONF=urls),
-        pytest.raises(InvalidRedlock, match=r"recorded is called inside .*django-ninja"),
-    ):
-        Client().post("/recorded/7", headers={"Idempotency-Key": "k"})

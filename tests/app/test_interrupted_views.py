@@ -11,6 +11,7 @@ import asyncio
 import gc
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -22,23 +23,19 @@ from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
-from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.locking.caller import held_leases
 from redlock_django.locking.services import locks
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
+from tests.views.kinds import KEY, KINDS, RECORDED, Kind, at, body
 from tests.waiting import until
 
-KEY = "order:<int:pk>"
 HELD = "order:7"
 pytestmark = pytest.mark.django_db(transaction=True)
-locked, waits = lock_resource(KEY), lock_resource(KEY, wait=5)
+locked = lock_resource(KEY)
 
 
 ENDS = (
@@ -95,7 +92,7 @@ def is_held() -> bool:
     return bool(held_leases(locks["default"].backend, HELD))
 
 
-def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+def answer(request: Any) -> Any:
     assert is_held()
     return HttpResponse("done")
 
@@ -106,89 +103,55 @@ async def aanswer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespon
     return HttpResponse("done")
 
 
-class Plain(View):
-    def get(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return answer(request)
-
-
 class Async(View):
-    async def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+    async def post(self, request: HttpRequest, pk: str) -> HttpResponse:
         return await aanswer(request)
-
-
-class Mixed(LockResourceMixin, Plain):
-    lock_key = KEY
 
 
 class AsyncMixed(LockResourceMixin, Async):
     lock_key = KEY
 
 
-@method_decorator(locked, name="dispatch")
-class Decorated(Plain):
-    """A class whose dispatch is locked."""
-
-
-class Api(LockAPIMixin, APIView):  # type: ignore[misc]
-    @locked
-    def get(self, request: Any, pk: int) -> Response:
-        assert is_held()
-        return Response({"done": pk})
-
-
-def stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+def stream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(iter([b"a", b"b"]))
 
 
-async def astream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+async def astream(request: HttpRequest, pk: str) -> StreamingHttpResponse:
     async def content() -> AsyncIterator[bytes]:
         yield b"a"
 
     return StreamingHttpResponse(content())
 
 
-def template(request: HttpRequest, pk: int) -> TemplateResponse:
+def template(request: Any) -> TemplateResponse:
     return TemplateResponse(request, engines["django"].from_string("done"))
 
 
-class ChangesTemplates:
-    """A middleware for which Django renders a response after the view: the request has the lock."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> Any:
-        return self.get_response(request)
-
-    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        return response
-
-
-def by_function(request: HttpRequest, pk: int) -> HttpResponse:
+def by_function(request: HttpRequest, pk: str) -> HttpResponse:
     return hold(KEY)(lambda pk: HttpResponse("done"))(pk)
 
 
-SYNC: dict[str, Any] = {
-    "function": locked(answer),
-    "function that may wait": waits(answer),
-    "dispatch": Decorated.as_view(),
-    "as_view": locked(Plain.as_view()),
-    "mixin": Mixed.as_view(),
-    "rule": answer,
-    "REST framework": Api.as_view(),
-    "idempotent": idempotent(locked(answer)),
-    "template": locked(template),
-    "stream": locked(stream),
-    "hold": by_function,
+PLAIN = ("function", "dispatch", "as_view", "mixin", "rule", "REST handler")
+SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
+    **{name: (KINDS[name], answer) for name in PLAIN},
+    "function that may wait": (KINDS["function"], answer),
+    "idempotent": (RECORDED["above a lock"], answer),
+    "template": (KINDS["function"], template),
+    "stream": (KINDS["function"], stream),
+    "hold": (Kind(at(lambda: by_function)), answer),
 }
-ASYNC: dict[str, Any] = {
+ASYNC_VIEWS = {  # not those of tests/views, whose work is done in a thread, at any moment
     "function": locked(aanswer),
-    "function that may wait": waits(aanswer),
+    "function that may wait": locked(aanswer),
     "as_view": locked(Async.as_view()),
     "mixin": AsyncMixed.as_view(),
     "rule": aanswer,
     "idempotent": idempotent(locked(aanswer)),
     "stream": locked(astream),
+}
+ASYNC = {
+    name: (Kind(partial(path, "<str:pk>/", view, name="pay"), by_rule=name == "rule"), answer)
+    for name, view in ASYNC_VIEWS.items()
 }
 
 
@@ -198,16 +161,20 @@ def site(
     settings: Settings,
     urls: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Serve a view; with a rule if it has no lock of its own."""
-    name, view = request.param
+) -> str:
+    """Serve a view, with a rule if it has no lock of its own; return the method of its requests."""
+    name, (kind, work) = request.param
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    rules = [{"path": "orders/<int:pk>/", "key": KEY}] if name == "rule" else []
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
+    wait = 5 if "wait" in name else 0
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules, "WAIT": wait}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     if name == "template":
-        settings.MIDDLEWARE += [f"{__name__}.ChangesTemplates"]
-    urls(path("orders/<int:pk>/", view))
+        settings.MIDDLEWARE += [ADDS_CONTEXT]
+    body[:] = [work]
+    urls(kind.make())
+    # One that changes data is in a transaction; Django's own blocks stay open if interrupted.
+    return "GET" if name == "idempotent" else "POST"
 
 
 def strike_everywhere(ask: Callable[[], object]) -> int:
@@ -224,12 +191,12 @@ def strike_everywhere(ask: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("site", SYNC.items(), ids=SYNC, indirect=True)
-def test_at_every_event_of_a_request(site: None) -> None:
+def test_at_every_event_of_a_request(site: str) -> None:
     handler = BaseHandler()
     handler.load_middleware()
 
     def ask() -> None:
-        response = handler.get_response(RequestFactory().get("/orders/7/"))
+        response = handler.get_response(RequestFactory().generic(site, "/7/"))
         sys.setprofile(None)  # a stream is the server's from here on
         assert response.status_code == 200
         if not response.streaming:
@@ -240,12 +207,12 @@ def test_at_every_event_of_a_request(site: None) -> None:
 
 
 @pytest.mark.parametrize("site", ASYNC.items(), ids=ASYNC, indirect=True)
-def test_at_every_event_of_an_async_request(site: None) -> None:
+def test_at_every_event_of_an_async_request(site: str) -> None:
     handler = BaseHandler()
     handler.load_middleware(is_async=True)
 
     async def one() -> None:
-        response = await handler.get_response_async(AsyncRequestFactory().get("/orders/7/"))
+        response = await handler.get_response_async(AsyncRequestFactory().generic(site, "/7/"))
         sys.setprofile(None)
         assert response.status_code == 200
         if not response.streaming:

@@ -8,8 +8,6 @@ import functools
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,14 +15,11 @@ from asgiref.sync import iscoroutinefunction
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
-from django.core.handlers.base import BaseHandler
-from django.db import connection, connections, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
-from django.test import AsyncClient, AsyncRequestFactory, RequestFactory, TestCase
-from django.urls import path
+from django.test import AsyncRequestFactory, RequestFactory, TestCase
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
@@ -33,37 +28,22 @@ from redlock_django.exceptions import (
 )
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
+from redlock_django.testing import held_elsewhere
 from redlock_django.web.lock_resource import lock_resource
 from testproject.shop.models import Order
+from tests.app.conftest import MEMORY
 
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
     from pytest_django import Settings
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
 WRITES = pytest.mark.django_db(transaction=True)
 factory = RequestFactory()
-urlpatterns: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _memory(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-    settings.ROOT_URLCONF = __name__
-
-
-@pytest.fixture
-def route() -> Iterator[Callable[[Callable[..., Any]], None]]:
-    """Return a function that makes /orders/<pk>/ the URL of a view."""
-
-    def put(view: Callable[..., Any]) -> None:
-        urlpatterns[:] = [path("orders/<int:pk>/", view)]
-        from django.urls import clear_url_caches
-
-        clear_url_caches()
-
-    yield put
-    urlpatterns.clear()
+def _memory(memory: None) -> None:
+    """Keep the locks in the memory of this process."""
 
 
 def order(number: str = "A-1") -> Order:
@@ -84,56 +64,6 @@ def lose_every_lock() -> None:
 
 
 # Order and transaction.
-
-
-@pytest.mark.slow
-@WRITES
-def test_the_next_holder_sees_what_this_one_committed() -> None:
-    seen_by_the_next: list[int] = []
-    refused = threading.Event()
-
-    @lock_resource("order:<pk>", wait=20)
-    def following(request: HttpRequest, pk: int) -> HttpResponse:
-        seen_by_the_next.append(Order.objects.count())
-        return HttpResponse()
-
-    def ask() -> None:
-        following(factory.get("/"), pk=7)
-        # Django keeps a database in memory open, because closing it would empty it.
-        BaseDatabaseWrapper.close(connections["default"])
-
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        thread.start()
-        assert refused.wait(60)
-        order()
-        return HttpResponse()
-
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    sleep = backend.sleep
-
-    def wait_for_the_lock(seconds: float) -> None:
-        refused.set()
-        sleep(seconds)
-
-    backend.sleep = wait_for_the_lock
-    thread = threading.Thread(target=ask)
-    view(factory.get("/"), pk=7)
-    thread.join(60)
-    assert seen_by_the_next == [1]
-
-
-@WRITES
-def test_an_exclusion_below_the_lock_stays(happened: list[str]) -> None:
-    @lock_resource("nightly")
-    @transaction.non_atomic_requests
-    def view(request: HttpRequest) -> HttpResponse:
-        happened.append("view" + (" in a block" if connection.in_atomic_block else ""))
-        return HttpResponse()
-
-    BaseHandler().make_view_atomic(view)(factory.get("/"))
-    assert happened == ["lock", "view", "release"]
 
 
 @WRITES
@@ -206,20 +136,6 @@ def test_several_transactions_are_nested_as_django_nests_them(
 
 
 @WRITES
-def test_an_exception_of_the_view_wins_and_rolls_back(happened: list[str]) -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        order()
-        lose_every_lock()
-        raise PermissionDenied
-
-    with pytest.raises(PermissionDenied):
-        view(factory.get("/"), pk=7)
-    assert Order.objects.count() == 0
-    assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
-
-
-@WRITES
 def test_an_exception_while_rendering_rolls_back(happened: list[str]) -> None:
     def fail() -> str:
         raise PermissionDenied
@@ -269,17 +185,6 @@ def test_a_view_inside_a_block_of_the_site_raises_and_names_the_fix(happened: li
     assert "@lock_resource above @transaction.atomic" in str(caught.value)
     assert "lock" not in happened
     assert "view" not in happened
-
-
-@WRITES
-def test_a_decorator_that_hides_the_mark_is_found_out() -> None:
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    hidden = BaseHandler().make_view_atomic(lambda request: view(request))
-    with pytest.raises(InvalidRedlock, match=r"functools\.wraps"):
-        hidden(factory.get("/"))
 
 
 def test_two_lock_decorators_on_one_view_are_refused() -> None:
@@ -448,20 +353,6 @@ def test_an_async_on_locked_of_a_sync_view_is_refused_before_a_lock_is_held() ->
         view(RequestFactory().get("/"), pk=7)
 
 
-async def test_an_async_view_through_the_client(
-    route: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @lock_resource("order:<int:pk>", "t:<header:X-T>")
-    async def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse("done")
-
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    route(view)
-    response = await AsyncClient().get("/orders/7/", headers={"X-T": "1"})
-    assert response.content == b"done"
-    assert (await AsyncClient().get("/orders/7/")).status_code == 400
-
-
 async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> None:
     statuses: list[int] = []
 
@@ -528,18 +419,6 @@ def test_only_a_view_can_be_decorated() -> None:
         lock_resource(by_tenant)(lambda request: HttpResponse())(factory.get("/"))
 
 
-@pytest.mark.django_db
-def test_a_missing_url_kwarg_names_the_view_and_the_parameter() -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, id: int) -> HttpResponse:  # noqa: A002
-        return HttpResponse()
-
-    with pytest.raises(InvalidRedlock) as caught:
-        view(factory.get("/"), id=7)
-    assert f"{__name__}.test_a_missing_url_kwarg" in str(caught.value)
-    assert "needs the URL kwarg 'pk'; the URL provides: 'id'" in str(caught.value)
-
-
 def test_a_call_without_a_request_is_refused() -> None:
     @lock_resource("nightly")
     def view(number: int) -> HttpResponse:
@@ -547,34 +426,6 @@ def test_a_call_without_a_request_is_refused() -> None:
 
     with pytest.raises(InvalidRedlock, match="was called without a request"):
         view(7)
-
-
-def held_elsewhere(name: str) -> Any:
-    """Hold a lock in another thread, because a thread may not acquire its own lock twice."""
-
-    class Elsewhere:
-        def __enter__(self) -> None:
-            thread = threading.Thread(target=self.take)
-            thread.start()
-            thread.join(60)
-
-        def take(self) -> None:
-            self.held = lock(name).acquire()
-
-        def __exit__(self, *exc: object) -> None:
-            self.held.release()
-
-    return Elsewhere()
-
-
-def test_a_decorator_without_parentheses_is_an_error() -> None:
-    def plain(request: HttpRequest, pk: int) -> Any:
-        return HttpResponse()
-
-    view: Any = lock_resource(plain)
-    for kwargs in ({}, {"pk": 7}):
-        with pytest.raises(InvalidRedlock, match="parentheses"):
-            view(factory.get("/"), **kwargs)
 
 
 def test_the_decorator_can_be_imported_before_there_are_settings() -> None:

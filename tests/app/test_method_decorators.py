@@ -8,28 +8,24 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.conf import settings as site_settings
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 from django.utils.decorators import method_decorator
-from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
 from pytest_django import Settings
-from rest_framework import renderers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from rest_framework.viewsets import ViewSet
 
 from redlock_django import idempotent, lock_resource
-from redlock_django.contrib.drf import LockAPIException, LockAPIMixin, exception_handler
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.conftest import wrapping
 
@@ -59,17 +55,6 @@ def test_an_async_class_is_run_as_one(
     urls(path("", Decorated.as_view()))
     post: Any = async_to_sync(AsyncClient().post) if server == "asgi" else Client().post
     assert post("/", headers=KEY).content == (b"locked" if ours is locked else b"free")
-
-
-def test_a_permission_mixin_that_a_replay_would_skip_is_an_error(urls: Urls) -> None:
-    @method_decorator([by_anyone, csrf_exempt], name="dispatch")
-    class LoggedIn(LoginRequiredMixin, View):
-        def post(self, request: HttpRequest) -> HttpResponse:
-            raise AssertionError("never")
-
-    urls(path("", LoggedIn.as_view()))
-    with pytest.raises(InvalidRedlock, match="LoginRequiredMixin is inside of @idempotent"):
-        Client().post("/", headers=KEY)
 
 
 class Sync(View):
@@ -156,17 +141,6 @@ def test_a_lock_of_a_dispatch_around_an_idempotent_handler_is_refused(
             send()
 
 
-def test_a_lock_of_a_method_around_a_plain_record_is_refused(urls: Urls) -> None:
-    class Pay(Sync):
-        @method_decorator(locked)
-        @by_anyone
-        def post(self, request: HttpRequest) -> HttpResponse:
-            return HttpResponse()
-
-    with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
-        sent(urls, "sync", Pay)()
-
-
 @pytest.mark.parametrize(
     ("ours", "message"), [(locked, "@idempotent is below the lock"), (idempotent, "twice")]
 )
@@ -180,43 +154,6 @@ def test_a_decorator_around_an_idempotent_operation_is_an_error(ours: Any, messa
 
     with pytest.raises(InvalidRedlock, match=message):
         NinjaAPI(urls_namespace=message).post("/")(pay)
-
-
-def test_a_handler_of_rest_framework_is_rendered_and_refused_by_its_class(
-    urls: Urls,
-    settings: Settings,
-    is_free: Callable[[str], bool],
-    held_elsewhere: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[object] = []
-
-    class Shown(renderers.JSONRenderer):  # type: ignore[misc]
-        def render(self, *args: Any, **kwargs: Any) -> bytes:
-            seen.append(is_free("order:7"))
-            return bytes(super().render(*args, **kwargs))
-
-    class Pay(LockAPIMixin, APIView):  # type: ignore[misc]
-        authentication_classes = ()
-        permission_classes = ()
-        renderer_classes = (Shown,)
-
-        @method_decorator([locked, never_cache])
-        def post(self, request: Request) -> Response:
-            return Response({})
-
-    def own(error: Exception, context: dict[str, Any]) -> Response | None:
-        assert isinstance(error, LockAPIException)
-        return exception_handler(error, context)
-
-    settings.INSTALLED_APPS = [*site_settings.INSTALLED_APPS, "rest_framework"]
-    settings.MIDDLEWARE = []  # LockMiddleware would hold the lock until the response is closed
-    monkeypatch.setattr(Pay.settings, "EXCEPTION_HANDLER", own)
-    urls(path("", Pay.as_view()))
-    assert Client().post("/").status_code == 200
-    assert seen == [False]
-    with held_elsewhere("order:7"):
-        assert Client().post("/")["Content-Type"] == "application/problem+json"
 
 
 def test_classes_that_inherit_one_dispatch_keep_their_own_decorators(

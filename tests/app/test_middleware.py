@@ -39,7 +39,7 @@ from redlock_django.signals import lock_released
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
 
 WRITES = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
@@ -122,12 +122,6 @@ def test_a_bad_name_of_the_site_is_no_answer_to_the_client(
     assert client.get("/careful/?order=7").status_code == 200
 
 
-@pytest.mark.django_db
-def test_the_middleware_leaves_other_errors(urls: Urls, client: Client) -> None:
-    urls(path("", raising(PermissionDenied())))
-    assert client.get("/").status_code == 403
-
-
 @pytest.mark.parametrize(
     ("view", "calls"),
     [(respond, range(5, 13)), (locked(respond), range(50, 111))],
@@ -206,20 +200,6 @@ def test_a_refused_handler_answers_in_its_own_way_after_rollback(
         assert happened == ["BEGIN", "lock", "ROLLBACK"]
 
 
-class AddsContext:
-    """A middleware that changes a template response before it is rendered."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> Any:
-        return self.get_response(request)
-
-    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        response.context_data["added"] = "by the middleware"
-        return response
-
-
 @pytest.mark.attack
 @WRITES
 def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_lock(
@@ -234,7 +214,7 @@ def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_loc
         template: Any = engines["django"].from_string("{{ f }}{{ added }}")
         return TemplateResponse(request, template, {"f": render})
 
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.AddsContext"]
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, ADDS_CONTEXT]
     urls(path("<int:pk>/", rendering))
     assert client.get("/7/").content == b"late, by the middleware"
     assert happened == ["lock", "BEGIN", "guard", "COMMIT", "render", "release"]

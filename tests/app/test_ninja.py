@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,7 +10,7 @@ import ninja
 import pytest
 from django.db import connection
 from django.http import HttpRequest
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from ninja.decorators import decorate_view
 
@@ -115,32 +114,6 @@ def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import(
     operation = ninja.NinjaAPI(urls_namespace=f"recorded-{function.__name__}").post("/{pk}/")
     with pytest.raises(InvalidRedlock, match=r"pay: @idempotent in @decorate_view begins a trans"):
         operation(once(function))
-
-
-async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_client_leaves(
-    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, is_free: Callable[[str], bool]
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    entered, opened = asyncio.Event(), asyncio.Event()
-    slow = ninja.NinjaAPI(urls_namespace="slow")
-
-    @slow.post("/{pk}/")
-    @locked
-    async def wait(request: HttpRequest, pk: int) -> dict[str, Any]:
-        entered.set()
-        await opened.wait()
-        return {"paid": pk}
-
-    urls(path("", slow.urls))
-    gone = asyncio.create_task(AsyncClient().post("/7/"))
-    async with asyncio.timeout(60):
-        await entered.wait()
-    gone.cancel()
-    assert (await AsyncClient().post("/7/")).status_code == 423
-    opened.set()
-    await asyncio.wait({gone}, timeout=60)
-    assert gone.cancelled()
-    assert is_free("order:7")
 
 
 @pytest.mark.parametrize(

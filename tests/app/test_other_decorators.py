@@ -13,17 +13,13 @@ from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import ResolverMatch, path
-from django.utils.decorators import method_decorator
 from django.views.decorators.cache import cache_page
-from django.views.generic import View
 from pytest_django import Settings
-from rest_framework.request import Request
-from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, lock_resource
-from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django import lock_resource
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.views.kinds import KEY, KINDS, body
 
 Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
@@ -36,39 +32,11 @@ def _plain(memory: None, settings: Settings) -> None:
 
 
 def pay(request: HttpRequest, pk: int) -> HttpResponse:
-    return HttpResponse("atomic" if connection.in_atomic_block else "")
+    return HttpResponse()
 
 
 async def apay(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse()
-
-
-class Pay(View):
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return pay(request, pk)
-
-
-class Mixed(LockResourceMixin, Pay):
-    lock_key = "order:<int:pk>"
-
-
-@method_decorator(locked, name="dispatch")
-class Dispatch(Pay):
-    pass
-
-
-class RestPay(LockAPIMixin, APIView):  # type: ignore[misc]
-    authentication_classes = ()
-    permission_classes = ()
-
-    def post(self, request: Request, pk: int) -> HttpResponse:
-        return pay(request, pk)
-
-
-class RestLocked(RestPay):
-    @locked
-    def post(self, request: Request, pk: int) -> HttpResponse:
-        return pay(request, pk)
 
 
 class ReplacesMatch:
@@ -84,25 +52,18 @@ class ReplacesMatch:
         request.resolver_match = ResolverMatch(lambda request: None, (), {})
 
 
-@pytest.mark.parametrize(
-    "view",
-    [
-        locked(pay),
-        locked(Pay.as_view()),
-        Dispatch.as_view(),
-        Mixed.as_view(),
-        RestPay.as_view(),
-        RestLocked.as_view(),
-        pay,
-    ],
-)
+NAMES = ("function", "as_view", "dispatch", "mixin", "REST handler", "rule")
+
+
+@pytest.mark.parametrize("kind", NAMES)
 def test_a_view_keeps_its_transaction_when_a_middleware_replaces_its_match(
-    urls: Urls, settings: Settings, view: Any
+    urls: Urls, settings: Settings, kind: str
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ReplacesMatch"]
-    rule = {"view": "ruled", "key": "order:<int:pk>"}
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule] if view is pay else []}}
-    urls(path("<int:pk>/", view, name="ruled"))
+    rules = [{"view": "pay", "key": KEY}] if KINDS[kind].by_rule else []
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    body[:] = [lambda request: HttpResponse("atomic" if connection.in_atomic_block else "")]
+    urls(KINDS[kind].make())
     assert Client().post("/7/").content == b"atomic"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import quote
 
 import ninja
 import pytest
@@ -235,3 +236,36 @@ def test_two_header_lines_as_a_server_delivers_them(
     assert send(("X-Order", "7"), ("X-Order", "8")) == 400
     assert send(("X-Order", "7"), ("X_Order", "8")) == 200
     assert locked == ["order:7"]
+
+
+LOOKALIKES = [
+    "a", "А", "ａ", "a\u200b", "a\u202e", "\u202aa", "a\x00", "a\n", "a b", "a\u00a0b",
+    "a:b", "a%3Ab", "a%253Ab", "a%3ab", "a:end", "a:end:", ":", "*", "?", "[a]", "{a}", "a~", "%",
+    "%2A", "..", "/", "redlock:held", "1", "01", "１", "x" * 199, "x" * 5000, "x" * 4999 + "y",
+    "é", "😀", '"', "'", "\\", "<p>", "\r\nDEL x",
+]  # fmt: skip
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("start", ["/get/?q=", "/url/"])
+def test_every_string_has_its_own_key(urls: Urls, locked: list[str], start: str) -> None:
+    """The answer is 400, or a separate key; never the key of another string, or 500."""
+
+    def done(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse()
+
+    urls(
+        path("get/", lock_resource("order:<get:q>:end")(done)),
+        path("url/<path:p>", lock_resource("order:<p>:end")(done)),
+    )
+    client, safe = Client(raise_request_exception=False), "/" if start == "/url/" else ""
+    statuses = [client.get(start + quote(text, safe=safe)).status_code for text in LOOKALIKES]
+    accepted = statuses.count(200)
+    assert accepted >= len(LOOKALIKES) - 2  # a URL cannot contain every string
+    assert len(set(locked)) == len(locked) == accepted
+    for key in locked:
+        assert key.startswith("order:")
+        assert key.isprintable()
+        assert not set(key) & set("*?[]{}<>\"\\ '") - {"'"}
+        # The key ends as the template says, or with a hash.
+        assert key.endswith(":end") or "~" in key

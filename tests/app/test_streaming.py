@@ -150,15 +150,6 @@ def test_an_async_stream_under_wsgi_outlives_its_loop(
     assert is_free("nightly")
 
 
-def test_a_client_that_goes_away_frees_the_lock_of_its_stream(is_free: IsFree) -> None:
-    response = stream(factory.get("/"))
-    content = iter(response)
-    assert next(content) == b"a"
-    assert not is_free("nightly")
-    response.close()
-    assert is_free("nightly")
-
-
 async def test_the_end_of_an_async_stream_is_under_the_lock(is_free: IsFree) -> None:
     free_at_the_end: list[bool] = []
 

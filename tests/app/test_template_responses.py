@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
-from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import async_to_sync
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
@@ -25,31 +25,13 @@ from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
-from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext
 
 Urls = Callable[..., None]
 locked = lock_resource("order:7")
 once = idempotent(anonymous_scope=lambda request, **_: "anyone")
 KEY = {"Idempotency-Key": "k"}
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class AddsContext:
-    """A middleware that changes a template response before it is rendered."""
-
-    sync_capable = async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        return self.get_response(request)
-
-    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
-        response.context_data["added"] = "by the middleware"
-        return response
 
 
 class NotesRendered(AddsContext):
@@ -85,7 +67,7 @@ class Page(LockResourceMixin, View):
 @pytest.fixture(autouse=True)
 def _site(memory: None, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    settings.MIDDLEWARE = [f"{__name__}.AddsContext"]
+    settings.MIDDLEWARE = [ADDS_CONTEXT]
 
 
 def post(urls: Urls, view: Any, *, is_async: bool = False) -> Any:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ninja
 import pytest
 import pytest_django
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -16,27 +15,21 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
-from django.utils.decorators import method_decorator
-from django.views import View
 from pytest_django import Settings
-from rest_framework.authentication import BaseAuthentication
-from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, idempotent, lock_resource, locks
+from redlock_django import idempotent, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.views.kinds import KINDS, body
 from tests.waiting import until
 
 ALIAS = "pooled"
 NAME = "order:7"
-locked = lock_resource("order:<int:pk>", wait=40)
 
 
 def query() -> None:
@@ -55,65 +48,8 @@ def signs_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpReques
     return middleware
 
 
-def view(request: HttpRequest, pk: int) -> HttpResponse:
-    query()
-    return HttpResponse("done")
-
-
-async def aview(request: HttpRequest, pk: int) -> HttpResponse:
-    await sync_to_async(query)()
-    return HttpResponse("done")
-
-
-class Mixed(LockResourceMixin, View):
-    lock_key = "order:<int:pk>"
-    lock_wait = 40
-
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return view(request, pk)
-
-
-class AsyncClass(View):
-    @method_decorator(locked)
-    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        return await aview(request, pk)
-
-
-class Token(BaseAuthentication):
-    def authenticate(self, request: Any) -> None:
-        query()
-
-
-class Api(LockAPIMixin, APIView):
-    authentication_classes = (Token,)
-
-    @method_decorator(locked)
-    def post(self, request: Any, pk: int) -> Response:
-        query()
-        return Response("done")
-
-
-api = ninja.NinjaAPI(urls_namespace="waiting")
-
-
-@api.post("/{pk}/")
-@locked
-def operation(request: HttpRequest, pk: int) -> str:
-    query()
-    return "done"
-
-
-SYNC = {
-    "function": path("<int:pk>/", locked(view)),
-    "class": path("<int:pk>/", Mixed.as_view()),
-    "rest framework": path("<int:pk>/", Api.as_view()),
-    "ninja": path("", api.urls),
-    "rule": path("<int:pk>/", view, name="ruled"),
-}
-ASYNC = {
-    "async function": path("<int:pk>/", locked(aview)),
-    "async class": path("<int:pk>/", AsyncClass.as_view()),
-}
+SYNC = ("function", "mixin", "REST handler", "ninja", "rule")
+ASYNC = ("async function", "async handler, method_decorator")
 
 
 def waiters() -> int:
@@ -184,12 +120,16 @@ def serve(
 ) -> Callable[..., None]:
     """Return a function that makes one view the whole site."""
 
+    def work(request: Any) -> HttpResponse:
+        query()
+        return HttpResponse("done")
+
     def put(kind: str, *, atomic: bool = False) -> None:
         monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
-        if kind == "rule":
-            rule = {"view": "ruled", "key": "order:<int:pk>", "wait": 40}
-            configure(settings, RULES=[rule])
-        urls({**SYNC, **ASYNC}[kind])
+        rules = [{"view": "pay", "key": "order:<int:pk>"}] if KINDS[kind].by_rule else []
+        configure(settings, RULES=rules, WAIT=40)
+        body[:] = [work]
+        urls(KINDS[kind].make())
 
     return put
 
@@ -199,7 +139,7 @@ def configure(settings: Settings, **given: Any) -> None:
 
 
 REAL = [pytest.mark.live, pytest.mark.postgres]
-KINDS = [
+ROWS = [
     pytest.param(kind, atomic, marks=REAL, id=f"{kind}, {'atomic' if atomic else 'plain'}")
     for kind in [*SYNC, *ASYNC]
     for atomic in (False, True)
@@ -210,7 +150,7 @@ KINDS = [
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize(("kind", "atomic"), KINDS)
+@pytest.mark.parametrize(("kind", "atomic"), ROWS)
 def test_waiting_requests_leave_the_connections_of_the_pool_to_others(
     serve: Callable[..., None], kind: str, atomic: bool
 ) -> None:
@@ -351,7 +291,7 @@ def noting(tries: list[Lock]) -> Callable[..., Lock]:
 def test_no_more_than_max_waiters_threads_wait(
     site: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site(path("<int:pk>/", locked(done)))
+    site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=40)(done)))
     with held_elsewhere(NAME):
         waiting = [Request() for _ in range(2)]
         wait_for_waiters(2)
