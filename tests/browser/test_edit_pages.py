@@ -106,14 +106,6 @@ def test_two_editors(visitor: Visitor) -> None:
     expect(hers.locator("[name=total]")).to_have_value("1500")
 
 
-def test_a_double_click_on_save(visitor: Visitor) -> None:
-    hers = visitor.open(change(2), user="anna")
-    hers.fill("[name=total]", "1500")
-    hers.locator("[name=_save]").dblclick()
-    hers.wait_for_url("**/shop/order/")
-    expect(hers.get_by_role("row", name="A-2")).to_contain_text("1500")
-
-
 def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
     hers = visitor.open(change(3), user="anna")
     hers.fill("[name=total]", "1500")
@@ -159,20 +151,6 @@ def test_what_the_browser_restores_after_back_is_compared(visitor: Visitor, fiel
     expect(hers.locator(f"[name={field}]")).to_have_value(values[0])
 
 
-def test_a_page_that_is_loaded_again_has_seen_what_it_shows(visitor: Visitor) -> None:
-    hers = visitor.open(change(10), user="anna")
-    hers.fill("[name=total]", "1500")
-    his = visitor.open(change(10), user="bob")
-    his.fill("[name=total]", "2000")
-    save(his)
-    his.wait_for_url("**/shop/order/")
-    hers.reload()
-    expect(hers.locator("[name=total]")).to_have_value("2000")
-    hers.fill("[name=total]", "1500")
-    save(hers)
-    hers.wait_for_url("**/shop/order/")
-
-
 def test_a_page_of_the_back_forward_cache_reports_again(visitor: Visitor) -> None:
     """The admin forbids that cache, so the browser is only said to have used it."""
     hers = visitor.open(change(9), user="anna")
@@ -188,19 +166,6 @@ def test_a_page_of_the_back_forward_cache_reports_again(visitor: Visitor) -> Non
     with reported(hers):
         hers.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
     expect(said(hers)).to_have_text(since("bob"))
-
-
-def test_an_order_that_was_deleted(visitor: Visitor) -> None:
-    hers = visitor.open(change(7), user="anna")
-    hers.fill("[name=number]", "typed")
-    his = visitor.open("/admin/shop/order/7/delete/", user="bob")
-    his.click("#content [type=submit]")
-    his.wait_for_url("**/shop/order/")
-    hers.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    expect(said(hers)).to_have_text("This was deleted after you opened the page.")
-    expect(hers.locator("[name=number]")).to_have_value("typed")
-    save(hers)
-    expect(hers.locator(".messagelist")).to_contain_text("Perhaps it was deleted?")
 
 
 def test_a_session_that_has_ended(visitor: Visitor) -> None:

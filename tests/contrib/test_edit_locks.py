@@ -15,7 +15,6 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.contrib.contenttypes.models import ContentType
-from django.core.exceptions import ImproperlyConfigured
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.signing import Signer
 from django.db import connection, transaction
@@ -40,7 +39,6 @@ from tests.contrib.edited.models import (
     Paragraph,
     ProxyArticle,
     Tag,
-    Translation,
 )
 from tests.contrib.edited.pages import MOMENT, OpenPage
 from tests.ports import free_port
@@ -131,6 +129,19 @@ def article(db: None) -> Article:
     return row
 
 
+@pytest.fixture
+def hers(register: Register, anna: Client, article: Article) -> OpenPage:
+    """The page that Anna has open."""
+    register()
+    return OpenPage(anna, change(article))
+
+
+@pytest.fixture
+def his(hers: OpenPage, bob: Client, article: Article) -> OpenPage:
+    """The page that Bob opens after her."""
+    return OpenPage(bob, change(article))
+
+
 def change(row: Any, model: str = "") -> str:
     quoted = admin.utils.quote(row.pk)
     return f"/admin/edited/{model or row._meta.model_name}/{quoted}/change/"
@@ -143,11 +154,7 @@ def titles() -> list[str]:
 # Saves.
 
 
-def test_a_save_over_that_of_another_user_is_refused_once(
-    register: Register, anna: Client, bob: Client, article: Article
-) -> None:
-    register()
-    hers, his = (OpenPage(client, change(article)) for client in (anna, bob))
+def test_a_save_over_that_of_another_user_is_refused_once(hers: OpenPage, his: OpenPage) -> None:
     assert his.send(title="Bob's").status_code == 302
     assert hers.send(title="Anna's").status_code == 200
     assert titles() == ["Bob's"]
@@ -161,10 +168,8 @@ def test_a_save_over_that_of_another_user_is_refused_once(
 
 
 def test_each_later_change_is_told_before_it_is_replaced(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, bob: Client, article: Article
 ) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
     for title in ("Bob's", "Bob's second"):
         OpenPage(bob, change(article)).send(title=title)
     hers.send(title="Anna's")
@@ -186,11 +191,9 @@ def test_a_second_click_and_another_tab_of_the_same_user_are_saved(
 
 
 def test_a_page_that_was_left_is_refused_when_it_is_shown_again(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, bob: Client, article: Article
 ) -> None:
     """The browser keeps the page as it was: so does its URL for saves."""
-    register()
-    hers = OpenPage(anna, change(article))
     assert hers.send(title="Anna's").status_code == 302
     assert OpenPage(bob, change(article)).send(title="Bob's").status_code == 302
     assert hers.send(title="Anna's").status_code == 200
@@ -198,10 +201,8 @@ def test_a_page_that_was_left_is_refused_when_it_is_shown_again(
 
 
 def test_an_invalid_form_keeps_what_its_page_has_seen(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, bob: Client, article: Article
 ) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
     assert hers.send(title="").status_code == 200
     assert hers.errors == []
     assert OpenPage(bob, change(article)).send(title="Bob's").status_code == 302
@@ -288,11 +289,7 @@ def test_the_buttons_of_a_page(
         assert parse_qs(urlsplit(answer.url).query) == {"title": ["Old"]}
 
 
-def test_save_as_new_overwrites_nothing(
-    register: Register, anna: Client, bob: Client, article: Article
-) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
+def test_save_as_new_overwrites_nothing(hers: OpenPage, bob: Client, article: Article) -> None:
     OpenPage(bob, change(article)).send(title="Bob's")
     assert hers.send(title="", _save=None, _saveasnew="1").status_code == 200
     assert hers.errors == []
@@ -324,10 +321,8 @@ def test_inlines_and_tags_in_any_order(
 
 
 def test_a_chosen_file_is_not_stored_when_the_save_is_refused(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, bob: Client, article: Article
 ) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
     OpenPage(bob, change(article)).send(title="Bob's")
     assert hers.send(scan=SimpleUploadedFile("scan.txt", b"text")).status_code == 200
     assert "files must be chosen again" in "".join(hers.errors)
@@ -388,17 +383,9 @@ def test_other_spellings_of_a_key_name_the_same_object(
         assert hers.errors[0] == REFUSED
 
 
-def test_the_admin_refuses_composite_primary_keys() -> None:
-    """So there are none to lock. If this fails, the edit lock needs a test of them."""
-    with pytest.raises(ImproperlyConfigured, match="composite primary key"):
-        admin.AdminSite().register(Translation, ArticleAdmin)
-
-
 def test_an_object_that_was_deleted_is_not_made_again(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, anna: Client, bob: Client, article: Article
 ) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
     answer = bob.post(f"/admin/edited/article/{article.pk}/delete/", {"post": "yes"})
     assert answer.status_code == 302
     assert hers.report() == {"message": "This was deleted after you opened the page."}
@@ -492,6 +479,29 @@ def test_a_save_whose_lock_is_lost_is_rolled_back_and_keeps_what_was_typed(
     assert titles() == ["Anna's"]
 
 
+def hooked(work: Callable[[], None]) -> Any:
+    """Return a ModelAdmin that does something after the COMMIT of a save or a deletion."""
+
+    class HookedAdmin(EditLockMixin, ModelAdmin):
+        def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
+            transaction.on_commit(work)
+            super().save_model(request, obj, form, change)
+
+        def delete_model(self, request: Any, obj: Any) -> None:
+            transaction.on_commit(work)
+            super().delete_model(request, obj)
+
+    return HookedAdmin
+
+
+def saved(client: Client, article: Article, *, deletes: bool) -> Any:
+    """Return the answer to a save or a deletion."""
+    page = change(article)
+    if deletes:
+        return client.post(page.replace("/change/", "/delete/"), {"post": "yes"})
+    return OpenPage(client, page).send(title="Anna's")
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("deletes", [False, True])
 def test_a_save_whose_lock_is_lost_during_commit_is_answered_as_saved(
@@ -499,24 +509,8 @@ def test_a_save_whose_lock_is_lost_during_commit_is_answered_as_saved(
 ) -> None:
     """A save that was committed is not answered "Nothing was changed"."""
 
-    name = f"edit-save:edited.article:{article.pk}"
-
-    class SlowAdmin(EditLockMixin, ModelAdmin):
-        def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
-            transaction.on_commit(lambda: lose_lock(name))
-            super().save_model(request, obj, form, change)
-
-        def delete_model(self, request: Any, obj: Any) -> None:
-            transaction.on_commit(lambda: lose_lock(name))
-            super().delete_model(request, obj)
-
-    register(SlowAdmin)
-    page = change(article)
-    answer: Any
-    if deletes:
-        answer = anna.post(page.replace("/change/", "/delete/"), {"post": "yes"})
-    else:
-        answer = OpenPage(anna, page).send(title="Anna's")
+    register(hooked(lambda: lose_lock(f"edit-save:edited.article:{article.pk}")))
+    answer = saved(anna, article, deletes=deletes)
     assert answer.url == "/admin/edited/article/"
     assert titles() == ([] if deletes else ["Anna's"])
     assert "Nothing was changed" not in anna.get("/admin/").content.decode()
@@ -573,25 +567,9 @@ def test_a_lock_that_a_hook_does_not_get_after_commit_is_not_a_save_without_effe
         with lock("export"):
             pass
 
-    class ExportedAdmin(EditLockMixin, ModelAdmin):
-        def save_model(self, request: Any, obj: Any, form: Any, change: Any) -> None:
-            transaction.on_commit(export)
-            super().save_model(request, obj, form, change)
-
-        def delete_model(self, request: Any, obj: Any) -> None:
-            transaction.on_commit(export)
-            super().delete_model(request, obj)
-
-    register(ExportedAdmin)
-    page = change(article)
-    hers = OpenPage(anna, page)
-    answer: Any
+    register(hooked(export))
     with lock("export"):
-        if deletes:
-            deletion = page.replace("/change/", "/delete/")
-            answer = elsewhere(lambda: anna.post(deletion, {"post": "yes"}))
-        else:
-            answer = elsewhere(lambda: hers.send(title="Anna's"))
+        answer = elsewhere(lambda: saved(anna, article, deletes=deletes))
     assert answer.status_code == 423
     assert "Nothing was changed" not in answer.json()["detail"]
     assert titles() == ([] if deletes else ["Anna's"])
@@ -662,11 +640,6 @@ def test_a_site_that_does_not_log_is_not_covered(
     assert [his.send(title="Bob's").status_code, hers.send().status_code] == [302, 302]
 
 
-def test_the_mixin_cannot_be_listed_after_model_admin() -> None:
-    with pytest.raises(TypeError, match="MRO"):
-        type("WrongAdmin", (ModelAdmin, EditLockMixin), {})
-
-
 def test_what_a_page_costs(
     register: Register, anna: Client, article: Article, settings: Settings
 ) -> None:
@@ -696,10 +669,8 @@ def held() -> list[str]:
 
 
 def test_the_second_user_is_told_who_has_the_page_open_and_since_when(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, his: OpenPage, article: Article
 ) -> None:
-    register()
-    hers, his = (OpenPage(client, change(article)) for client in (anna, bob))
     assert hers.report() == {}
     assert held() == [f"edit:edited.article:{article.pk}"]
     said = his.report()["message"]
@@ -725,11 +696,7 @@ def test_another_tab_of_the_same_user_is_not_told(
     assert held()
 
 
-def test_a_page_that_does_not_report_ends_with_its_ttl(
-    register: Register, anna: Client, bob: Client, article: Article
-) -> None:
-    register()
-    hers, his = (OpenPage(client, change(article)) for client in (anna, bob))
+def test_a_page_that_does_not_report_ends_with_its_ttl(hers: OpenPage, his: OpenPage) -> None:
     assert hers.script["every"] == "20.0"
     hers.report()
     MemoryBackend.advance(TTL + 1)
@@ -738,10 +705,8 @@ def test_a_page_that_does_not_report_ends_with_its_ttl(
 
 
 def test_a_page_whose_answer_was_lost_goes_on(
-    register: Register, anna: Client, bob: Client, article: Article
+    hers: OpenPage, bob: Client, article: Article
 ) -> None:
-    register()
-    hers = OpenPage(anna, change(article))
     hers.report()
     first = hers.ticket
     hers.report()  # whose answer does not arrive

