@@ -179,14 +179,6 @@ def test_there_are_no_import_cycles() -> None:
     TopologicalSorter(graph).prepare()
 
 
-def test_layers_are_small() -> None:
-    for entries in LAYERS:
-        assert len(entries) <= 9, entries
-        assert not [
-            e for e in entries if e.removesuffix(".*") not in {m.partition(".")[2] for m in OURS}
-        ]
-
-
 @pytest.mark.parametrize("package", sorted(ENTRY_POINTS))
 def test_entry_points_do_not_import_each_other(package: str) -> None:
     others = tuple(f"redlock_django.{other}" for other in ENTRY_POINTS - {package})
@@ -194,29 +186,6 @@ def test_entry_points_do_not_import_each_other(package: str) -> None:
         # redlock_masters starts the servers of `testing` from a shell, and does nothing else.
         if module.split(".")[1] == package and not module.endswith(".redlock_masters"):
             assert not {name for name in imported()[module] if name.startswith(others)}, module
-
-
-def test_the_longest_import_chain_above_the_wire_has_12_modules() -> None:
-    """A reader who follows imports from a page of the admin to a value needs no more steps.
-
-    Imports when a module is loaded count; those inside functions and for types do not.
-    """
-    graph = {
-        module: {
-            name
-            for name in imports(modules()[module], inside_functions=False)
-            if name in OURS and name != module and not name.startswith(BELOW_DJANGO)
-        }
-        for module in OURS
-        if not module.startswith(BELOW_DJANGO)
-    }
-
-    @cache
-    def chain(module: str) -> list[str]:
-        return [module, *max((chain(name) for name in graph[module]), key=len, default=[])]
-
-    longest = max((chain(module) for module in graph), key=len)
-    assert len(longest) <= 12, longest
 
 
 def test_the_root_keeps_what_users_import_and_django_requires() -> None:
@@ -360,12 +329,6 @@ def test_only_the_drivers_and_the_wakeup_know_event_loops() -> None:
     for module, names in imported().items():
         if module.startswith("redlock_django.wire.") and ".drivers" not in module:
             assert "asyncio" not in names or module.endswith(".wakeup"), module
-
-
-def test_no_method_of_the_wire_is_left_to_a_subclass() -> None:
-    for module in OURS:
-        if module.startswith("redlock_django.wire."):
-            assert "NotImplementedError" not in modules()[module].read_text(), module
 
 
 Class = tuple[str, str]  # the module and the name of a class of ours

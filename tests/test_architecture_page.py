@@ -7,60 +7,13 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.pages import ROOT
 from tests.test_architecture import LAYERS
-from tests.test_documents import BASES, symbols_of
 
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
-QUESTIONS = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", PAGE, re.MULTILINE))
 PACKAGE = ROOT / "redlock_django"
 RESTS, ELSEWHERE = PAGE.partition("## What exclusion rests on")[2].split("\nA defect elsewhere")
 FILES = dict.fromkeys(re.findall(r"`((?:engine|wire|locking|backends)/[\w/]+\.(?:py|lua))`", RESTS))
-NAMES = sorted(set(re.findall(r"`([\w.-]+/[\w./-]*|\w+\.py)(?:::([\w.]+))?`", PAGE)))
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        "Where is COMMIT, and the guard before it?",
-        "Where is a refusal decided?",
-        "Which master is trusted, and why not?",
-        "How are errors answered, and where is 423 chosen?",
-        "When are two requests the same?",
-        "Where is a late reply dropped?",
-        "How is the loss of a lock noticed?",
-        "Who wakes a waiter?",
-        "Where do admin rows come from?",
-        "How do I add a store?",
-        "How do I add an error?",
-    ],
-)
-def test_a_question_is_answered_by_a_path(question: str) -> None:
-    assert re.search(r"`[\w./]+\.py(::[\w.]+)?`", QUESTIONS[question])
-
-
-@pytest.mark.parametrize(
-    "symbol",
-    [
-        "engine/quorum.py::Tally.cast",
-        "engine/fencing.py::highest",
-        "wire/drivers/sockets.py::LinkSocket.send",
-        "locking/renewal.py::RenewalService",
-        "web/locked_view.py::Call.run",
-    ],
-)
-def test_the_walks_pass_where_a_lock_is_decided_sent_and_renewed(symbol: str) -> None:
-    walks = PAGE[PAGE.index("## The life of one") : PAGE.index("### Why a master is not asked")]
-    assert f"`{symbol}`" in walks
-
-
-def test_files_and_symbols_of_the_page_exist() -> None:
-    for path, symbol in NAMES:
-        found = [ROOT / base / path for base in BASES if (ROOT / base / path).exists()]
-        assert found, path
-        assert not symbol or any(symbol in symbols_of(file) for file in found), (path, symbol)
 
 
 def test_every_layer_is_in_the_diagram() -> None:

@@ -293,15 +293,6 @@ def test_the_index_lists_every_document() -> None:
     assert {*ROOT.glob("docs/**/*.md")} - {index} <= listed
 
 
-def test_every_exception_that_a_page_names_is_exported() -> None:
-    text = "\n".join(document.read_text() for document in DOCUMENTS)
-    named = {
-        name for name in exceptions.__all__ if re.search(rf"(?<!exceptions\.)\b{name}\b", text)
-    }
-    assert named > {"LockLost", "StoreUnavailable"}
-    assert named <= {*redlock_django.__all__}
-
-
 def test_one_except_clause_works_for_every_store() -> None:
     """docs/how-to/lock.md: a lock in Redis may be moved to a database, and the code stays."""
     raised = re.search(r"# raises (.+)", Page("docs/how-to/lock.md").text)
@@ -360,10 +351,6 @@ def test_a_table_lists_all_of_its_subject(table: Page, names: set[str]) -> None:
     listed = re.findall(r"`(\w+)`", table.first_cells())
     assert len(listed) == len({*listed})
     assert {*listed} == {*names}
-
-
-def test_the_numbers_of_checks_are_consecutive() -> None:
-    assert sorted(int(name[1:]) for name in _checks()) == [*range(1, len(_checks()) + 1)]
 
 
 WORDS = {"a day": timedelta(days=1), "1 MiB": 1024**2, "`POST`, `PATCH`": ["POST", "PATCH"]}

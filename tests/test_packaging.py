@@ -35,13 +35,6 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
     assert "tests (`docs/how-to/testing.md`)" in text
 
 
-def test_optional_packages_have_an_extra() -> None:
-    assert set(PROJECT["project"]["optional-dependencies"]) == {
-        *("database", "drf", "health-check", "opentelemetry", "prometheus"),
-        *("spectacular", "test", "zookeeper"),
-    }
-
-
 def test_the_lowest_version_of_every_dependency_is_declared_and_tested() -> None:
     extras = PROJECT["project"]["optional-dependencies"].values()
     declared = PROJECT["project"]["dependencies"] + [line for lines in extras for line in lines]

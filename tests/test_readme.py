@@ -96,19 +96,6 @@ def is_closed(port: int) -> bool:
         return bool(probe.connect_ex(("127.0.0.1", port)))
 
 
-def test_the_readme_is_short() -> None:
-    assert len(README.text.splitlines()) <= 120
-    prose = re.sub(
-        r"```.*?```|^    .*$|\]\([^)]*\)", "", README.text, flags=re.DOTALL | re.MULTILINE
-    )
-    assert len(prose.split()) <= 600
-
-
-def test_the_picture_of_the_readme_is_small() -> None:
-    [picture] = re.findall(r"!\[[^\]]+\]\((\S+)\)", README.text)
-    assert (ROOT / picture).stat().st_size < 150_000
-
-
 def test_the_examples_of_the_readme_run() -> None:
     with memory_masters():
         names = README.section("Examples").run()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from redlock_django.backends.redis import backend as redlock
-from redlock_django.conf.settings import DEFAULTS
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
@@ -55,11 +54,6 @@ def test_no_resource_has_the_key_of_something_else(name: str) -> None:
     assert DEPLOYMENT.fence(check_resource(name)) not in ours - {DEPLOYMENT.fence("r")}
     with pytest.raises(BadResource):
         check_resource(f"r\r\n{name}")
-
-
-@pytest.mark.attack
-def test_waiting_is_off_by_default() -> None:
-    assert DEFAULTS["WAIT"] == 0
 
 
 @pytest.mark.attack
