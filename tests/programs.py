@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,8 +10,19 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SITE = """
+import json, os, sys
+import django
+from django.conf import settings
+redlock = json.loads(os.environ["SITE"])
+settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK=redlock, SECRET_KEY="of a test")
+django.setup()
+from redlock_django import lock
+"""
+"""The beginning of a program that uses locks."""
 
 
 class Program(subprocess.Popen[str]):
@@ -35,12 +47,17 @@ def started(
     ready: str = "ready",
     flags: Sequence[str] = (),
     env: dict[str, str] | None = None,
+    redlock: Any = None,
 ) -> Iterator[Program]:
-    """Start a program and wait until it prints that it is ready; kill it at the end."""
+    """Start a program and wait until it prints that it is ready; kill it at the end.
+
+    With `redlock`, it is one of a site with that setting, and has `lock`.
+    """
+    program = textwrap.dedent(program)
     with Program(
-        [sys.executable, *flags, "-c", textwrap.dedent(program), *words],
+        [sys.executable, *flags, "-c", SITE + program if redlock else program, *words],
         cwd=ROOT,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **(env or {}), "SITE": json.dumps(redlock)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

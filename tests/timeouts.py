@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redlock_django.testing.masters import LocalMaster
+
 
 def generous_timeouts(shortest_ttl: float = 30.0) -> dict[str, float]:
     """Return entries of REDLOCK with long timeouts: on a loaded machine, masters answer late.
@@ -10,3 +16,12 @@ def generous_timeouts(shortest_ttl: float = 30.0) -> dict[str, float]:
     less than half of it.
     """
     return {"MASTER_TIMEOUT": min(2.0, 0.45 * shortest_ttl), "CONNECT_TIMEOUT": 5.0}
+
+
+def patient_site(
+    masters: Iterable[LocalMaster], shortest_ttl: float = 30.0, **section: Any
+) -> dict[str, dict[str, Any]]:
+    """Return REDLOCK of a site with these masters, trusted at once, and generous timeouts."""
+    urls = [master.url for master in masters]
+    patient = generous_timeouts(shortest_ttl)
+    return {"default": {"MASTERS": urls, "RESTART_DELAY": 0, **patient, **section}}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.left_over import locked
+from tests.programs import Program, started
 from tests.wire.test_waiters import wait_queued
 from tests.wire.variants import joined, threads_by_day
 
@@ -33,6 +32,7 @@ import asyncio, sys, threading, time
 from tests.wire.variants import make_backend
 
 how, urls = sys.argv[1], sys.argv[2:]
+print("ready", flush=True)
 backend = make_backend(urls, max_ttl=60.0, master_timeout=3.0, connect_timeout=5.0)
 asked = ("order:1",), 30.0, 60.0, '{"child":1}'
 
@@ -52,52 +52,29 @@ time.sleep(60)
 """
 
 
-class Child:
-    """A process that is the first waiter of a lock, until it is `gone`."""
+def kill(child: Program) -> None:
+    child.kill()
+    child.wait()
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
 
-    def kill(self) -> None:
-        """Kill it."""
-        self._process.kill()
-        self._process.wait()
+def stop(child: Program) -> None:
+    """Stop it for good."""
+    child.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
 
-    def stop(self) -> None:
-        """Stop it for good."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
-    def leave_loop(self) -> None:
-        """Make its loop, which is blocked or closed then, run no further."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(b"\n")
-        self._process.stdin.flush()
-        assert self._process.stdout.readline() == b"gone\n"
+def leave_loop(child: Program) -> None:
+    """Make its loop, which is blocked or closed then, run no further."""
+    child.say("")
+    assert child.hear() == "gone"
 
 
 WAYS = {
-    "killed": ("thread", Child.kill),
-    "stopped": ("thread", Child.stop),
-    "blocked loop": ("blocked loop", Child.leave_loop),
-    "closed loop": ("closed loop", Child.leave_loop),
+    "killed": ("thread", kill),
+    "stopped": ("thread", stop),
+    "blocked loop": ("blocked loop", leave_loop),
+    "closed loop": ("closed loop", leave_loop),
 }
-
-
-@contextmanager
-def child_waiting(masters: Sequence[LocalMaster], how: str) -> Iterator[Child]:
-    """Start a process that waits in all queues."""
-    urls = [master.url for master in masters]
-    process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, how, *urls], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    try:
-        wait_queued(masters, "order:1", 1)
-        yield Child(process)
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @contextmanager
@@ -120,6 +97,7 @@ def test_the_next_waiter_has_the_lock_soon(
     way: str, monitored: bool, name: str, masters: list[LocalMaster]
 ) -> None:
     how, leave = WAYS[way]
+    urls = [master.url for master in masters]
     took: list[float] = []
     with (
         joined("threads", masters, max_ttl=60.0) as ours,
@@ -130,7 +108,8 @@ def test_the_next_waiter_has_the_lock_soon(
             stack.enter_context(monitor(masters))
         while not took or (min(took) > SOON and len(took) < 3):
             lease = ours.acquire("order:1", ttl=TTL, wait=TTL)
-            with child_waiting(masters, how) as child, ThreadPoolExecutor(1) as pool:
+            with started(CHILD, how, *urls) as child, ThreadPoolExecutor(1) as pool:
+                wait_queued(masters, "order:1", 1)
                 taker = pool.submit(theirs.acquire, "order:1", ttl=TTL, wait=60.0)
                 wait_queued(masters, "order:1", 2)
                 theirs.settle()

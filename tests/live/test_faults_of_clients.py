@@ -26,7 +26,7 @@ from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards_both
 from tests.live.traffic import left
 from tests.programs import started
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import until
 from tests.wire.proxy import behind
 from tests.wire.variants import VARIANTS, joined
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 
@@ -135,14 +134,7 @@ def test_a_renewal_that_never_gets_to_run(
     name: str, masters: list[LocalMaster], settings: Settings
 ) -> None:
     """The holder notices by its own clock, before any master has replied."""
-    settings.REDLOCK = {
-        "default": {
-            "MASTERS": [master.url for master in masters[:3]],
-            "RESTART_DELAY": 0,
-            "TTL": 0.5,
-            **generous_timeouts(0.5),
-        }
-    }
+    settings.REDLOCK = patient_site(masters[:3], 0.5, TTL=0.5)
 
     def with_threads() -> None:
         with lock("order:1", wait=60) as held:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 Clocked = list[ClockedMaster]

@@ -15,7 +15,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.locking.reports import MasterCounts, counters
 from redlock_django.locking.services import locks
 from redlock_django.signals import master_down
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import until
 from tests.wire.variants import Variant, open_variant, threads_by_day, trust
 
@@ -32,14 +32,7 @@ Configure = Callable[..., RedisBackend]
 @pytest.fixture
 def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
     def set_up(**section: Any) -> RedisBackend:
-        settings.REDLOCK = {
-            "default": {
-                "MASTERS": [master.url for master in masters],
-                "RESTART_DELAY": 0,
-                **generous_timeouts(),
-                **section,
-            }
-        }
+        settings.REDLOCK = patient_site(masters, **section)
         backend = locks["default"].backend
         assert isinstance(backend, RedisBackend)
         return backend

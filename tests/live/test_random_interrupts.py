@@ -22,19 +22,9 @@ MANY, SOME = 10_000, 1_000
 TTL = 5.0
 
 SETUP = """
-    import asyncio, itertools, json, random, signal, sys, threading, time
-    import django
-    from django.conf import settings
-    settings.configure(
-        SECRET_KEY="x",
-        INSTALLED_APPS=["redlock_django"],
-        REDLOCK={"default": {
-            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 5, "MASTER_TIMEOUT": 2,
-        }},
-    )
-    django.setup()
-    from redlock_django import RedlockError, lock, resume_lock
-    many, numbers = int(sys.argv[2]), itertools.count()
+    import asyncio, itertools, random, signal, threading, time
+    from redlock_django import RedlockError, resume_lock
+    many, numbers = int(sys.argv[1]), itertools.count()
     ready = lock("order:0", wait=30).acquire()
     ready.release()
     print("ready", flush=True)
@@ -173,7 +163,9 @@ def many(request: pytest.FixtureRequest) -> int:
 def program(
     request: pytest.FixtureRequest, masters: list[LocalMaster], many: int
 ) -> Iterator[Program]:
-    with started(request.param, ",".join(master.url for master in masters), str(many)) as process:
+    urls = [master.url for master in masters]
+    section = {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, "MASTER_TIMEOUT": 2}
+    with started(request.param, str(many), redlock={"default": section}) as process:
         yield process
 
 

@@ -14,7 +14,7 @@ from redlock_django.operate.inspection import who_holds
 from redlock_django.signals import lock_force_released
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ R = "order:1"
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts()}
-    }
+    settings.REDLOCK = patient_site(masters)
     linked()
     nothing_left(masters)
 
