@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 
 
@@ -72,40 +70,6 @@ def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
             traffic.wait_for_wins(20, "all masters are back")
         assert traffic.trouble == []
         all_freed(variants, masters)
-
-
-@pytest.mark.fault(without=("all must agree",))
-@both
-def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMaster]) -> None:
-    backend = make_backend([master.url for master in masters], connect_timeout=20.0)
-    for master in masters:
-        trust(master, backend.deployment)
-    masters[0].kill()
-    masters[1].pause()
-    with open_variant(name, backend) as variant:
-        began = time.monotonic()
-        lease = variant.acquire("order:1")
-        assert time.monotonic() - began < 20.0, "the client waited for the hung master"
-        assert variant.release(lease) is True
-        masters[1].resume()
-
-
-@pytest.mark.fault(without=("quorum of those that are up",))
-@both
-def test_a_majority_that_is_down_from_the_start(name: str, masters: list[LocalMaster]) -> None:
-    masters[0].kill()
-    masters[1].kill()
-    backend = make_backend([master.url for master in masters[:3]], connect_timeout=20.0)
-    with open_variant(name, backend) as variant:
-        began = time.monotonic()
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire("order:1")
-        assert time.monotonic() - began < 20.0
-        said = list(caught.value.tally.values())
-        assert said.count("refused the connection") >= 1
-        for master in masters[:2]:
-            master.start()
-        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
 
 
 @both

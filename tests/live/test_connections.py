@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
-either = pytest.mark.parametrize("name", VARIANTS[:1])  # tests that no driver changes
 
 PASSWORD = "p@ss/w:rd ?#%"
 ACL = least_acl("redlock").split()
@@ -66,49 +64,24 @@ def as_user(master: LocalMaster, password: str = PASSWORD) -> str:
     return f"redis://redlock:{quote(password, safe='')}@127.0.0.1:{master.port}/0"
 
 
-@both
-def test_a_user_with_only_the_needed_rights(name: str, masters: list[LocalMaster]) -> None:
-    with ExitStack() as stack:
-        for master in masters[:3]:
-            stack.enter_context(user(master, *ACL))
-        backend = make_backend([as_user(master) for master in masters[:3]])
-        with open_variant(name, backend) as variant:
-            use_a_lock(variant)
-            # An extension that restores a lost copy: its script needs the most rights.
-            lease = variant.acquire("order:2")
-            variant.settle()
-            with masters[2].client() as client:
-                client.delete("redlock:lock:order:2")
-            for _ in range(2):
-                _, lease = variant.extend(lease)
-                variant.settle()
-            with masters[2].client() as client:
-                assert client.exists("redlock:lock:order:2")
-            assert variant.release(lease) is True
-
-
-@either
-def test_a_user_with_the_acl_of_a_version_without_queues(
-    name: str, masters: list[LocalMaster]
-) -> None:
+def test_a_user_with_the_acl_of_a_version_without_queues(masters: list[LocalMaster]) -> None:
     """Locks are acquired and released, and a waiter acquires the lock in the end."""
     rules = ["~redlock:*", "-@all", *(f"+{command}" for command in LOCKS)]
     with ExitStack() as stack:
         for master in masters[:3]:
             stack.enter_context(user(master, *rules))
         backend = make_backend([as_user(master) for master in masters[:3]])
-        variant = stack.enter_context(open_variant(name, backend))
+        variant = stack.enter_context(open_variant("threads", backend))
         use_a_lock(variant)
         variant.acquire("order:2", ttl=0.3, wait=60.0)
         assert variant.release(variant.acquire("order:2", wait=60.0)) is True
 
 
-@either
-def test_resp3_is_not_tried_with_protocol_2(name: str, masters: list[LocalMaster]) -> None:
+def test_resp3_is_not_tried_with_protocol_2(masters: list[LocalMaster]) -> None:
     """A proxy that does not know HELLO may close the connection."""
     for protocol, pushes in ((2, False), (3, True)):
         urls = [f"{master.url}?protocol={protocol}" for master in masters[:1]]
-        with joined(name, masters[:1], urls=urls) as variant:
+        with joined("threads", masters[:1], urls=urls) as variant:
             use_a_lock(variant)
             (master,) = variant.links.masters
             assert master.link is not None
@@ -116,9 +89,8 @@ def test_resp3_is_not_tried_with_protocol_2(name: str, masters: list[LocalMaster
 
 
 @pytest.mark.fault(without=("cluster nodes vote",))
-@either
 def test_a_wrong_password_and_missing_rights_are_reported_without_secrets(
-    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
         stack.enter_context(user(masters[0], *ACL))
@@ -126,7 +98,7 @@ def test_a_wrong_password_and_missing_rights_are_reported_without_secrets(
         stack.enter_context(user(masters[2], "~other:*", *ACL[1:]))
         wrong = as_user(masters[0], "secret-but-wrong")
         backend = make_backend([wrong, as_user(masters[1]), as_user(masters[2])])
-        variant = stack.enter_context(open_variant(name, backend))
+        variant = stack.enter_context(open_variant("threads", backend))
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
         until(
@@ -142,24 +114,6 @@ def test_a_wrong_password_and_missing_rights_are_reported_without_secrets(
         shown = f"{caught.value} {caplog.text} {backend.addresses!r} {variant.links.masters!r}"
     assert "secret-but-wrong" not in shown
     assert PASSWORD not in shown
-
-
-@either
-def test_a_password_that_all_masters_share_comes_from_the_options(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with ExitStack() as stack:
-        for master in masters[:3]:
-            stack.enter_context(user(master, *ACL))
-        options = {"username": "redlock", "password": PASSWORD}
-        urls = [master.url for master in masters[:3]]
-        use_a_lock(stack.enter_context(open_variant(name, make_backend(urls, options=options))))
-
-
-@either
-def test_unix_sockets(name: str, masters: list[LocalMaster]) -> None:
-    with open_variant(name, make_backend([m.unix_url for m in masters[:3]])) as variant:
-        use_a_lock(variant)
 
 
 # TLS. The bundled server does not support it, so a proxy terminates TLS in front of each master.
@@ -276,13 +230,15 @@ def test_a_release_calls_a_waiter_over_tls(
             assert theirs.release(won) is True
 
 
-@either
 def test_a_certificate_of_an_unknown_authority_is_refused(
-    name: str, masters: list[LocalMaster], authority: Path
+    masters: list[LocalMaster], authority: Path
 ) -> None:
     with behind_tls(authority, masters[:1]) as proxies:
         backend = make_backend([proxies[0].url], **TLS_TIMEOUTS)
-        with open_variant(name, backend) as variant, pytest.raises(QuorumUnreachable) as caught:
+        with (
+            open_variant("threads", backend) as variant,
+            pytest.raises(QuorumUnreachable) as caught,
+        ):
             variant.acquire("order:1")
         assert "could not be reached" in str(caught.value)
 

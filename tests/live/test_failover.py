@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.servers import probe
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-either = pytest.mark.parametrize("name", VARIANTS[:1])
 
 LONG: dict[str, Any] = {"failover": True, "max_ttl": 60.0, "restart_delay": 63.8, **PATIENT}
 TTL = 50.0
@@ -180,9 +179,8 @@ def test_a_failover_over_tls_with_a_password(name: str, pair: Pair, authority: P
             assert variant.extend(kept, ttl=TTL)[0] is LeaseState.RENEWED
 
 
-@either
-def test_a_primary_that_is_demoted_grants_nothing_on_live_links(name: str, pair: Pair) -> None:
-    with trusting(name, pair) as variant:
+def test_a_primary_that_is_demoted_grants_nothing_on_live_links(pair: Pair) -> None:
+    with trusting("threads", pair) as variant:
         pair.part()
         pair.promote()
         with pair.primary.client() as primary:
@@ -194,10 +192,9 @@ def test_a_primary_that_is_demoted_grants_nothing_on_live_links(name: str, pair:
         until(lambda: refuses(variant, "restarted: trusted in"), "the new primary is found")
 
 
-@either
-def test_a_former_primary_that_needs_a_replica_grants_nothing(name: str, pair: Pair) -> None:
+def test_a_former_primary_that_needs_a_replica_grants_nothing(pair: Pair) -> None:
     """Split brain: the former primary is cut off, and with it some clients."""
-    with trusting(name, pair) as cut_off, pair.primary.client() as primary:
+    with trusting("threads", pair) as cut_off, pair.primary.client() as primary:
         (health,) = inspecting.health(cut_off.backend)
         assert [fault.code for fault in health.faults] == ["alone"]
         assert health.counted
@@ -213,11 +210,12 @@ def test_a_former_primary_that_needs_a_replica_grants_nothing(name: str, pair: P
 
 
 @pytest.mark.nightly
-@either
-def test_a_promoted_primary_without_a_replica_takes_another_replication_id(
-    name: str, pair: Pair
-) -> None:
-    with trusting(name, pair) as variant, pair.replica.client() as promoted, ExitStack() as after:
+def test_a_promoted_primary_without_a_replica_takes_another_replication_id(pair: Pair) -> None:
+    with (
+        trusting("threads", pair) as variant,
+        pair.replica.client() as promoted,
+        ExitStack() as after,
+    ):
         pair.part()
         pair.promote()
         pair.address.lead_to(pair.replica.port)
@@ -241,12 +239,11 @@ def test_a_promoted_primary_without_a_replica_takes_another_replication_id(
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with-data", "without-data"])
-@either
-def test_a_primary_that_restarts(name: str, keeps: bool) -> None:
+def test_a_primary_that_restarts(keeps: bool) -> None:
     with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "always"]) as (primary,):
         backend = make_backend([primary.url], **LONG)
         trust(primary, backend.deployment)
-        with open_variant(name, backend) as variant:
+        with open_variant("threads", backend) as variant:
             variant.start()
             held = variant.acquire("held", ttl=TTL)
             primary.kill()
@@ -259,39 +256,23 @@ def test_a_primary_that_restarts(name: str, keeps: bool) -> None:
             assert state is (LeaseState.RENEWED if keeps else LeaseState.LOST)
 
 
-@either
 def test_a_proxy_that_hides_the_role_is_named(
-    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without(answer: bytes) -> dict[str, str]:
         return {key: value for key, value in read_info(answer).items() if key != "role"}
 
     monkeypatch.setattr(probe, "read_info", without)
     backend = make_backend([masters[0].url], **LONG)
-    with open_variant(name, backend) as variant:
+    with open_variant("threads", backend) as variant:
         assert refuses(variant, "reports no role in INFO, without which no failover is noticed")
     assert "run_id" in {f.code for one in inspecting.health(backend) for f in one.faults}
 
 
-@either
-def test_a_proxy_that_hides_info_is_named(name: str) -> None:
+def test_a_proxy_that_hides_info_is_named() -> None:
     with local_masters(1, args=["--rename-command", "INFO", ""]) as (primary,):
         backend = make_backend([primary.url], **LONG)
-        with open_variant(name, backend) as variant:
+        with open_variant("threads", backend) as variant:
             assert refuses(variant, "refuses INFO, without which no restart and no failover")
         (health,) = inspecting.health(backend)
         assert "use no proxy that hides it" in health.reason
-
-
-@either
-def test_a_resource_is_held_by_one_client_before_and_after(name: str, pair: Pair) -> None:
-    with trusting(name, pair) as one, client(name, pair) as other:
-        held = one.acquire("order:1", ttl=TTL)
-        with pytest.raises(ResourceLocked):
-            other.acquire("order:1", wait=0.0)
-        pair.part()
-        pair.promote()
-        pair.address.lead_to(pair.replica.port)
-        until(lambda: one.extend(held, ttl=TTL)[0] is LeaseState.RENEWED, "it is renewed there")
-        with pytest.raises(NotAcquired):
-            other.acquire("order:1")

@@ -9,7 +9,6 @@ import select
 import socket
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -30,49 +29,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.live
-
-PROCESS = """
-    from gevent import monkey
-    monkey.patch_all()
-    import sys, threading, time
-    import django
-    from django.conf import settings
-    masters = {"MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0}
-    masters |= {"TTL": 4, "MASTER_TIMEOUT": 1.8}
-    settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK={"default": masters})
-    django.setup()
-    from redlock_django import lock
-
-    inside = [0]
-    def work(seconds):
-        for _ in range(5):
-            with lock("order:1", wait=60):
-                inside[0] += 1
-                assert inside[0] == 1
-                time.sleep(seconds)
-                inside[0] -= 1
-    greenlets = [threading.Thread(target=work, args=(0.002,)) for _ in range(8)]
-    for each in greenlets: each.start()
-    for each in greenlets: each.join()
-    with lock("order:2", wait=60) as held:
-        time.sleep(5)  # for longer than the TTL: a greenlet renews it
-        held.ensure_held()
-    print("done")
-"""
-
-
-@pytest.mark.nightly  # by day, the processes that gevent patches late do the same
-def test_greenlets_of_gevent_exclude_each_other_and_renew(masters: list[LocalMaster]) -> None:
-    pytest.importorskip("gevent", reason="gevent is not installed")
-    urls = ",".join(master.url for master in masters[:3])
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROCESS), urls],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.stdout == "done\n", done.stderr
 
 
 def late_patch(store_settings: dict[str, Any], *options: str) -> str:

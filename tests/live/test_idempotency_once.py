@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import http.client
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from django.conf.global_settings import DATA_UPLOAD_MAX_MEMORY_SIZE
 
-from tests.live.payments.paying import Answer, Client, Shop, all_at_once, new_key, new_order
+from tests.live.payments.paying import JSON, Answer, Client, Shop, all_at_once, new_key, new_order
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -29,33 +34,6 @@ def over(*by_day: str, shops: list[str] = SHOPS) -> pytest.MarkDecorator:
 
 opposites = over(SHOPS[0], SHOPS[3])  # both servers, with and without transactions
 plain = over(SHOPS[3], shops=SHOPS[1::2])
-
-
-@opposites
-def test_a_retry_is_given_the_same_answer(shop: Shop) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    first, second = (client.pay("function", order, sent) for sent in (key, f'"{key}"'))
-    assert (first.status, second.status) == (201, 201), shop.site.log
-    assert (first.replayed, second.replayed) == (False, True)
-    assert second.body == first.body
-    for name in ("Content-Type", "Location"):
-        assert second.headers[name] == first.headers[name]
-    assert second.headers["Cache-Control"] == "no-store"
-    assert second.headers["Idempotency-Key"] == f'"{key}"'
-    assert "seen=" in first.headers["Set-Cookie"]
-    assert "seen=" not in (second.headers["Set-Cookie"] or "")
-    assert shop.books.payments(order) == 1
-
-
-@plain
-@pytest.mark.parametrize("kind", ["async", "async-complete"])
-def test_a_retry_of_an_async_view(shop: Shop, kind: str) -> None:
-    client, order, key = shop.client(), new_order(), new_key()
-    first, second = (client.pay(kind, order, key) for _ in range(2))
-    assert (first.status, second.status) == (201, 201), shop.site.log
-    assert (first.replayed, second.replayed) == (False, True)
-    assert second.body == first.body
-    assert shop.books.payments(order) == 1
 
 
 @pytest.fixture(params=["postgres", pytest.param("sqlite", marks=pytest.mark.nightly)])
@@ -216,3 +194,98 @@ def test_when_the_lease_is_over_the_row_decides(shop: Shop) -> None:
         assert (second.answer.status, second.answer.replayed) == (201, True), shop.site.log
         assert second.answer.body == first.answer.body
     assert shop.books.payments(order) == 1
+
+
+# Requests that real servers pass on in their own way.
+
+
+@over("asgi-plain-postgres", shops=SHOPS[2:])
+def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
+    """Only ASGI servers accept a body of unknown length."""
+    client, order, key = shop.client(), new_order(), new_key()
+
+    def chunks(size: int) -> Iterator[bytes]:
+        yield b"x" * (size // 2)
+        yield b"x" * (size - size // 2)
+
+    refused = client.pay("body", order, key, chunks(DATA_UPLOAD_MAX_MEMORY_SIZE + 1))
+    assert (refused.status, refused.code) == (413, "idempotency-body-too-large")
+    assert shop.books.payments(order) == 0
+    taken = client.pay("body", order, key, chunks(DATA_UPLOAD_MAX_MEMORY_SIZE))
+    assert (taken.status, taken.json) == (201, {"bytes": DATA_UPLOAD_MAX_MEMORY_SIZE})
+
+
+@pytest.mark.parametrize("shop", ["wsgi-atomic-postgres"], indirect=True)
+def test_half_a_body_burns_no_key(shop: Shop) -> None:
+    """The server passes the first half of a body on when the client disconnects after it."""
+    client, order, key = shop.client(), new_order(), new_key()
+    with client.connected() as connection:
+        connection.putrequest("POST", f"/function/{order}/")
+        sent = {"Content-Type": "application/json", "Idempotency-Key": key, **client.headers}
+        for name, value in {**sent, "Content-Length": str(len(JSON))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(JSON[:-3])
+        connection.sock.shutdown(socket.SHUT_WR)
+        response = connection.getresponse()
+        assert (response.status, b"incomplete-body" in response.read()) == (400, True)
+    assert shop.books.payments(order) == 0
+    answer = client.pay("function", order, key)
+    assert (answer.status, answer.replayed) == (201, False), shop.site.log
+
+
+@opposites
+def test_a_key_that_is_sent_twice(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    connection = http.client.HTTPConnection("127.0.0.1", shop.site.port, timeout=60)
+    connection.putrequest("POST", f"/function/{order}/")
+    for name, value in client.headers.items():
+        connection.putheader(name, value)
+    for header in (f'"{key}"', f'"{new_key()}"'):
+        connection.putheader("Idempotency-Key", header)
+    connection.putheader("Content-Length", "0")
+    connection.endheaders()
+    response = connection.getresponse()
+    # gunicorn refuses by itself what uvicorn passes on unchanged.
+    answer = Answer(response.status, response.headers, response.read())
+    connection.close()
+    assert (answer.status, shop.books.payments(order)) == (400, 0), answer
+    assert answer.code == "idempotency-key-invalid"
+
+
+@opposites
+def test_nothing_of_a_request_is_given_away(shop: Shop) -> None:
+    canary = f"canary{secrets.token_hex(8)}"
+    client, seen = shop.client("dora"), dict[str, Any]()
+    body = f'{{"card": "{canary}"}}'.encode()
+
+    def look() -> None:
+        for server in shop.masters:
+            with server.client() as redis:
+                names = [name.decode() for name in redis.scan_iter(count=1000)]
+                seen[server.name + str(len(seen))] = " ".join(names)
+                # A value that is not a string is not a key.
+                seen["values" + str(len(seen))] = repr(redis.mget(names) if names else [])
+
+    for kind in ("function", "locked"):
+        order, key = new_order(), f"{canary}-{kind}"
+        with shop.waiting(client, kind, order, key):
+            assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
+            look()
+        assert client.pay(kind, order, key).replayed is True, shop.site.log
+        assert client.pay(kind, order, key, body).status == 422
+        for do in ("raise", "fail at commit", "500", "404"):
+            client.pay(kind, new_order(), f"{canary}{new_key()}", body, do=do)
+        client.pay(kind, new_order(), f"{canary} {new_key()}", body)
+        look()
+    client.is_left_alone("short", new_order(), f"{canary}-dead", "in the view")
+    columns = "key_hash, fingerprint, method, path"
+    seen["rows"] = repr(shop.books.rows(f"SELECT {columns} FROM redlock_django_idempotencyrecord"))
+    seen["log"] = shop.site.log
+    assert "Internal Server Error" in seen["log"]
+    assert any(":lock:idempotency~" in text for text in seen.values())
+    session = client.headers["Cookie"].partition("sessionid=")[2].partition(";")[0]
+    token = client.headers["Authorization"].partition(" ")[2]
+    assert len(session) > 20
+    assert len(token) > 20
+    for secret in (canary, session, token, client.csrf):
+        assert not [where for where, text in seen.items() if secret in text]

@@ -6,9 +6,7 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
 import traceback
@@ -29,7 +27,7 @@ from redlock_django.wire.links.master import Master
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.programs import started
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -47,14 +45,7 @@ KEY = f"redlock:lock:{R}"
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "MASTERS": [m.url for m in masters],
-            "RESTART_DELAY": 0,
-            "TTL": 3,
-            **generous_timeouts(1.5),
-        }
-    }
+    settings.REDLOCK = patient_site(masters, 1.5, TTL=3)
     linked()
 
 
@@ -129,15 +120,6 @@ def ends(masters: list[LocalMaster]) -> list[float]:
 # Killed processes.
 
 HOLDER = """
-    import sys
-    import django
-    from django.conf import settings
-    from tests.timeouts import generous_timeouts
-    settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
-        "TTL": 5, **generous_timeouts(5)}})
-    django.setup()
-    from redlock_django import lock
     with lock("order:1"):
         print("taken", flush=True)
         sys.stdin.readline()
@@ -149,7 +131,7 @@ HOLDER = """
 def test_the_lock_of_a_killed_holder_is_free_after_its_ttl_and_not_before(
     masters: list[LocalMaster],
 ) -> None:
-    with started(HOLDER, ",".join(m.url for m in masters), ready="taken"):
+    with started(HOLDER, ready="taken", redlock=patient_site(masters, 5, TTL=5)):
         first = ends(masters)[-1]
         until(lambda: ends(masters)[0] > first, "every master has renewed the lock")
         with pytest.raises(ResourceLocked):
@@ -195,19 +177,6 @@ def test_a_lock_that_is_interrupted_at_any_moment_is_undone_before_the_process_e
 
 
 # Forks inside a block.
-
-
-def test_a_child_that_leaves_the_block_frees_nothing(masters: list[LocalMaster]) -> None:
-    def leave() -> None:
-        held.__exit__(None, None, None)
-        assert not held.locked
-
-    with lock(R) as held:
-        before = values(masters, R)
-        Child(leave).check()
-        assert values(masters, R) == before
-        held.ensure_held()
-    assert values(masters, R) == []
 
 
 def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
@@ -449,30 +418,22 @@ def test_workers_of_a_preloading_server(
     nothing_left(masters)
 
 
+EXITS = """
+    held = lock("order:1", ttl=30).acquire()
+    print("ready", flush=True)
+    pid = os.fork()
+    if not pid:
+        with lock("order:2"):
+            pass
+        sys.exit(3)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    assert held.extend() > 25
+    assert held.release()
+"""
+
+
 def test_a_child_that_exits_normally_ends(masters: list[LocalMaster]) -> None:
-    script = """
-        import os, sys, time
-        import django
-        from django.conf import settings
-        from tests.timeouts import generous_timeouts
-        settings.configure(REDLOCK={"default": {
-            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, **generous_timeouts()}})
-        django.setup()
-        from redlock_django import lock
-        held = lock("order:1", ttl=30).acquire()
-        pid = os.fork()
-        if not pid:
-            with lock("order:2"):
-                pass
-            sys.exit(3)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-        assert held.extend() > 25
-        assert held.release()
-    """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script),
-         ",".join(m.url for m in masters)],
-        capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    with started(EXITS, flags=("-W", "ignore"), redlock=patient_site(masters)) as process:
+        _, errors = process.communicate(timeout=90)
+        assert (process.returncode, errors) == (0, "")
     nothing_left(masters)

@@ -14,7 +14,7 @@ from redlock_django.exceptions import LimitReached
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
 from tests.programs import Program, started
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import stalls, until
 
 if TYPE_CHECKING:
@@ -27,18 +27,7 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("no_deadlock")]
 R = "export"
 TTL = 30.0  # no lock expires on a busy machine
 
-SETUP = """
-    import sys, threading
-    import django
-    from django.conf import settings
-    from tests.timeouts import generous_timeouts
-    settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
-        "TTL": 30, **generous_timeouts()}})
-    django.setup()
-    from redlock_django import lock
-"""
-HOLDER = f"""{SETUP}
+HOLDER = """
     with lock("export", limit=2) as held:
         print("held", flush=True)
         sys.stdin.readline()
@@ -46,24 +35,23 @@ HOLDER = f"""{SETUP}
         print("released", flush=True)
         sys.stdin.readline()
 """
-SHORT_LIVED = HOLDER.replace('"TTL": 30, **generous_timeouts()', '"TTL": 4, **generous_timeouts(4)')
 # Each thread notes how many hold the name, in a server that no lock is on. Until as many have held
 # it as may, a hold lasts longer than the way of a slot to the next holder. But it ends: the first
 # waiter may have a lower limit, and does not take the last slot.
-WORKER = f"""{SETUP}
-    import time
+WORKER = """
+    import threading, time
     from redis import Redis
-    limit, count = int(sys.argv[2]), Redis.from_url(sys.argv[3])
+    limit, count = int(sys.argv[1]), Redis.from_url(sys.argv[2])
     note = count.register_script(
         "local now = redis.call('INCR', 'now') "
         "if now > tonumber(redis.call('GET', 'most') or 0) then redis.call('SET', 'most', now) end"
     )
     def work():
-        for _ in range(int(sys.argv[4])):
+        for _ in range(int(sys.argv[3])):
             with lock("export", limit=limit, wait=60) as held:
                 note()
                 for _ in range(50):
-                    if int(count.get("most")) >= int(sys.argv[5]):
+                    if int(count.get("most")) >= int(sys.argv[4]):
                         break
                     time.sleep(0.001)
                 held.ensure_held()
@@ -80,30 +68,17 @@ WORKER = f"""{SETUP}
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "MASTERS": [m.url for m in masters[:3]],
-            "RESTART_DELAY": 0,
-            "TTL": TTL,
-            "MAX_HOLD": TTL,
-            **generous_timeouts(TTL),
-        }
-    }
+    settings.REDLOCK = patient_site(masters[:3], TTL, TTL=TTL, MAX_HOLD=TTL)
     linked()
-
-
-def urls(masters: list[LocalMaster]) -> str:
-    return ",".join(master.url for master in masters[:3])
 
 
 @pytest.mark.slow
 def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
     masters: list[LocalMaster],
 ) -> None:
+    site = patient_site(masters[:3], 4, TTL=4)
     with ExitStack() as stack:
-        holders = [
-            stack.enter_context(started(SHORT_LIVED, urls(masters), ready="held")) for _ in "ab"
-        ]
+        holders = [stack.enter_context(started(HOLDER, ready="held", redlock=site)) for _ in "ab"]
         with pytest.raises(LimitReached):
             lock(R, limit=2).acquire()
         holders[0].kill()
@@ -116,39 +91,6 @@ def test_the_permit_of_a_killed_holder_comes_back_after_its_ttl(
 
 
 @pytest.mark.slow
-def test_a_permit_that_another_process_releases_goes_to_the_waiter(
-    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A waiter that is not called asks when the locks have expired.
-    monkeypatch.setattr("redlock_django.engine.pauses.CALM", 60.0)
-    monkeypatch.setattr("redlock_django.engine.pauses.CALM_LONGEST", 60.0)
-    with ExitStack() as stack:
-        first, second = (
-            stack.enter_context(started(HOLDER, urls(masters), ready="held")) for _ in "ab"
-        )
-        with ThreadPoolExecutor(1) as thread:
-            waits = thread.submit(lock(R, limit=2, wait=60).acquire)
-            until(lambda: queued(masters) == 3, "it is in the queue of each master")
-            second.say("release")
-            assert second.hear() == "released"
-            began = time.monotonic()
-            held = waits.result(60)
-            assert time.monotonic() - began < 0.5 * TTL, "it was called"
-            thread.submit(held.release).result(60)
-        first.say("release")
-        assert first.hear() == "released"
-
-
-def queued(masters: list[LocalMaster]) -> int:
-    """Return how many masters have a waiter in the queue of the name."""
-    found = 0
-    for master in masters[:3]:
-        with master.client() as client:
-            found += client.exists(f"redlock:queue:{R}")
-    return found
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("limits", [(3, 3, 3), (3, 2, 3)], ids=["one limit", "a deployment"])
 def test_processes_and_threads_hold_a_name_as_often_as_its_limit(
     limits: tuple[int, ...], masters: list[LocalMaster]
@@ -157,12 +99,10 @@ def test_processes_and_threads_hold_a_name_as_often_as_its_limit(
     rounds = 40
     with masters[4].client() as count, ExitStack() as stack:
         count.delete("now", "most", "rounds")
+        site = patient_site(masters[:3], TTL=TTL)
+        common = (masters[4].url, str(rounds), str(max(limits)))
         workers: list[Program] = [
-            stack.enter_context(
-                started(
-                    WORKER, urls(masters), str(limit), masters[4].url, str(rounds), str(max(limits))
-                )
-            )
+            stack.enter_context(started(WORKER, str(limit), *common, redlock=site))
             for limit in limits
         ]
         for worker in workers:

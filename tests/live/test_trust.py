@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-# Tests that do not depend on the driver run with one of them.
-either = pytest.mark.parametrize("name", VARIANTS[:1])
 
 
 def marker(master: LocalMaster) -> bytes | None:
@@ -55,37 +53,6 @@ def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[
 
 
 # Masters that may have lost their locks.
-
-
-@either
-def test_the_error_names_when_fresh_masters_count_and_which_command_helps(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    backend = make_backend([master.url for master in masters[:3]], restart_delay=60.0)
-    with open_variant(name, backend) as variant:
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire("order:1")
-        variant.wait_fault("new: run 'manage.py redlock_init'")
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire("order:1")
-        text = str(caught.value)
-        assert "3 of 3 masters cannot be counted" in text
-        assert re.search(
-            r": new: run 'manage.py redlock_init' \(if it was emptied: trusted in", text
-        )
-        assert set(caught.value.tally) == {address.name for address in backend.addresses}
-
-
-@both
-def test_fresh_masters_count_after_the_delay(name: str, masters: list[LocalMaster]) -> None:
-    backend = make_backend([master.url for master in masters[:3]], restart_delay=0.3)
-    began = clock()
-    with open_variant(name, backend) as variant:
-        with suppress(QuorumUnreachable):
-            variant.acquire("order:1")
-        variant.wait_usable(3)
-        assert clock() - began >= 0.3
-        assert variant.release(variant.acquire("order:1")) is True
 
 
 def empty(master: LocalMaster) -> None:
@@ -184,12 +151,11 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
 
 
 @pytest.mark.slow
-@either
 def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
-    name: str, masters: list[LocalMaster]
+    masters: list[LocalMaster],
 ) -> None:
     """The master that hangs might belong to another deployment, which takes the empty one."""
-    with trusted(name, masters[:3], restart_delay=0.2, **SOON) as variant:
+    with trusted("threads", masters[:3], restart_delay=0.2, **SOON) as variant:
         masters[0].pause()
         variant.release(variant.acquire("order:1"))
         variant.wait_gone(0)
@@ -245,8 +211,7 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
 
 
 @pytest.mark.slow
-@either
-def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMaster]) -> None:
+def test_a_ready_at_that_is_too_far_away_is_cut(masters: list[LocalMaster]) -> None:
     backend = make_backend([master.url for master in masters[:3]], restart_delay=1.2)
     for master in masters[:3]:
         trust(master, backend.deployment)
@@ -256,7 +221,7 @@ def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMa
             client.set(
                 "redlock:master", b"%s %d %s" % (run_id, int(ready_at) + 3_600_000_000, print_)
             )
-    with open_variant(name, backend) as variant:
+    with open_variant("threads", backend) as variant:
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
         variant.wait_fault("waits to be trusted: trusted in")
@@ -264,11 +229,8 @@ def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMa
         assert variant.release(variant.acquire("order:1")) is True
 
 
-@either
-def test_a_missing_or_invalid_marker_is_written_again(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with trusted(name, masters[:3], restart_delay=0.25) as variant:
+def test_a_missing_or_invalid_marker_is_written_again(masters: list[LocalMaster]) -> None:
+    with trusted("threads", masters[:3], restart_delay=0.25) as variant:
         for text in (None, b"rubbish", b"0" * 40 + b" 17"):
             with masters[0].client() as client:
                 if text is None:
@@ -288,7 +250,6 @@ def test_a_missing_or_invalid_marker_is_written_again(
 
 @pytest.mark.fault(without=("a mismatch is ignored",))
 @pytest.mark.attack
-@either
 @pytest.mark.parametrize(
     ("other", "count", "named"),
     [
@@ -300,13 +261,13 @@ def test_a_missing_or_invalid_marker_is_written_again(
     ],
 )
 def test_other_numbers_on_the_same_masters_are_a_mismatch(
-    name: str, masters: list[LocalMaster], other: dict[str, float], count: int, named: str
+    masters: list[LocalMaster], other: dict[str, float], count: int, named: str
 ) -> None:
-    with trusted(name, masters[:3]) as variant:
+    with trusted("threads", masters[:3]) as variant:
         before = [marker(master) for master in masters[:3]]
         urls = [master.url for master in masters[:count]]
         backend = make_backend(urls, **other)  # type: ignore[arg-type]
-        with open_variant(name, backend) as stranger:
+        with open_variant("threads", backend) as stranger:
             with pytest.raises(QuorumUnreachable) as caught:
                 stranger.acquire("order:1")
             text = str(caught.value)
@@ -339,14 +300,13 @@ def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
 
 
 @pytest.mark.attack
-@either
 def test_one_server_under_two_names_counts_under_neither(
-    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     urls = [masters[0].url, masters[0].unix_url, masters[1].url]
     backend = make_backend(urls)
     first, second = backend.addresses[0].name, backend.addresses[1].name
-    with open_variant(name, backend) as variant:
+    with open_variant("threads", backend) as variant:
         # As long as only one of the two names has joined, the server may vote, once.
         with suppress(QuorumUnreachable):
             variant.release(variant.acquire("warm-up"))
@@ -392,10 +352,8 @@ ODD = [
     )
 )
 @pytest.mark.attack
-@either
 @pytest.mark.parametrize(("odd", "said"), ODD)
 def test_an_odd_server_is_not_counted_and_named(
-    name: str,
     masters: list[LocalMaster],
     odd: Callable[[LocalMaster, LocalMaster], None],
     said: str,
@@ -404,7 +362,7 @@ def test_an_odd_server_is_not_counted_and_named(
     odd(masters[0], masters[4])
     odd(masters[1], masters[4])
     backend = make_backend([master.url for master in masters[:3]])
-    with open_variant(name, backend) as variant:
+    with open_variant("threads", backend) as variant:
         with pytest.raises(QuorumUnreachable) as caught:
             variant.acquire("order:1")
         assert [caught.value.tally[address.name] for address in backend.addresses[:2]] == [said] * 2
@@ -413,11 +371,10 @@ def test_an_odd_server_is_not_counted_and_named(
 
 
 @pytest.mark.fault(without=("cluster nodes vote",))
-@either
-def test_a_cluster_node_is_not_counted_and_named(name: str) -> None:
+def test_a_cluster_node_is_not_counted_and_named() -> None:
     with (
         local_masters(1, args=["--cluster-enabled", "yes"]) as [node],
-        open_variant(name, make_backend([node.url])) as variant,
+        open_variant("threads", make_backend([node.url])) as variant,
         pytest.raises(QuorumUnreachable, match="is a cluster node"),
     ):
         variant.acquire("order:1")
@@ -457,13 +414,12 @@ def is_doubted(variant: Variant, index: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.fault(without=("an old copy is trusted",))
-@either
 @pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_takes_an_old_copy_of_its_data_is_not_counted(
-    name: str, masters: list[LocalMaster]
+    masters: list[LocalMaster],
 ) -> None:
     """A backup server is made from master 2, which later takes its data back."""
-    with trusted(name, masters[:3], restart_delay=3.0) as variant:
+    with trusted("threads", masters[:3], restart_delay=3.0) as variant:
         copied(masters[3], masters[2])
         lease = variant.acquire("order:1")
         variant.settle()
@@ -475,9 +431,7 @@ def test_a_master_that_takes_an_old_copy_of_its_data_is_not_counted(
         variant.release(lease)
 
 
-@either
 def test_a_server_without_a_run_id_is_named(
-    name: str,
     masters: list[LocalMaster],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -487,7 +441,7 @@ def test_a_server_without_a_run_id_is_named(
 
     monkeypatch.setattr(probe, "read_info", without)
     backend = make_backend([master.url for master in masters[:3]])
-    with open_variant(name, backend) as variant:
+    with open_variant("threads", backend) as variant:
         for _ in range(3):
             with pytest.raises(QuorumUnreachable, match="reports no run_id in INFO"):
                 variant.acquire("order:1")
@@ -505,12 +459,9 @@ def test_a_server_without_a_run_id_is_named(
         "evicted keys are forgotten",
     )
 )
-@either
 @pytest.mark.usefixtures("often_inspected")
-def test_a_policy_that_changes_while_locks_go_on_is_noticed(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with trusted(name, masters[:3]) as variant:
+def test_a_policy_that_changes_while_locks_go_on_is_noticed(masters: list[LocalMaster]) -> None:
+    with trusted("threads", masters[:3]) as variant:
         evicting(masters[0], masters[4])
         master = variant.links.masters[0]
 
@@ -556,13 +507,11 @@ def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
         "evicted keys are forgotten",
     )
 )
-@either
 @pytest.mark.parametrize(
     ("odd", "word", "said"),
     [(odd, word, said) for (odd, said), word in zip(ODD, ["replica", "eviction"], strict=True)],
 )
 def test_a_fault_that_is_tolerated_is_a_warning(
-    name: str,
     masters: list[LocalMaster],
     odd: Callable[[LocalMaster, LocalMaster], None],
     word: str,
@@ -580,7 +529,7 @@ def test_a_fault_that_is_tolerated_is_a_warning(
                 source.config_set("repl-diskless-sync-delay", "0")
             until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
         backend = make_backend([masters[0].url], tolerate=frozenset({word}))
-        variant = stack.enter_context(open_variant(name, backend))
+        variant = stack.enter_context(open_variant("threads", backend))
         assert variant.release(variant.acquire("order:1")) is True
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     said = said.format(port=masters[4].port)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from redlock_django.testing.masters import LocalMaster
-from tests.live.increments.serving import Counters, Site, holders, serving
+from tests.live.increments.serving import Counters, Site, holders
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -50,18 +49,6 @@ def test_two_keys_in_opposite_order_do_not_block_each_other(site: Site, counters
     with ThreadPoolExecutor(12) as pool:
         assert set(pool.map(site.post, paths)) == {200}, site.log
     assert counters.value(pk) == len(paths)
-
-
-def test_two_databases_have_their_transactions_under_one_lock(
-    counters: Counters, postgres: dict[str, Any], site_masters: list[LocalMaster]
-) -> None:
-    with serving(
-        "wsgi", database=postgres, masters=site_masters, atomic=True, INCREMENTS_TWICE="1"
-    ) as site:
-        for kind in ("twice", "handler-twice"):
-            pk = counters.new()
-            assert set(site.press(f"/{kind}/{pk}/", FEW)) == {200}, site.log
-            assert (counters.value(pk), counters.value(-pk)) == (FEW, FEW)
 
 
 @on("wsgi-atomic", "asgi-plain")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ import pytest
 
 from redlock_django import lock, locks
 from redlock_django.engine.inspection.holders import HoldingState
-from redlock_django.exceptions import BadResource
 from redlock_django.operate.health import master_status
-from redlock_django.operate.inspection import held_locks, nearest_held, who_holds
+from redlock_django.operate.inspection import held_locks
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site
 from tests.waiting import until
 from tests.wire.test_waiters import queued
 
@@ -31,9 +30,7 @@ VALUE = "a" * 32 + ' {"host":"web1","pid":7,"app":"shop","at":1790000000.5,"path
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts()}
-    }
+    settings.REDLOCK = patient_site(masters)
     linked()
     nothing_left(masters)
 
@@ -156,14 +153,6 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     assert found == ["order:1", "order:21"]
     for glob in ("*", "order?1", "[a-z]", "\\", "^o"):
         assert not held_locks(search=glob).locks
-
-
-def test_holders_of_some_resources(masters: list[LocalMaster]) -> None:
-    put(masters, "order:1")
-    assert [h.resource for h in who_holds("order:1", "order:2").locks] == ["order:1"]
-    assert nearest_held("ordr:1") == ["order:1"]
-    with pytest.raises(BadResource):
-        who_holds("order 1")
 
 
 def test_inspection_is_refused_in_a_running_loop() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
     from redlock_django.testing.masters import LocalMaster
-
-MANAGE = Path(__file__).parents[2] / "manage.py"
 
 
 @pytest.fixture

@@ -297,20 +297,6 @@ def test_the_list_shows_each_slot_and_how_many_are_held(viewer: Client) -> None:
     assert "[" not in text.split("order:1")[0].split("export")[1]
 
 
-def test_a_search_finds_all_slots(viewer: Client) -> None:
-    holders(3)
-    lock("order:1").acquire().disown()
-    text = text_of(viewer.get(admin.LIST, {"q": "export"}))
-    assert "3 locks match." in text
-    assert [f"slot {slot} · 3/3 held" in text for slot in range(3)] == [True] * 3
-
-
-def test_waiters_of_a_name_are_shown_once(viewer: Client) -> None:
-    holders(3)
-    add_waiters(4)
-    assert text_of(viewer.get(admin.LIST)).count("4 waiters") == 1
-
-
 def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
     holders(1, limit=3)
     assert "different limits" not in text_of(viewer.get(admin.LIST))

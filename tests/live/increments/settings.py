@@ -31,9 +31,6 @@ DATABASES: dict[str, dict[str, Any]] = {
         "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
     },
 }
-if "INCREMENTS_TWICE" in os.environ:
-    # For Django a second database, with its own connections and transactions.
-    DATABASES["twin"] = dict(DATABASES["default"])
 REDLOCK = {
     "default": {
         "MASTERS": os.environ["INCREMENTS_MASTERS"],

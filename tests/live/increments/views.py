@@ -30,15 +30,6 @@ def increment(pk: int, by: int = 1) -> HttpResponse:
     return HttpResponse()
 
 
-def increment_twice(request: HttpRequest, pk: int) -> HttpResponse:
-    """Increment the counter, and its twin in the other database."""
-    increment(pk)
-    twin = Counter.objects.using("twin").get(pk=-pk)
-    twin.value += 1
-    twin.save(using="twin")
-    return HttpResponse()
-
-
 async def aincrement(pk: int) -> HttpResponse:
     """Increment as `increment` does."""
     counter = await Counter.objects.aget(pk=pk)
@@ -75,15 +66,6 @@ class Handler(View):
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment."""
         return increment(pk)
-
-
-class HandlerTwice(View):
-    """Locked inside two transactions."""
-
-    @locked
-    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
-        """Increment both."""
-        return increment_twice(request, pk)
 
 
 class AsyncMixin(LockResourceMixin, View):
@@ -195,8 +177,6 @@ KINDS: dict[str, Any] = {
     "with-lock": with_lock,
     "async-function": async_function,
     "async-mixin": AsyncMixin.as_view(),
-    "twice": locked(increment_twice),
-    "handler-twice": HandlerTwice.as_view(),
     "two-keys": lock_resource("counter:<int:pk>", "twin:<int:pk>")(unlocked),
     "two-keys-turned": lock_resource("twin:<int:pk>", "counter:<int:pk>")(unlocked),
     "slow": slow,
