@@ -182,8 +182,13 @@ def test_a_release_whose_answer_was_lost_is_unknown(
 
 
 @pytest.mark.parametrize("order", ["release first", "undo first"])
+@pytest.mark.parametrize("times", [1, 2], ids=["one hand-on", "two hand-ons"])
 def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch, order: str
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    times: int,
+    order: str,
 ) -> None:
     store = Sqlite(request, settings)
     backend = store.backend
@@ -192,11 +197,12 @@ def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
     posted: list[Callable[[Any], object]] = []
     monkeypatch.setattr(backend.connections, "post", posted.append)
     monkeypatch.setattr(DatabaseSwap, "taken", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
+    for _ in range(times):
+        with pytest.raises(KeyboardInterrupt):
+            backend.acquire(lease.names, 30, 0, HOLDER, 1, lease)
     backend.post_release(lease)
     monkeypatch.undo()
-    assert len(posted) == 2
+    assert len(posted) == times + 1
     for work in posted if order == "undo first" else reversed(posted):
         backend.connections.run(work)
     assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True

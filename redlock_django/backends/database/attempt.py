@@ -28,11 +28,11 @@ _ALWAYS = 1e9  # seconds for which a slot without a row has been free: longer th
 class DatabaseLease(Lease):
     """A lease in a database, which stores a hash of the token.
 
-    `undone` is the hash of the token that the lock may have for a moment more, if it was handed on
-    and that is being undone.
+    `undone` has the hashes of the tokens that the lock may have for a moment more, if it was handed
+    on and that is being undone.
     """
 
-    undone: str = field(default="", compare=False)
+    undone: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def token_hash(self) -> str:
@@ -44,8 +44,8 @@ class DatabaseLease(Lease):
         return fingerprint_of(self.token_hash.encode())
 
     def may_be_undone(self, cursor: CursorWrapper) -> bool:
-        """Return whether the lock has the token `undone`, or has its own one again."""
-        tokens = self.undone, self.token_hash
+        """Return whether the lock has a token of `undone`, or has its own one again."""
+        tokens = *self.undone, self.token_hash
         return bool(self.undone) and sql.has_tokens(cursor, self.resources, tokens)
 
 

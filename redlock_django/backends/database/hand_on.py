@@ -85,9 +85,10 @@ class DatabaseSwap:
 
     def undo(self) -> None:
         """Restore the old token, also if the job is still running."""
-        # Until then the lock has either token, and a release of the lease frees both.
+        # Until then the lock has either token, and a release of the lease frees both. An earlier
+        # hand-on may still be being undone, too.
         if isinstance(self._old, DatabaseLease):
-            self._old.undone = self._new.token_hash
+            self._old.undone = *self._old.undone, self._new.token_hash
         self.job.undo = self._restore
         self._connections.post(self._restore)
 

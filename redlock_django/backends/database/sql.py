@@ -302,17 +302,18 @@ def release(
     held_for: float = 0.0,
     siblings: Sequence[str] = (),
     turn: float = 0.0,
-    or_token: str = "",
+    or_tokens: Sequence[str] = (),
 ) -> bool:
     """Release those of the locks that this token holds; return whether it held all.
 
     They stay held for `held_for` seconds, or until they would have expired. A slot of a name has
     `siblings`, all slots of that name; other waiters were called for those that were released
-    within the last `turn` seconds. `or_token` is the hash of another token that counts, too.
+    within the last `turn` seconds. `or_tokens` are hashes of other tokens that count, too.
     """
     dialect = dialect_of(cursor)
-    now, tokens = dialect.now, (token_hash, or_token) if or_token else (token_hash,)
-    change, values = f"expires_at = {now}, token_hash = '', holder = ''", [*resources, *tokens]
+    now, tokens = dialect.now, (token_hash, *or_tokens)
+    change = f"expires_at = {now}, token_hash = '', holder = ''"
+    values: list[Any] = [*resources, *tokens]
     if held_for > 0:
         change = f"expires_at = {dialect.least}(expires_at, {now} + %s)"
         values = [round(held_for * SECOND), *values]
