@@ -91,11 +91,6 @@ class NotAcquired(RedlockError):
         return tuple(filter(None, self.resource.split(", ")))
 
     @property
-    def asked(self) -> bool:
-        """True if the answer of a server is the reason."""
-        return bool(self._tally)
-
-    @property
     def retry_after(self) -> float | None:
         """The seconds after which another attempt makes sense."""
         if callable(self._retry_after):

@@ -13,7 +13,6 @@ The context alone does not suffice, because a new task begins with a copy of its
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import threading
 import weakref
@@ -27,7 +26,6 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.engine.protocol.slots import name_and_slot, name_of
-from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.event_loops import (
     finish_despite_cancellation,
     first_caller,
@@ -147,40 +145,6 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     return found
 
 
-def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
-    """Raise ResourceLocked if this process holds one of the resources, and surely still does.
-
-    This asks no server. Only for callers that do not wait: a waiter joins the queue. A store inside
-    this process is as quick itself. Not for permits: a process seldom holds all slots of a name,
-    and one that it does not hold may be free.
-    """
-    if not (_held_leases and backend.is_shared):
-        return
-    for resource in resources:
-        held_lease = _find(backend, resource)
-        if held_lease is None or resource not in held_lease.lease.resources:
-            continue  # another slot than the first, which is the lock of that name
-        if held_lease.is_confirmed(now := backend.clock()):
-            raise ResourceLocked(
-                f"{resource}: held by another client",
-                resource=resource,
-                retry_after=held_lease.lease.started + held_lease.lease.ttl - now,
-            )
-
-
-def confirm(backend: BaseBackend, resources: Iterable[str]) -> None:
-    """Note that the servers have just refused these resources: leases of this process are held."""
-    for resource in resources:
-        if (held_lease := _find(backend, resource)) is not None:
-            held_lease.confirmed_at = backend.clock()
-
-
-def doubt(backend: BaseBackend, resource: str) -> None:
-    """Note that a resource was freed by force: ask the servers about it from now on."""
-    if (held_lease := _find(backend, name_of(resource))) is not None:
-        held_lease.confirmed_at = -math.inf
-
-
 def held_leases(backend: BaseBackend, resource: str) -> list[HeldLease]:
     """Return the leases of a resource that this process holds, in any thread or task.
 
@@ -199,12 +163,6 @@ def held_leases(backend: BaseBackend, resource: str) -> list[HeldLease]:
 def _slot_key(name: str, slot: int) -> str:
     """Return the key of a slot: the name itself is the key of the last of them to be acquired."""
     return f"{name}[{slot}]"
-
-
-def _find(backend: BaseBackend, resource: str) -> HeldLease | None:
-    """Return the last lease of a resource that any thread or task has acquired and not released."""
-    reference = _held_leases.get((backend, resource))
-    return None if reference is None else reference()
 
 
 def _current_owner() -> object:

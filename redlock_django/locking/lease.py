@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("redlock_django")
 
-CONFIRMED = 1.0
-"""Seconds for which this process refuses its own resources without asking the servers.
-
-A lock that another process has released by force can be acquired in this one after that time.
-"""
-
 HANDING_ON = 0.05
 """Seconds until a lease is looked at again that is being handed on."""
 
@@ -38,13 +32,13 @@ class HeldLease:
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
     backend's clock, to which the lease may be extended. `entry` has the keys under which `caller`
     finds it, `owner` is the task or thread that acquired it, and `call` identifies the call of
-    `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
-    `is_shared` is True once a second lock has shared it. The renewal service looks at it at
-    `check_at`. `hand_ons` is how many hand-ons of it have ended. `holder` is shown of the holder in
-    addition to host, process and time. `loss_reason` is "" until the lease is lost. `released_at`
-    is the moment at which its release began. `handed` is the lease that its holder has handed on to
-    the client with a ticket. `is_released_again` is True if an extension ended after the release
-    had begun: it was followed by another release, which may have come first.
+    `sync_to_async` in which it did. `is_shared` is True once a second lock has shared it. The
+    renewal service looks at it at `check_at`. `hand_ons` is how many hand-ons of it have ended.
+    `holder` is shown of the holder in addition to host, process and time. `loss_reason` is "" until
+    the lease is lost. `released_at` is the moment at which its release began. `handed` is the lease
+    that its holder has handed on to the client with a ticket. `is_released_again` is True if an
+    extension ended after the release had begun: it was followed by another release, which may have
+    come first.
 
     Attributes that most leases never need are in the class, or made when they are needed.
     """
@@ -84,7 +78,6 @@ class HeldLease:
         self.sender = type(lock)
         self.holder = parameters.holder
         self._locks: list[weakref.ref[Any]] = [weakref.ref(lock)]
-        self.confirmed_at = lease.started
         self.forks = locks.forks
 
     def add_lock(self, lock: object) -> None:
@@ -174,15 +167,6 @@ class HeldLease:
             )
             return 0.0
         return left
-
-    def is_confirmed(self, now: float) -> bool:
-        """Return whether the lease is valid `now`, and the servers had it a moment ago."""
-        return (
-            now < self.lease.until
-            and now < self.confirmed_at + CONFIRMED
-            and not (self.released or self.loss_reason or self.forks != locks.forks)
-            and not self.backend.voided(self.lease)
-        )
 
     def held_seconds(self) -> float:
         """Return the seconds since the lease was acquired."""
@@ -361,8 +345,6 @@ class HeldLease:
             return True
         if self.is_handing_on:
             return True
-        if state is LeaseState.RENEWED:
-            self.confirmed_at = lease.started
         expired = now >= lease.until
         says_nothing = hand_ons != self.hand_ons or (expired and now < merged.until)
         if state is LeaseState.LOST and says_nothing:

@@ -97,7 +97,7 @@ class Lock:
             check(self.resources)
         lease: Lease | None = None
         try:
-            self._refuse_held(service, wait)
+            self._refuse_other_slot(service)
             lease = service.backend.acquire(
                 arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
@@ -120,7 +120,7 @@ class Lock:
             await sync_to_async(check)(self.resources)
         lease: Lease | None = None
         try:
-            self._refuse_held(service, wait)
+            self._refuse_other_slot(service)
             lease = await service.backend.aacquire(
                 arguments.in_order, ttl, wait, arguments.holder_json(), arguments.limit, self._given
             )
@@ -135,12 +135,10 @@ class Lock:
             raise
         return self
 
-    def _refuse_held(self, service: LockService, wait: float) -> None:
-        """Raise an error if this process holds the lock, or the caller another slot of it."""
+    def _refuse_other_slot(self, service: LockService) -> None:
+        """Raise AlreadyHeld if the caller holds another slot of the name of its ticket."""
         if (given := self._given) is not None:
             nesting.refuse_other_slot(caller.leases_of_caller(service.backend, given.names), given)
-        elif not wait and self._arguments.limit == 1:
-            caller.refuse_held(service.backend, self.resources)
 
     def _hold(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
         held_lease = HeldLease(service, lease, self, self._arguments, in_block)
@@ -191,8 +189,6 @@ class Lock:
         error.resource = error.resource or self._arguments.names  # a failed store names none
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
-        elif error.asked:
-            caller.confirm(service.backend, self.resources)
         holder = self._arguments.holder
         reports.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
         return self._unlocked

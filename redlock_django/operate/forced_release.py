@@ -8,10 +8,8 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
-from redlock_django.locking import caller
 from redlock_django.locking.names import check_slot, printable
 from redlock_django.locking.reports import counters
-from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import inspection_of
 from redlock_django.signals import lock_force_released, send
 
@@ -44,7 +42,6 @@ def force_release(
     resource = check_slot(resource)
     with inspection_of(using, inspection) as inspection:
         freed = inspection.free(resource, fingerprint)
-    caller.doubt(locks[freed.using].backend, resource)
     if freed.fingerprint:
         _report(freed, by)
     return freed
