@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -162,3 +163,15 @@ def orders() -> int:
 def record() -> IdempotencyRecord:
     """Return the only record."""
     return IdempotencyRecord.objects.get()
+
+
+def assert_refused(answer: Any, status: int, code: str, *, new_key: bool, retry: bool) -> None:
+    """Check that the answer is this refusal, with all its members."""
+    problem = json.loads(answer.content)
+    assert (answer.status_code, problem["code"]) == (status, f"idempotency-{code}")
+    assert answer["Content-Type"] == "application/problem+json"
+    assert answer["Cache-Control"] == "no-store"
+    assert (problem["status"], problem["type"]) == (status, f"urn:redlock-django:{problem['code']}")
+    assert (problem["retryable"], problem["safe_new_key"]) == (retry, new_key)
+    assert ("Retry-After" in answer) is retry
+    assert "Idempotent-Replayed" not in answer

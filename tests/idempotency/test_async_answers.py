@@ -11,9 +11,6 @@ from asgiref.sync import markcoroutinefunction, sync_to_async
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.test import AsyncClient
-from django.urls import path
-from ninja import NinjaAPI
-from ninja.errors import HttpError
 from pytest_django import Settings
 
 from redlock_django import idempotent, lock, lock_resource
@@ -96,35 +93,6 @@ async def test_an_answer_of_the_site_is_replayed(
 
 def locked(view: Any) -> Any:
     return lock_resource("order:7")(view)
-
-
-@pytest.mark.parametrize(
-    ("error", "content"),
-    [(Http404(), b'{"detail": "Not Found"}'), (HttpError(409, "sold"), b'{"detail": "sold"}')],
-    ids=["404", "HttpError"],
-)
-async def test_an_answer_of_ninja_is_replayed(
-    site: Site, client: AsyncClient, urls: Any, error: Exception, content: bytes
-) -> None:
-    api = NinjaAPI(urls_namespace=f"answers of {type(error).__name__}")
-
-    @api.post("/pay")
-    @idempotent
-    async def pay(request: HttpRequest) -> HttpResponse:
-        return await failing(error)(request)  # type: ignore[no-any-return]
-
-    urls(path("", api.urls))
-    first, again = await post(client), await post(client)
-    assert first.content == content
-    assert (again.status_code, again.content) == (first.status_code, content)
-    assert again["Idempotent-Replayed"] == "true"
-    assert await Order.objects.acount() == 1
-
-
-async def test_an_error_that_nobody_answers_is_uncertain(site: Site, client: AsyncClient) -> None:
-    site.serve(idempotent(failing(RuntimeError())))
-    assert [(await post(client)).status_code for _ in range(2)] == [500, 409]
-    assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
 
 
 async def test_an_answer_that_cannot_be_redacted_is_sent_all_the_same(

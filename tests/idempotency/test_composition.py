@@ -24,7 +24,7 @@ from pytest_django import Settings
 from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
-from tests.app.conftest import MEMORY, wrapping
+from tests.app.conftest import wrapping
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -115,30 +115,6 @@ def test_a_lock_around_a_record_is_refused_at_the_first_request(
         with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
             client.post("/orders/")
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
-
-
-def test_losing_only_the_key_lock_keeps_the_work(
-    site: Site, lose_locks: Callable[[], None]
-) -> None:
-    """Then the unique row excludes the others."""
-
-    def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        lose_locks()
-        return make_order(request)
-
-    site.serve(idempotent(view))
-    assert site.post().status_code == 201
-    assert site.post()["Idempotent-Replayed"] == "true"
-    assert orders() == 1
-
-
-def test_a_rule_around_a_record_is_refused_at_start(site: Site, settings: Settings) -> None:
-    site.serve(idempotent(make_order))
-    rule = {"path": "<path:rest>", "key": "order:7"}
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
-    site.client.raise_request_exception = True
-    with pytest.raises(InvalidRedlock, match="In place of a rule, use the decorator"):
-        site.post()
 
 
 def test_the_database_of_the_records_is_committed_last(

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from django.contrib.auth.decorators import login_required
 from django.db import connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
 from ninja import NinjaAPI
 from ninja.decorators import decorate_view
 from pytest_django import Settings
 
-from redlock_django import idempotent, lock_resource, resource
+from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site, make_order, orders, record
@@ -26,7 +26,6 @@ from tests.idempotency.webhook_views import (
     JSON,
     ROWS,
     STRIPE,
-    SYNC_ROWS,
     event_id,
     receive,
     send,
@@ -73,39 +72,6 @@ def test_an_event_takes_effect_once_whatever_its_body(
     assert send(other, webhook_id="msg_2").json()["orders"] == 2
 
 
-@pytest.mark.parametrize(
-    ("row", "atomic"),
-    # django-ninja opens the transaction first, and is refused: see below.
-    [
-        (row, atomic)
-        for row in SYNC_ROWS
-        for atomic in (True, False)
-        if not (row == "ninja" and atomic)
-    ],
-)
-def test_a_sync_view_keeps_the_promise_with_and_without_atomic_requests(
-    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str, atomic: bool
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
-    put(urls, views_of(**STRIPE)[row])
-    assert [send().status_code for _ in range(3)] == [200, 200, 200]
-    assert orders() == 1
-    assert (record().state, record().user) == ("completed", "")
-
-
-@pytest.mark.parametrize("row", ASYNC_ROWS)
-def test_an_async_view_that_fails_is_uncertain_and_never_repeated(
-    site: Site, urls: Urls, row: str
-) -> None:
-    put(urls, views_of(**STRIPE)[row])
-    assert send({**EVENT, "fail": True}).status_code == 500
-    refused = send()
-    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency-outcome-uncertain")
-    assert orders() == 1
-    assert [send({"id": "evt_2"}).status_code for _ in range(2)] == [200, 200]
-    assert orders() == 2
-
-
 @pytest.mark.parametrize("row", ASYNC_ROWS)
 def test_django_refuses_an_async_view_under_atomic_requests(
     site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str
@@ -115,39 +81,6 @@ def test_django_refuses_an_async_view_under_atomic_requests(
     with pytest.raises(RuntimeError, match="cannot use ATOMIC_REQUESTS with async views"):
         Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
     assert orders() == 0
-
-
-def test_an_operation_of_ninja_inside_the_transaction_of_a_request_is_refused(
-    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    put(urls, views_of(**STRIPE)["ninja"])
-    with pytest.raises(InvalidRedlock, match="set ATOMIC_REQUESTS to False"):
-        Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
-    assert orders() == 0
-
-
-def test_an_event_that_failed_runs_again(site: Site) -> None:
-    fails = iter([True, False])
-
-    def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        response = receive(request)
-        return HttpResponse(status=503) if next(fails) else response
-
-    site.serve(once()(view))
-    assert [send().status_code for _ in range(3)] == [503, 200, 200]
-    assert orders() == 1
-
-
-def test_the_lock_reads_the_same_request(site: Site, happened: list[str]) -> None:
-    def subscription(request: HttpRequest, **_: Any) -> str:
-        number = json.loads(request.body)["data"]["object"]["id"]
-        return resource("sub:<str:number>", number=number)
-
-    site.serve(once()(lock_resource(subscription)(receive)))
-    happened.clear()
-    assert [send().status_code for _ in range(2)] == [200, 200]
-    assert happened == ["lock", "lock", "BEGIN", "guard", "COMMIT", "release", "release"]
 
 
 def test_each_provider_has_ids_of_its_own(site: Site, urls: Urls) -> None:
@@ -205,12 +138,6 @@ def test_an_idempotency_key_beside_it_is_ignored(site: Site) -> None:
     assert {answer["Idempotency-Status"] for answer in answers} == {"ignored"}
     assert not any("Idempotency-Key" in answer for answer in answers)
     assert "Idempotency-Status" not in send()
-
-
-def test_a_get_needs_no_key(site: Site) -> None:
-    site.serve(once()(make_order))
-    assert [site.client.get("/").status_code for _ in range(2)] == [201, 201]
-    assert orders() == 2
 
 
 def test_a_callable_may_say_that_there_is_no_key(site: Site) -> None:

@@ -5,7 +5,6 @@ A sync view is recorded in its transaction; an async one before it, and with the
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +29,15 @@ from redlock_django.idempotency import records
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
-from tests.idempotency.conftest import KEY, Site, make_order, masters_forget, orders, record
+from tests.idempotency.conftest import (
+    KEY,
+    Site,
+    assert_refused,
+    make_order,
+    masters_forget,
+    orders,
+    record,
+)
 from tests.views.kinds import RECORDED, WITHOUT_LOCK, Kind, body
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -129,18 +136,6 @@ def raising(error: Exception) -> Callable[[], Any]:
 
 def returning(status: int) -> Callable[[], HttpResponse]:
     return lambda: HttpResponse("no", status=status)
-
-
-def assert_refused(answer: Any, status: int, code: str, *, new_key: bool, retry: bool) -> None:
-    """Check that the answer is this refusal, with all its members."""
-    problem = json.loads(answer.content)
-    assert (answer.status_code, problem["code"]) == (status, f"idempotency-{code}")
-    assert answer["Content-Type"] == "application/problem+json"
-    assert answer["Cache-Control"] == "no-store"
-    assert (problem["status"], problem["type"]) == (status, f"urn:redlock-django:{problem['code']}")
-    assert (problem["retryable"], problem["safe_new_key"]) == (retry, new_key)
-    assert ("Retry-After" in answer) is retry
-    assert "Idempotent-Replayed" not in answer
 
 
 # What is guaranteed.
@@ -466,10 +461,12 @@ def test_a_key_that_is_malformed_is_refused(view: Served) -> None:
 
 
 @each_class
-def test_a_key_without_an_owner_is_refused(view: Served) -> None:
+def test_a_key_without_an_owner_is_refused(view: Served, caplog: pytest.LogCaptureFixture) -> None:
     view.site.client = Client()
     assert_refused(view.post(), 400, "key-unscoped", new_key=True, retry=False)
+    assert "refused an anonymous request with a key. Pass anonymous_scope=" in caplog.text
     assert orders() == 0
+    assert view.post(None).status_code == 201
 
 
 @pytest.mark.attack
@@ -490,6 +487,7 @@ def test_a_body_that_is_too_large_is_refused_with_a_key_only(
     large = {"text": "x" * 60}
     assert_refused(view.post(data=large), 413, "body-too-large", new_key=True, retry=False)
     assert orders() == 0
+    assert view.post(None, data=large).status_code == 201
 
 
 @each_class

@@ -15,7 +15,7 @@ from redlock_django.idempotency import recorder
 from redlock_django.idempotency.records import store_of
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
-from tests.idempotency.conftest import Site, make_order, orders
+from tests.idempotency.conftest import Site, make_order
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Later = Callable[[timedelta], None]
@@ -34,18 +34,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Later:
 
 def code(answer: Any) -> str:
     return str(answer.json()["code"])
-
-
-def test_after_its_retention_a_key_is_refused_and_not_run_again(site: Site, later: Later) -> None:
-    site.serve(idempotent(make_order))
-    site.post()
-    later(timedelta(hours=23))
-    assert site.post()["Idempotent-Replayed"] == "true"
-    later(timedelta(hours=25))
-    answer = site.post()
-    assert (answer.status_code, code(answer)) == (409, "idempotency-key-expired")
-    assert site.post(data={"total": 2}).status_code == 422
-    assert orders() == 1
 
 
 def test_an_uncertain_record_does_not_expire(

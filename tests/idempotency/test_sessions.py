@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.contrib.auth import alogin, login
+from django.contrib.auth import alogin, login, logout
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.base import SessionBase
 from django.db import connection
@@ -90,6 +90,16 @@ def test_a_session_that_a_view_began_is_not_replayed_without_its_cookie(
     again = post(Client())
     assert again.json()["code"] == "idempotency-result-unavailable"
     assert "sessionid" not in again.cookies
+    assert record().state == "tombstone"
+
+
+def test_a_logout_is_not_replayed_without_its_cookie(site: Site) -> None:
+    def leave(request: HttpRequest, **_: Any) -> HttpResponse:
+        logout(request)
+        return HttpResponse("bye")
+
+    site.serve(visitors(leave))
+    assert post(site.client).status_code == 200
     assert record().state == "tombstone"
 
 

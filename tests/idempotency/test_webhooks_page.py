@@ -6,10 +6,8 @@ import hashlib
 import hmac
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 from types import ModuleType
 from typing import Any
 from urllib.parse import urlencode
@@ -32,11 +30,9 @@ from rest_framework.views import APIView
 from redlock_django import IdempotentMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.models import IdempotencyRecord
-from testproject.shop.models import Order
 from tests.app.checking import found
 from tests.idempotency.conftest import Site, happened
-from tests.idempotency.test_databases import ALIAS, database
-from tests.idempotency.webhook_views import event_id
+from tests.idempotency.test_databases import database
 from tests.pages import Page
 
 __all__ = ["database", "happened"]
@@ -426,48 +422,3 @@ def test_a_class_of_the_page(site: Site, page: ModuleType, now: Callable[[float]
     site.put(path("stripe/", decorate(Hook).as_view()))
     assert replays(stripe(event()), stripe(event())) == ONCE
     assert replays(stripe(event(), at=NOW - 900)) == [(403, None)]
-
-
-@pytest.mark.live
-@pytest.mark.postgres
-@pytest.mark.parametrize(
-    "database", ["postgres", pytest.param("mysql", marks=pytest.mark.nightly)], indirect=True
-)
-@pytest.mark.parametrize("wait", [None, 60])
-def test_one_event_one_millisecond_apart_takes_effect_once(
-    database: None, urls: Callable[..., None], address: tuple[str, int], wait: int | None
-) -> None:
-    begun = threading.Event()
-
-    def hook(request: HttpRequest) -> HttpResponse:
-        begun.set()
-        others.wait(60)
-        Order.objects.using(ALIAS).create(number=json.loads(request.body)["id"], total=1)
-        return HttpResponse("done")
-
-    urls(path("", csrf_exempt(idempotent(key=event_id, scope="stripe", wait=wait)(hook))))
-    answers: list[tuple[int, str]] = []
-    others = threading.Event()
-
-    def send() -> None:
-        http = HTTPConnection(*address, timeout=120)
-        http.request("POST", "/", json.dumps(event()), {"Content-Type": JSON})
-        answer = http.getresponse()
-        answers.append((answer.status, answer.read().decode()))
-        http.close()
-        if wait is None:
-            others.set()  # it was refused while the first one was running
-
-    senders = [threading.Thread(target=send) for _ in range(2)]
-    for sender in senders:
-        sender.start()
-        time.sleep(0.001)
-    assert begun.wait(60)
-    if wait is not None:
-        others.set()
-    for sender in senders:
-        sender.join(120)
-    assert sorted(status for status, _ in answers) == [200, 409 if wait is None else 200]
-    assert Order.objects.using(ALIAS).count() == 1
-    again = idempotent(key=event_id, scope="stripe")(hook)(request(json.dumps(event()).encode()))
-    assert again["Idempotent-Replayed"] == "true"
