@@ -13,10 +13,16 @@ from django.http.response import HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 
 from redlock_django.conf.settings import check_installed
-from redlock_django.exceptions import ResourceLocked
+from redlock_django.exceptions import LockLost, ResourceLocked
 from redlock_django.locking.event_loops import call_after_threads, has_sync_caller
 from redlock_django.locking.services import locks
-from redlock_django.web.answers import answer, has_problem, judge_effects, was_rolled_back_by_django
+from redlock_django.web.answers import (
+    aanswer,
+    answer,
+    has_problem,
+    judge_effects,
+    was_rolled_back_by_django,
+)
 from redlock_django.web.request import RequestState, call_on_close, forbid_caching
 from redlock_django.web.rules import rules
 
@@ -54,6 +60,8 @@ class LockMiddleware:
             response: HttpResponseBase = self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
+            if error := _lost_at_commit(state, response):
+                response = answer(request, error)
             if state.on_answer is not None:
                 state.on_answer(response)
             if _ends_now(state, request, response):
@@ -70,6 +78,8 @@ class LockMiddleware:
             response: HttpResponseBase = await self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
+            if error := _lost_at_commit(state, response):
+                response = await aanswer(request, error)
             if state.on_answer is not None:
                 await sync_to_async(state.on_answer)(response)
             if _ends_now(state, request, response):
@@ -97,6 +107,19 @@ def _idempotency_field(request: HttpRequest) -> object:
     from redlock_django.idempotency.key import HiddenKey
 
     return HiddenKey(request)
+
+
+def _lost_at_commit(state: RequestState, response: HttpResponseBase) -> LockLost | None:
+    """Return the error with which the transaction of another middleware was rolled back, or None.
+
+    Django has answered it with 500, because only errors of views are passed to middleware.
+    """
+    if not state.locks or response.status_code != 500:
+        return None
+    error = next((lock.lost_at_commit for lock in state.locks if lock.lost_at_commit), None)
+    if error is not None:
+        vars(error).setdefault("may_have_effects", False)
+    return error
 
 
 def _ends_now(state: RequestState, request: HttpRequest, response: HttpResponseBase) -> bool:

@@ -16,7 +16,7 @@ from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import NotAcquired, NotHeld, StoreUnavailable
+from redlock_django.exceptions import LockLost, NotAcquired, NotHeld, StoreUnavailable
 from redlock_django.locking import caller, nesting, reports
 from redlock_django.locking.arguments import LockArguments
 from redlock_django.locking.caller import may_be_open, open_transactions
@@ -49,6 +49,8 @@ class Lock:
     """True for a lock of a view, whose finished response stays although the lock was lost."""
     is_repeated = False
     """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
+    lost_at_commit: LockLost | None = None
+    """The error that `guard` has raised, which rolled a transaction back."""
     kept_by: KeptLocks | None = None
     """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
@@ -282,10 +284,14 @@ class Lock:
 
         A lock that was handed on must still be held for the client that resumes it.
         """
-        if self.handed_on:
-            self._require_lease().guard_handed(self.resources)
-        else:
-            self.ensure_held()
+        try:
+            if self.handed_on:
+                self._require_lease().guard_handed(self.resources)
+            else:
+                self.ensure_held()
+        except LockLost as error:
+            self.lost_at_commit = error
+            raise
 
     @async_unsafe(USE_ASYNC)
     def extend(self, ttl: float | timedelta | None = None) -> float:

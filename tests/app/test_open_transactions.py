@@ -13,7 +13,7 @@ from asgiref.sync import AsyncToSync, ThreadSensitiveContext, async_to_sync, syn
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
-from django.test import Client, TestCase, override_settings
+from django.test import AsyncClient, Client, TestCase, override_settings
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views import View
@@ -413,6 +413,8 @@ class Transaction:
 
 
 @pytest.mark.attack
+@pytest.mark.parametrize("asgi", [False, True])
+@pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("order", [1, -1], ids=["around LockMiddleware", "inside"])
 def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
     settings: Settings,
@@ -420,8 +422,11 @@ def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
     lose_locks: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     order: int,
+    atomic: bool,
+    asgi: bool,
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    """Only a LockMiddleware around that transaction can answer."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
 
     @lock_resource("order:1")
     def view(request: HttpRequest) -> HttpResponse:
@@ -431,8 +436,13 @@ def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
 
     settings.MIDDLEWARE = [f"{__name__}.Transaction", LOCK_MIDDLEWARE][::order]
     urls(path("", view))
-    assert Client(raise_request_exception=False).post("/").status_code == 500
+    client: Any = (AsyncClient if asgi else Client)(raise_request_exception=False)
+    answer = (async_to_sync(client.post) if asgi else client.post)("/")
     assert Order.objects.count() == 0
+    assert answer.status_code == (500 if order == 1 else 503)
+    if order == -1:
+        assert answer.json()["code"] == "lock-lost"
+        assert "Nothing was changed" in answer.json()["detail"]
 
 
 @override_settings(REDLOCK={"default": {"BACKEND": MEMORY}})
