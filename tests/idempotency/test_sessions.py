@@ -20,7 +20,9 @@ from tests.idempotency.conftest import KEY, Site, record
 pytestmark = pytest.mark.django_db(transaction=True)
 DATABASE = "django.contrib.sessions.backends.db"
 IN_COOKIES = "django.contrib.sessions.backends.signed_cookies"
-visitors = idempotent(anonymous_scope=lambda request, **_: "all")
+visitors = idempotent(
+    anonymous_scope=lambda request, **_: "all", replay_check=lambda request, **_: True
+)
 
 
 def session_of(request: HttpRequest) -> SessionBase:
