@@ -45,7 +45,7 @@ def gettext_noop(message: str) -> str:
     return message
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """The problem type of one error class.
 
@@ -88,14 +88,14 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     """
     problem = _problem(error)
     is_locked = isinstance(error, ResourceLocked)
-    own_status = getattr(error, "status", problem.status)
-    detail = gettext(_detail(error))
+    detail = _NOT_SET_UP if error.remedy else problem.detail
+    detail = gettext(_EFFECTS_UNKNOWN if _may_have_effects(error) else detail)
     if error.remedy and settings.DEBUG:
         detail = f"{detail} DEBUG: {error.remedy}"
     return {
         "type": PROBLEM_BASE + problem.code,
         "title": gettext(problem.title),
-        "status": status if status is not None and is_locked else own_status,
+        "status": status if status is not None and is_locked else problem.status,
         "detail": detail,
         "code": problem.code,
         "retryable": _is_retryable(error),
@@ -111,12 +111,6 @@ def retry_after(error: RedlockError) -> int | None:
     if seconds is None:
         return None if isinstance(error, ResourceLocked) else 1
     return max(1, math.ceil(seconds))
-
-
-def _detail(error: RedlockError) -> str:
-    if _may_have_effects(error):
-        return _EFFECTS_UNKNOWN
-    return _NOT_SET_UP if error.remedy else _problem(error).detail
 
 
 def _is_retryable(error: RedlockError) -> bool:
@@ -145,44 +139,35 @@ _NOT_SET_UP = gettext_noop(
 )
 
 # The strings say nothing about the holder of the lock, nor about the masters that are down.
-_TABLE = [
-    (
-        ResourceLocked, 423, "resource-locked", True,
-        gettext_noop("Resource is locked"),
+PROBLEMS: Mapping[type[RedlockError], Problem] = {
+    ResourceLocked: Problem(
+        423, "resource-locked", gettext_noop("Resource is locked"),
         gettext_noop("Another request is using this resource."),
     ),
-    (
-        LimitReached, 423, "limit-reached", True,
-        gettext_noop("Limit is reached"),
+    LimitReached: Problem(
+        423, "limit-reached", gettext_noop("Limit is reached"),
         gettext_noop("As many requests as allowed are using this resource."),
     ),
-    (
-        StoreUnavailable, 503, "lock-unavailable", True,
-        gettext_noop("Lock service is unavailable"),
+    StoreUnavailable: Problem(
+        503, "lock-unavailable", gettext_noop("Lock service is unavailable"),
         gettext_noop("The resource cannot be locked at the moment. Nothing was changed."),
     ),
-    (
-        LockLost, 503, "lock-lost", True,
-        gettext_noop("Lock was lost"),
+    LockLost: Problem(
+        503, "lock-lost", gettext_noop("Lock was lost"),
         gettext_noop("The lock on the resource was lost. Nothing was changed."),
     ),
-    (
-        BadResource, 400, "bad-resource", False,
-        gettext_noop("Bad request"),
+    BadResource: Problem(
+        400, "bad-resource", gettext_noop("Bad request"),
         gettext_noop("A value that identifies the resource is missing or invalid."),
+        retryable=False,
     ),
-    (
-        IncompleteBody, 400, "incomplete-body", True,
-        gettext_noop("Body is incomplete"),
+    IncompleteBody: Problem(
+        400, "incomplete-body", gettext_noop("Body is incomplete"),
         gettext_noop(
             "The body of the request is shorter than its Content-Length. Nothing was changed."
         ),
     ),
-]  # fmt: skip
-PROBLEMS: Mapping[type[RedlockError], Problem] = {
-    error: Problem(status=status, code=code, title=title, detail=detail, retryable=retryable)
-    for error, status, code, retryable, title, detail in _TABLE
-}
+}  # fmt: skip
 """The answers to error classes, and to their subclasses."""
 
 
