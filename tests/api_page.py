@@ -111,6 +111,9 @@ INTERNAL = {
     "edit_presence_view get_form get_urls render_change_form save_form",
 }
 
+METHODS = {"redlock_django.locks": ("close", "connect")}
+"""The public methods of an object, of each of which there is a coroutine method as well."""
+
 SET_BY_USERS = {"redlock_django.admin.IdempotencyRecordAdmin": ("using",)}
 """The public members of a class whose other members are those of a framework's class."""
 
@@ -173,6 +176,7 @@ def _entry(name: str, value: Any) -> str:
     if name in PAGES:
         about = f"{_summary(about)} [More]({PAGES[name]})."
     lines = [f"\n### `{_shown(name)}{_called(name, value)}`\n\n{about}\n\n"]
+    lines += [_line(key, getattr(value, key), f"a{key}") for key in METHODS.get(name, ())]
     if inspect.isclass(value):
         plain = []
         shown = dict(members(name, value))

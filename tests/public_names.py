@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.api_page import members, public_objects, signature
+from tests.api_page import METHODS, members, public_objects, signature
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "docs/reference/public-names.txt"
@@ -56,6 +56,9 @@ def _object(name: str, value: Any) -> Iterator[str]:
         yield f"function {name}{signature(value)}"
     else:
         yield f"object {name}"
+        for key in METHODS.get(name, ()):
+            for method in (key, f"a{key}"):
+                yield f"method {name}.{method}{signature(getattr(value, method))}"
 
 
 def _signals() -> Iterator[str]:
