@@ -111,8 +111,7 @@ def _lock(keyed: KeyedRequest, held: ExitStack) -> KeyLock:
         with waiting_thread(keyed.options.using) as may_wait:
             if not may_wait:
                 raise keyed.refused(TOO_MANY_WAITERS)
-            if has_pools():
-                return_pooled_connections()
+            return_pooled_connections()
             state = _acquire(keyed, held, keyed.wait)
     return state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -315,20 +316,12 @@ async def test_callables_of_the_site_may_be_coroutines(site: Site, client: Async
 
 def work(request: Any, *, fail_after: bool = False, inside: bool = True) -> HttpResponse:
     """Do the work and complete the record in one transaction, in a thread."""
-    with transaction.atomic() if inside else _no_block():
+    with transaction.atomic() if inside else nullcontext():
         response = make_order(request)
         request.idempotency.complete(response)
         if fail_after:
             raise RuntimeError
         return response
-
-
-class _no_block:  # noqa: N801 - stands where atomic() does
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 async def test_a_record_completed_by_hand_is_committed_with_its_effects(

@@ -79,9 +79,6 @@ def test_other_headers_do_not_count() -> None:
     assert of(factory.post("/a/", b"{}", "application/json", headers=headers)) == of(post())
 
 
-# JSON.
-
-
 # Forms.
 
 

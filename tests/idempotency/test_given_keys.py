@@ -21,7 +21,6 @@ from redlock_django.exceptions import InvalidRedlock
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site, make_order, orders, record
 from tests.idempotency.webhook_views import (
-    ASYNC_ROWS,
     EVENT,
     JSON,
     ROWS,
@@ -70,17 +69,6 @@ def test_an_event_takes_effect_once_whatever_its_body(
     assert orders() == 1
     other = {"id": "evt_2", "data": {"object": {"id": "sub_8"}}}
     assert send(other, webhook_id="msg_2").json()["orders"] == 2
-
-
-@pytest.mark.parametrize("row", ASYNC_ROWS)
-def test_django_refuses_an_async_view_under_atomic_requests(
-    site: Site, urls: Urls, monkeypatch: pytest.MonkeyPatch, row: str
-) -> None:
-    put(urls, views_of(**STRIPE)[row])
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
-    with pytest.raises(RuntimeError, match="cannot use ATOMIC_REQUESTS with async views"):
-        Client().generic("POST", "/", json.dumps(EVENT).encode(), content_type=JSON)
-    assert orders() == 0
 
 
 def test_each_provider_has_ids_of_its_own(site: Site, urls: Urls) -> None:

@@ -119,7 +119,6 @@ ROWS = (
     "function", "async function", "as_view", "async as_view", "dispatch", "async dispatch",
     "mixin", "async mixin", "REST", "ninja", "async ninja",
 )  # fmt: skip
-ASYNC_ROWS = tuple(row for row in ROWS if "async" in row)
 
 
 def send(body: Any = EVENT, url: str = "/", *, content_type: str = JSON, **headers: str) -> Any:
