@@ -44,14 +44,6 @@ async def refusals(bench: Bench, **timing: Any) -> dict[str, Any]:
     return await bench.measured(partial(bench.refusals, RESOURCE), **timing)
 
 
-async def own_refusals(bench: Bench, **timing: Any) -> dict[str, Any]:
-    """Try to acquire a lock that another thread or task of this process holds."""
-    resource = name("own", 0)
-    async with bench.holding(resource):
-        bench.intruder.look(bench.contender.key(resource))
-        return await bench.measured(partial(bench.refusals, resource), **timing)
-
-
 async def crowd(bench: Threads | Tasks, **how: Any) -> dict[str, Any]:
     """Try to acquire the lock, which another process holds, in `count` threads or tasks."""
 

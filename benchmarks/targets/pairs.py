@@ -26,7 +26,6 @@ def measure(lab: Lab) -> None:
     for name in lab.turns(*OURS):
         pinned("pairs", "permit", name, "pairs.pairs", options={"limit": LIMIT})
         pinned("refusals", "pair", name, "pairs.pairs")
-        pinned("refusals", "own", name, "refusals.own_refusals")
         pinned("refusals", "all taken", name, "refusals.refusals",
                options={"limit": LIMIT}, held=LIMIT)  # fmt: skip
         for step, timed in HANDED.items():
@@ -53,7 +52,6 @@ TARGETS = [
            why=REFUSAL),
     Target(REFUSE, "client CPU by five refused SETs", 2.2, "refusals", ["pin"], "cpu_us",
            by="floor SET", why=REFUSAL),
-    Target(f"{REFUSE} of the same process", "p50", 10, "refusals", ["own"], unit=" µs"),
     Target("refuse where all permits are taken", "client CPU by a refused lock", 1.5, "refusals",
            ["all taken"], "cpu_us", by_case="pin"),
 ]  # fmt: skip
