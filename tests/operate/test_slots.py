@@ -22,7 +22,7 @@ from redlock_django.operate.inspection import held_locks, who_holds
 from redlock_django.signals import lock_force_released
 from redlock_django.wire.clock import clock
 from tests.operate import conftest as admin
-from tests.operate.commands import THREE_IN_MEMORY, Ran, run
+from tests.operate.commands import THREE_IN_MEMORY, Ran, memory, run
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -150,8 +150,10 @@ def confirming(person: Callable[..., None]) -> None:
 
 def test_a_release_asks_which_of_several_slots(caplog: pytest.LogCaptureFixture) -> None:
     held = holders(2)
+    memory().down[2] = True
     ran = run("release_lock", "export")
     assert (ran.status, ran.out) == (2, "")
+    assert ran.said.startswith("m3:6379 down\n")
     assert "export has several holders: 2/3 slots are held." in ran.said
     for slot, one in held.items():
         assert f"slot {slot}: lock {one.fingerprint} of " in ran.said

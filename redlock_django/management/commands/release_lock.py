@@ -71,10 +71,10 @@ class Command(OperatorCommand):
             problem = f"--slot must be a number from 0 to {MOST_SLOTS - 1}, got {slot}."
             raise UsageError(problem)
         page = who_holds(name, using=using, slots=True)
-        self.warn_of_silent(page.silent)
         held = [one for one in page.locks if slot in (None, one.slot)]
         shown = _chosen(held, wanted)
         if len(shown) > 1:
+            self.warn_of_silent(page.silent)  # otherwise the table of the results names them
             raise UsageError(_which_slot(name, shown, page))
         if shown and options["interactive"] and not self._is_confirmed(shown[0], using):
             raise CommandError(f"{shown[0].label} was not released.", returncode=NOT_RELEASED)
