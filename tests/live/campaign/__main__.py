@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--only", default="", help="kinds of faults whose names contain this")
-    parser.add_argument("--history", type=Path, help="write every event here, for check_history.py")
+    parser.add_argument("--history", type=Path, help="write every event here, for history.py")
     options = parser.parse_args()
     if obstacle := namespace_obstacle():
         parser.error(obstacle)

@@ -1,5 +1,8 @@
 """A checker: could a correct fenced mutex with leases have produced this history of a lock?
 
+`python3 tests/live/campaign/history.py HISTORY.jsonl` checks what a campaign has written, without
+the package; the exit status is 1 if it is broken, or has no grant.
+
 A history is linearizable if every grant can be assigned a moment between its request and its
 reply such that, in the order of these moments, each grant comes after the end of the previous
 lease and has a higher fence. In general such moments have to be searched for (Wing and Gong;
@@ -20,13 +23,13 @@ its deadline and then continues does not hold the lock.
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
-
-from redlock_django.engine.protocol.slots import name_of
 
 
 class Event(NamedTuple):
@@ -99,7 +102,7 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
             asked[worker] = event
         elif what == "granted":
             question = asked.pop(worker, None)
-            if question is None or name_of(question.resource) != name_of(event.resource):
+            if question is None or _name(question.resource) != _name(event.resource):
                 wrong.append(f"{event}: granted without a request")
                 continue
             held[worker] = lease = ObservedLease(
@@ -118,6 +121,11 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
         elif what == "refused":
             asked.pop(worker, None)
     return found, wrong
+
+
+def _name(resource: str) -> str:
+    """Return the name of which a resource is a slot."""
+    return resource.partition("[")[0]
 
 
 def broken_order(found: Iterable[ObservedLease]) -> list[Broken]:
@@ -147,3 +155,17 @@ def broken_order(found: Iterable[ObservedLease]) -> list[Broken]:
             latest = max(latest, lease, key=lambda one: one.asked)
             longest = max(longest, lease, key=lambda one: one.ended)
     return wrong
+
+
+def main(path: str) -> int:
+    """Print what is broken in a history, and return the exit status."""
+    with open(path, encoding="utf-8") as lines:
+        events = [Event(**json.loads(line)) for line in lines]
+    found, wrong = observed_leases(one for one in events if one.what not in ("own", "error"))
+    wrong += map(str, broken_order(found))
+    sys.stdout.write("\n".join([*wrong, f"{len(found)} grants, {len(wrong)} of them broken", ""]))
+    return 1 if wrong or not found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

