@@ -23,7 +23,6 @@ from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
-from redlock_django.wire.links.master import Master
 from tests.live.left_over import locked, nothing_left, values
 from tests.live.linked import linked
 from tests.programs import started
@@ -58,10 +57,6 @@ def driver() -> ThreadDriver:
 def connections() -> list[LinkSocket]:
     """Return the connections of this process to its masters."""
     return [master.link.connection for master in driver().links.masters if master.link]
-
-
-def masters_known() -> list[Master]:
-    return driver().links.masters
 
 
 class Child:
