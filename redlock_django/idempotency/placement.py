@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings, IdempotentOptions
 from redlock_django.locking.caller import open_blocks
+from redlock_django.web.misplaced_locks import SEEN_BY_DJANGO
 from redlock_django.web.view_kinds import (
     Framework,
     TransactionMarker,
@@ -104,9 +105,7 @@ def check_middleware(call: Call) -> None:
 OUTSIDE = (
     "Put @idempotent above @transaction.atomic; for a class under ATOMIC_REQUESTS, use "
     'IdempotentMixin or @method_decorator(idempotent, name="dispatch"); for django-ninja, set '
-    "ATOMIC_REQUESTS to False. Write decorators above "
-    "it with functools.wraps, and decorate a partial() or an instance itself, so that Django sees "
-    "that the view opens its own transaction"
+    f"ATOMIC_REQUESTS to False. {SEEN_BY_DJANGO}"
 )
 
 

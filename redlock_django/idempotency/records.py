@@ -19,7 +19,6 @@ from django.db import (
     connections,
     transaction,
 )
-from django.db.models.sql import UpdateQuery
 from django.utils import timezone
 
 from redlock_django.backends.database.tables import remedy_of
@@ -260,8 +259,8 @@ def store_of(settings: IdempotencySettings) -> RecordStore:
     return RecordStore(settings.database, retention=timedelta(seconds=settings.retention))
 
 
-# The statements of every request are compiled once for an alias, which takes longer than to execute
-# them. `vendor` is an argument because a test may replace a database.
+# The statements of every request are written here, because Django compiles one in more time than a
+# database executes it. `vendor` is an argument because a test may replace a database.
 
 _FOUND = (
     *("key_hash", "fingerprint", "attempt", "state", "expires_at"),
@@ -278,9 +277,11 @@ def _select(alias: str, vendor: str, hashes: int) -> str:
     """Return the statement that finds the record of so many hashes; their values are its own."""
     from redlock_django.models import IdempotencyRecord
 
-    rows = IdempotencyRecord.objects.filter(key_hash__in=map(str, range(hashes))).order_by("pk")
-    statement: str = rows.values_list(*_FOUND)[:1].query.get_compiler(alias).as_sql()[0]
-    return statement
+    quote = connections[alias].ops.quote_name
+    columns, values = ", ".join(map(quote, _FOUND)), ", ".join(["%s"] * hashes)
+    table = quote(IdempotencyRecord._meta.db_table)
+    where = f"WHERE key_hash IN ({values}) ORDER BY {quote('id')} LIMIT 1"
+    return f"SELECT {columns} FROM {table} {where}"
 
 
 _LIMITED = (
@@ -307,16 +308,14 @@ def _statements(alias: str, vendor: str) -> _Statements:
     quote = connections[alias].ops.quote_name
     fields: Any = [f for f in IdempotencyRecord._meta.concrete_fields if not f.primary_key]
     columns = ", ".join(quote(field.column) for field in fields)
-    insert = f"INSERT INTO {quote(IdempotencyRecord._meta.db_table)} ({columns})"
+    table = quote(IdempotencyRecord._meta.db_table)
+    insert = f"INSERT INTO {table} ({columns})"
     values = ", ".join(["%s"] * len(fields))
     limited = _LIMITED if vendor == "postgresql" else "{insert} VALUES ({values})"
     insert = limited.format(insert=insert, values=values)
-    rows = IdempotencyRecord.objects.filter(key_hash="").filter(attempt="")
-    completed: Any = rows.filter(state__in=UNRESOLVED).query.chain(UpdateQuery)
-    now = timezone.now()
-    samples: tuple[Any, ...] = ("", 0, now, now, [], b"", "")  # NULL would be part of the statement
-    completed.add_update_values(dict(zip(_COMPLETED, samples, strict=True)))
-    return _Statements(fields, insert, completed.get_compiler(alias).as_sql()[0])
+    changes = ", ".join(f"{quote(name)} = %s" for name in _COMPLETED)
+    where = "WHERE key_hash = %s AND attempt = %s AND state IN (%s, %s)"
+    return _Statements(fields, insert, f"UPDATE {table} SET {changes} {where}")
 
 
 def _execute(alias: str, statement: str, parameters: Sequence[Any]) -> int:

@@ -91,12 +91,14 @@ def unanswerable_error(view: Callable[..., Any], connection: BaseDatabaseWrapper
     )
 
 
+SEEN_BY_DJANGO = (
+    "Write decorators above it with functools.wraps, and decorate a partial() or an instance "
+    "itself, so that Django sees that the view opens its own transaction"
+)
 OUTSIDE = (
     "Put @lock_resource above @transaction.atomic; for a class, lock dispatch: "
     '@method_decorator(lock_resource(...), name="dispatch") or LockResourceMixin; for REST '
     "framework, use redlock_django.contrib.drf.LockAPIMixin; for django-ninja, set ATOMIC_REQUESTS "
-    "to False and put @transaction.atomic below @lock_resource. Write decorators above it with "
-    "functools.wraps, and decorate a partial() or an instance itself, so that Django sees that the "
-    "view opens its own transaction"
+    f"to False and put @transaction.atomic below @lock_resource. {SEEN_BY_DJANGO}"
 )
 """How to acquire a lock outside of the transaction; the end of several messages."""
