@@ -18,7 +18,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from difflib import SequenceMatcher
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -27,6 +27,7 @@ from tests.engine.lua_mutation import Lua, script_mutated
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Mutation = Callable[[Function], None]
+Change = tuple[Any, Mutation | Lua]
 Target = str | Callable[..., object]  # a piece of code, or a function: a call of it
 
 IDENTIFIERS = {ast.Name: "id", ast.Attribute: "attr", ast.keyword: "arg"}
@@ -131,6 +132,15 @@ def mutated(function: Any, mutation: Mutation | Lua, name: str) -> Iterator[None
         yield
     finally:
         plain.__code__ = code
+
+
+@contextmanager
+def changed(*changes: Change) -> Iterator[None]:
+    """Apply changes to several functions."""
+    with ExitStack() as stack:
+        for function, mutation in changes:
+            stack.enter_context(mutated(function, mutation, "changed"))
+        yield
 
 
 def mutated_source(function: Any, mutation: Mutation) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine import pauses
+from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.wire.links.waiters import WATCH
@@ -283,6 +285,76 @@ def test_with_masters_failing_every_waiter_is_served(kinds: set[str], seeds: ran
         simulation.run()
         assert len(simulation.checker.holders) >= 6, f"seed {seed}"
         assert simulation.world.seen["woken"] > 5, f"seed {seed}"
+
+
+# Several slots.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [2, 3])
+def test_waiters_for_slots_are_served_in_order_and_do_not_wait_for_the_fallback(limit: int) -> None:
+    """Waiters with turns for different slots at the same moment may learn of them in any order."""
+    for seed in range(2):
+        simulation = run_disturbed(crowd(seed, replace(TURNS, clients=8, limit=limit)))
+        checker = simulation.checker
+        assert len(checker.holders) == 8
+        assert len(checker.gaps) > 100
+        assert checker.overtaken <= limit, f"seed {seed}"
+        assert max(checker.gaps) < 0.03, f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_the_turn_of_a_dead_waiter_passes_on() -> None:
+    for seed in range(2):
+        simulation = crowd(seed, replace(TURNS, clients=12, limit=2, ttls=(0.2, 0.2)))
+
+        def kill_a_waiter(simulation: Simulation = simulation) -> None:
+            resting = [client for client in simulation.living if client.is_resting]
+            if len(resting) > 3:
+                simulation.world.rng("killing").choice(resting).kill()
+
+        run_disturbed(simulation, kill_a_waiter)
+        assert simulation.world.seen["killed"] > 2
+        assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
+
+
+def _asking(client: Client, granted: Counter[int], refused: Counter[int]) -> Program:
+    """Acquire a slot without waiting, hold it and release it, in a loop."""
+    checker, rng = client.checker, client.rng
+    while True:
+        yield Pause(rng.expovariate(1 / 0.01))
+        checker.asks(client.name, ("r0",), client.limit)
+        try:
+            lease = yield from client.store.acquire(("r0",), 2.0, 0.0, "{}", client.limit)
+        except NotAcquired as error:
+            checker.refused(client.name, 0.0, error, client.wire.master_timeout)
+            refused[error.attempts] += 1
+            continue
+        finally:
+            checker.asking.pop(client.name)
+        granted[lease.attempts] += 1
+        checker.granted(client._held(lease))
+        yield Pause(rng.expovariate(1 / 0.02))
+        checker.ended(lease)
+        yield from client.store.release(lease)
+
+
+@pytest.mark.slow
+def test_calls_that_do_not_wait_end_in_two_rounds_where_many_ask_for_few_slots() -> None:
+    """Hardly any takes three, although a slot is rarely free and several see it come free."""
+    setup = replace(TURNS, clients=8, limit=3, master_timeout=0.5, off_masters=0.0, busy=1e9)
+    simulation = Simulation(0, setup)
+    simulation.world.run(0.05)
+    granted, refused = Counter[int](), Counter[int]()
+    for client in simulation.clients:
+        client._program.close()
+        client.start(_asking(client, granted, refused))
+    simulation.world.run(1.0)
+    for calls in (granted, refused):
+        assert calls.total() > 100
+        assert calls[1] / calls.total() > 0.4
+        assert (calls[1] + calls[2]) / calls.total() > 0.95
+        assert max(calls) <= 4
 
 
 # Mutants: a queue with one rule less. Each must be detected.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,13 +24,14 @@ from tests.engine.byte_wire import ByteWire
 from tests.engine.checker import Checker, Holding
 from tests.engine.client_store import _Deadline
 from tests.engine.clients import Client
-from tests.engine.lua_mutation import Lua, lua
+from tests.engine.lua_mutation import lua
 from tests.engine.mutation import (
+    Change,
     Mutation,
     always,
     at_start,
+    changed,
     instead,
-    mutated,
     mutated_source,
     never,
     plain_function,
@@ -42,8 +42,7 @@ from tests.engine.mutation import (
 from tests.engine.network import Wire
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.stepping import Truth
-from tests.engine.test_forgetting_servers import EVICTING
-from tests.engine.test_stepping import LEAPING, NARROW, STEPPING
+from tests.engine.test_safety import EVICTING, LEAPING, NARROW, STEPPING
 from tests.engine.world import SimulatedMaster
 
 SEEDS = 60  # seeds to look through for one that shows a judge
@@ -57,8 +56,6 @@ HANDING = replace(CALM, clients=4, hands_on=0.8, faults=frozenset({"kill", "paus
 GOING_BACK = replace(STEPPING, masters=1, every=0.2)
 PERMITS = replace(CALM, clients=4, limit=2)
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
-
-Change = tuple[Any, Mutation | Lua]
 
 
 class Judge(NamedTuple):
@@ -89,15 +86,6 @@ class Judge(NamedTuple):
         except AssertionError as violation:
             return str(violation)
         return ""
-
-
-@contextmanager
-def changed(*changes: Change) -> Iterator[None]:
-    """Apply changes to several functions."""
-    with ExitStack() as stack:
-        for function, mutation in changes:
-            stack.enter_context(mutated(function, mutation, "changed"))
-        yield
 
 
 def unraised(function: Any, nth: int = 0) -> tuple[Any, Mutation]:

@@ -14,7 +14,6 @@ from redlock_django.engine.validity import RedlockLease, with_drift
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import never, returns
-from tests.engine.simulator import Setup, Simulation
 from tests.engine.test_index import listed
 
 
@@ -160,13 +159,6 @@ def test_a_lease_reads_no_clock_unless_it_has_a_minimum_hold() -> None:
     assert lease.held_for(lambda: 1 / 0) == 0.0
     assert replace(lease, earliest_end=7.0).held_for(lambda: 5.0) == 2.0
     assert replace(lease, earliest_end=7.0).held_for(lambda: 9.0) == 0.0
-
-
-MIN_HOLDS = Setup(clients=4, seconds=6.0, busy=0.02, ttls=(0.5, 1.5), min_holds=0.8)
-
-
-def test_simulated() -> None:
-    assert Simulation(1, replace(MIN_HOLDS, resources=2)).run()["ended before its minimum hold"] > 3
 
 
 def _round(step: object) -> Round:

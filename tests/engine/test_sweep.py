@@ -69,3 +69,12 @@ def test_a_failing_seed_is_printed_with_its_command(
     out = capsys.readouterr().out
     assert "seed 7: Violation: two hold it\n" in out
     assert "python -m tests.engine.simulator --seed 7" in out
+
+
+@pytest.mark.slow
+def test_a_sweep_with_permits_has_another_digest(capsys: pytest.CaptureFixture[str]) -> None:
+    digests = set()
+    for variant in ((), ("--permits",)):
+        assert sweep.main(["--first", "3", "--seeds", "1", "--jobs", "1", *variant]) == 0
+        digests.add(capsys.readouterr().out.splitlines()[-1])
+    assert len(digests) == 2
