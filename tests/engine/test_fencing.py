@@ -90,15 +90,6 @@ def test_a_round_where_all_fences_agree_needs_no_confirmation() -> None:
     assert fences == (NOW,)
 
 
-def test_a_confirm_round_where_a_crashed_writer_left_more() -> None:
-    masters = Masters(3)
-    masters.memories[1].keyspace.set(masters.deployment.fence("r"), b"%d" % (NOW + 100_000))
-    names, fences = _ask(masters)
-    assert names == ["Acquire", "Confirm"]
-    assert fences == (NOW + 100_001,)
-    assert masters.fences() == [NOW + 100_001] * 3
-
-
 @pytest.mark.parametrize("wall", [-3600.0, -0.3, 0.0, 0.3, 3600.0])
 def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
     masters = Masters(3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -16,11 +15,11 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     TicketUsed,
 )
-from redlock_django.engine.protocol.commands import TOKEN, Extend, Heal, Restore, Take
+from redlock_django.engine.protocol.commands import TOKEN, Extend, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
-from redlock_django.engine.protocol.votes import Ballot, failed
+from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Pause, Protocol, Round
-from redlock_django.engine.validity import LeaseState, RedlockLease
+from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import MARKER, Masters, fresh
 
 HOLDER = '{"handed_on":1}'
@@ -82,41 +81,6 @@ def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
         masters.run(masters.acquire("r"))
     masters.now = handed.until + 0.7
     masters.taken("r", "s")
-
-
-def test_the_release_of_the_giver_leaves_what_was_handed_on() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    handed = masters.run(giving(masters, lease))
-    masters.run(rounds.release(masters.deployment, lease))
-    state, _ = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
-    assert state is LeaseState.LOST
-    assert masters.tokens() == [handed.token] * 3
-
-
-def test_a_late_heal_of_the_giver_sets_nothing() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    handed = masters.run(giving(masters, lease))
-    taken = masters.run(taking(masters, handed))
-    masters.run(rounds.release(masters.deployment, taken))
-    heal = Heal(masters.deployment, ("r",), lease.value, 10.0, lease.fences)
-    for memory in masters.memories:
-        memory.say(heal, 0, MARKER)
-    assert masters.tokens() == [""] * 3
-
-
-def test_the_giver_leaves_nothing_where_its_token_was_not_replaced() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    protocol = giving(masters, lease)
-    ask = next(protocol)
-    assert isinstance(ask, Round)
-    masters.hear(ask, deaf=(2,))
-    handed = _finish(masters, protocol)
-    assert handed is not None
-    release_rest(masters, lease)
-    assert masters.tokens() == [handed.token, handed.token, ""]
 
 
 @pytest.mark.parametrize("bury", [True, False])
@@ -262,23 +226,6 @@ def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
     assert masters.tokens() == [lease.token] * 3
 
 
-def test_a_giver_that_is_interrupted_while_it_waits_raises_that_when_it_has_its_lease() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    protocol = giving(masters, lease)
-    masters.hear(next(protocol))  # type: ignore[arg-type]
-    with pytest.raises(Interrupted):
-        masters.carry(protocol, protocol.throw(Interrupted()))
-    assert masters.tokens() == [lease.token] * 3
-
-
-def test_a_giver_that_is_closed_asks_nothing_more() -> None:
-    masters = Masters(3)
-    protocol = giving(masters, masters.taken())
-    masters.hear(next(protocol))  # type: ignore[arg-type]
-    protocol.close()  # raises RuntimeError if the generator yields
-
-
 def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
     """One master hangs, and another one does not have the lock."""
     masters = Masters(3)
@@ -311,16 +258,6 @@ def test_a_lost_lease_is_not_handed_on() -> None:
 
 
 # The taker.
-
-
-def test_the_taker_has_the_fence_of_the_giver() -> None:
-    masters = Masters(3)
-    handed = given(masters, "r", "s")
-    taken = masters.run(taking(masters, handed))
-    assert taken.fences == handed.fences
-    assert masters.tokens("r") == masters.tokens("s") == [taken.token] * 3
-    assert masters.run(rounds.release(masters.deployment, taken)) is True
-    assert masters.taken("r").fences[0] > handed.fences[0]
 
 
 def test_a_ticket_is_used_once() -> None:
@@ -388,17 +325,6 @@ def test_a_taker_that_fails_does_not_shorten_the_ticket() -> None:
     masters.run(taking(masters, handed, 2.0))
 
 
-def test_a_taker_whose_answers_come_after_its_ttl_holds_nothing() -> None:
-    masters = Masters(3)
-    handed = given(masters)
-    protocol = taking(masters, handed, 1.0)
-    masters.hear(next(protocol))  # type: ignore[arg-type]
-    masters.now += 1.1
-    with pytest.raises(QuorumUnreachable, match="too slowly"):
-        masters.carry(protocol, protocol.send(masters.now))
-    assert masters.tokens() == [""] * 3, "it has ended with the TTL of the taker"
-
-
 def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -408,44 +334,12 @@ def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
     assert 3.0 <= taken.earliest_end - masters.now < 3.4
 
 
-def test_an_interrupt_of_a_taker_restores_the_ticket() -> None:
-    masters = Masters(3)
-    handed = given(masters)
-    protocol = taking(masters, handed)
-    masters.hear(next(protocol))  # type: ignore[arg-type]
-    try:
-        undo = protocol.throw(Interrupted())
-    except Interrupted:
-        pytest.fail("nothing is undone")
-    with pytest.raises(Interrupted):
-        masters.carry(protocol, undo)
-    masters.run(taking(masters, handed))
-
-
 def test_a_taker_that_is_closed_during_its_undo_asks_nothing_more() -> None:
     masters = Masters()
     taker = taking(masters, given(masters))
     next(taker)
     assert isinstance(taker.throw(Interrupted()), Round)
     taker.close()  # raises RuntimeError if the generator yields
-
-
-def test_of_two_takers_at_once_one_holds_whatever_order_the_masters_serve_them_in() -> None:
-    """Every order on three masters, of which one may be down."""
-    for order in product((0, 1), repeat=3):
-        for down in (None, 0, 1, 2):
-            masters = Masters(3)
-            handed = given(masters)
-            takers = [taking(masters, handed) for _ in range(2)]
-            steps = [next(taker) for taker in takers]
-            for index in range(3):
-                ask = [order[index], 1 - order[index]]
-                for number in ask:
-                    step = steps[number]
-                    assert isinstance(step, Round)
-                    masters.hear_at(step, index, down=index == down)
-            held = [_finish(masters, taker) for taker in takers]
-            assert len([one for one in held if one]) == 1, (order, down)
 
 
 def _finish(masters: Masters, taker: Protocol[RedlockLease]) -> RedlockLease | None:
@@ -591,16 +485,6 @@ def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
     assert masters.tokens() == [lease.token] * 3
 
 
-def test_a_taker_whose_links_were_closed_while_idle_tries_again() -> None:
-    masters = Masters(3)
-    taker = taking(masters, given(masters))
-    step = next(taker)
-    assert isinstance(step, Round)
-    for index in range(3):
-        step.tally.cast(index, failed("closed the connection", stale=True))
-    assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
-
-
 def test_the_token_is_compared_whole() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -635,27 +519,6 @@ def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
 
 def _said(memory: MemoryMaster, command: Take) -> tuple[int, int, bytes]:
     return memory.say(command, 0, MARKER)[1:]
-
-
-def test_the_tokens_of_several_locks_are_replaced_together() -> None:
-    masters = Masters(1)
-    handed = given(masters, "r", "s")
-    masters.memories[0].keyspace.strings.pop(masters.deployment.lock("s"))
-    with pytest.raises(LockLost):
-        masters.run(taking(masters, handed))
-    assert masters.tokens("r") == [handed.token]
-
-
-def test_masters_that_forgot_the_lock_get_it_again_from_the_taker() -> None:
-    masters = Masters(5)
-    handed = given(masters)
-    for index in (0, 1):
-        masters.forget(index)
-    taken = masters.run(taking(masters, handed), silent=())
-    state, taken = masters.run(rounds.extend(masters.deployment, taken, 10.0, now=masters.now))
-    assert state is LeaseState.RENEWED
-    masters.run(rounds.extend(masters.deployment, taken, 10.0, now=masters.now))
-    assert masters.tokens() == [taken.token] * 5
 
 
 def test_the_index_shows_when_what_was_handed_on_ends() -> None:

@@ -98,11 +98,6 @@ def assert_unproven(membership: Membership) -> None:
     assert membership.conflict
 
 
-def test_a_master_that_answered_long_ago_proves_nothing() -> None:
-    membership = met(Membership(ABD), now=-RECENT - 0.1, a=OLD)
-    assert_unproven(met(membership, b=OLD, d=OLD))
-
-
 @kills("two names of one server prove it", membership.same_servers,
        always("len(servers) == len(sights)"))  # fmt: skip
 def test_one_server_with_two_names_proves_nothing() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from redlock_django.engine import rounds, validity
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.steps import Round
-from redlock_django.engine.validity import RedlockLease, with_drift
+from redlock_django.engine.validity import RedlockLease
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import never, returns
@@ -61,13 +60,6 @@ def test_a_release_that_arrives_late_or_twice_prolongs_nothing() -> None:
     released(masters, lease, 2.0)
     masters.now += 0.6
     masters.taken()
-
-
-def test_a_release_that_no_master_hears_leaves_the_lock_for_its_ttl() -> None:
-    masters = Masters(3)
-    assert released(masters, masters.taken(ttl=5.0), 2.0, deaf=(0, 1, 2)) is None
-    masters.now += 4.9
-    refused(masters)
 
 
 def test_only_the_lock_of_this_token_is_shortened() -> None:
@@ -125,33 +117,6 @@ def test_a_release_removes_its_waiter_from_the_queues() -> None:
     released(masters, lease, 2.0)
     assert masters.queues() == [[], [], []]
     assert masters.watching == []
-
-
-def test_the_token_can_be_buried() -> None:
-    masters = Masters(3)
-    lease = masters.taken(ttl=10.0)
-    masters.run(rounds.release(masters.deployment, lease, bury=True, held_for=1.0))
-    masters.now += 1.1
-    late = Acquire(
-        deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
-    )
-    reply = masters.memories[0].say(late, 0, b"trusted")
-    assert late.vote(*reply[1:]).reason == "this token was released already"
-
-
-def test_the_commands() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    plain, kept = (
-        _round(next(rounds.release(masters.deployment, lease, held_for=seconds))).commands[0]
-        for seconds in (0.0, 2.0)
-    )
-    assert isinstance(plain, Release)
-    assert isinstance(kept, Release)
-    assert plain.left == 0.0
-    assert kept.keys() == plain.keys()
-    assert kept.arguments() == [lease.value, "0 2022 ", "r"]
-    assert kept.left == with_drift(2.0)
 
 
 def test_a_lease_reads_no_clock_unless_it_has_a_minimum_hold() -> None:

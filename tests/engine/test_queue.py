@@ -26,10 +26,6 @@ LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
 
 
-class Cancelled(BaseException):
-    """Stands for asyncio's CancelledError."""
-
-
 class Waiting:
     """An acquire of a waiter, after one refused round."""
 
@@ -113,17 +109,6 @@ def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
     free(masters, lease)
     with pytest.raises(ResourceLocked, match=r"^r: reserved for a waiter$"):
         masters.taken()
-
-
-def test_a_lock_that_expired_is_the_first_waiters_too() -> None:
-    masters = Masters(3)
-    masters.taken(ttl=1.0)
-    waiting = Waiting(masters, A)
-    masters.now += 1.1
-    with pytest.raises(ResourceLocked):
-        masters.run(masters.acquire())
-    assert masters.called == on_all(masters, A), "a refused client calls the first waiter"
-    waiting.won()
 
 
 def test_the_first_waiter_wins_without_a_call() -> None:
@@ -264,19 +249,6 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
     late.won()
 
 
-def test_the_keys_of_a_late_waiter_expire_with_its_queue() -> None:
-    masters = Masters(1)
-    lease = masters.taken(ttl=1.0)
-    Waiting(masters, A)
-    free(masters, lease)
-    masters.now += TURN / 1e6 + 0.001
-    masters.taken(ttl=0.5)
-    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
-    assert queue[A.encode()] >= LATE
-    masters.now += 1.0 + LINGER / 1000
-    assert masters.queues() == [[]]
-
-
 def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -383,22 +355,6 @@ def test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well() 
     wrong.ask()
     wrong.refused()
     assert masters.queues() == [[A, B]] * 3
-
-
-def test_a_waiter_whose_clock_steps_keeps_its_place() -> None:
-    masters = Masters(3)
-    masters.taken()
-    first = Waiting(masters, A)
-    masters.now += 1.1
-    Waiting(masters, B)
-    for step in (3600.0, -3600.0):
-        masters.wall = step
-        for _ in range(2):
-            first.ask()
-            first.refused()
-        masters.now += 1.1
-        Waiting(masters, C)
-        assert masters.queues() == [[A, B, C]] * 3
 
 
 @kills("a stopped waiter has a wrong clock", pauses.clock_lag, instead("most - round(...)", "most"))
@@ -618,19 +574,6 @@ def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() ->
     assert masters.queues("r") == [[A]] * 3
 
 
-def test_a_client_refused_one_of_several_resources_leaves_the_other_queues() -> None:
-    masters = Masters(3)
-    masters.taken("r", ttl=1.0)
-    both = Waiting(masters, A, "r", "s")
-    masters.now += 1.1
-    masters.taken("s")
-    both.ask()
-    both.refused()
-    assert masters.queues("r") == [[]] * 3
-    assert masters.queues("s") == [[A]] * 3
-    masters.taken("r")
-
-
 def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
     masters = Masters(3)
     lease = masters.taken("s")
@@ -691,41 +634,6 @@ def test_a_waiter_that_gives_up_leaves_every_queue_and_the_next_one_is_served() 
     other.won()
 
 
-@pytest.mark.parametrize("kind", [Cancelled, KeyboardInterrupt])
-@pytest.mark.parametrize("called", [False, True])
-def test_an_interrupted_pause_leaves_every_queue(kind: type[BaseException], called: bool) -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    waiting, other = Waiting(masters, A), Waiting(masters, B)
-    if called:
-        free(masters, lease)
-    masters.called.clear()
-    leave = waiting.protocol.throw(kind())
-    assert isinstance(leave, Round)
-    assert not leave.awaited
-    masters.hear(leave)
-    assert masters.queues() == [[B]] * 3
-    with pytest.raises(kind):
-        waiting.protocol.send(masters.now)
-    if called:
-        assert masters.called == on_all(masters, B), "the turn passes to the next waiter"
-        other.won()
-
-
-def test_an_interrupted_round_leaves_the_queues_of_rounds_before() -> None:
-    masters = Masters(3)
-    masters.taken()
-    waiting = Waiting(masters, A)
-    waiting.ask()
-    assert isinstance(waiting.step, Round)
-    masters.hear(waiting.step, down=(0,))
-    leave = waiting.protocol.throw(Cancelled())
-    assert isinstance(leave, Round)
-    assert all(isinstance(command, Release) for command in leave.commands)
-    masters.hear(leave)
-    assert masters.queues() == [[], [], []]
-
-
 def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -737,28 +645,6 @@ def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
     assert lease.reached == {0, 1, 2}
     free(masters, lease)
     assert masters.queues() == [[], [], []]
-
-
-def test_a_master_that_was_down_is_not_among_those_reached() -> None:
-    masters = Masters(3)
-    lease = masters.run(masters.acquire(wait=1.0, waiter=A), down=(2,))
-    assert lease.reached == {0, 1}
-
-
-def test_a_protocol_closed_in_a_pause_sends_nothing() -> None:
-    masters = Masters(3)
-    masters.taken()
-    Waiting(masters, A).protocol.close()
-
-
-def test_an_acquire_carries_its_waiter_and_ticket() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(wait=1.0, waiter=A)
-    first = next(protocol)
-    assert isinstance(first, Round)
-    ask = first.commands[0]
-    assert isinstance(ask, Acquire)
-    assert (ask.waiter, ask.ticket) == (A, ask.proposal)
 
 
 # How long a pause is.

@@ -212,14 +212,6 @@ def test_an_acquire_without_a_quorum_is_refused_and_undone() -> None:
     assert masters.tokens() == ["", "", ""]
 
 
-def test_a_master_that_was_sent_nothing_gets_no_undo() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire()
-    step = next(protocol)
-    masters.hear(asked(step), down=(0, 1))
-    is_undo(protocol.send(masters.now), one(step), {2})
-
-
 def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=0.0)
@@ -423,15 +415,6 @@ def test_validity_is_judged_after_the_confirm_round() -> None:
 INTERRUPTS = [Cancelled, KeyboardInterrupt, SystemExit, RuntimeError]
 
 
-@pytest.mark.parametrize("kind", INTERRUPTS)
-def test_a_round_interrupted_before_any_answer_is_undone(kind: Kind) -> None:
-    protocol = Masters(3).acquire()
-    step = next(protocol)
-    is_undo(protocol.throw(kind()), one(step), {0, 1, 2})
-    with pytest.raises(kind):
-        protocol.send(START)
-
-
 @kills("undo only what was granted", Tally.asked,
        instead("vote is None or ...", "vote is not None and vote.ballot is _GRANTED"),
        SystemExit)  # fmt: skip
@@ -542,25 +525,6 @@ def test_an_extension_is_valid_from_before_its_first_byte() -> None:
     assert renewed.value == lease.value
 
 
-def test_an_unanswered_extension_is_unknown_and_the_old_deadline_stays() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    state, same = masters.run(_extend(masters, lease), mute=(0, 1))
-    assert state is LeaseState.UNKNOWN
-    assert same == lease
-    assert same.tally is not lease.tally
-
-
-def test_a_majority_that_no_longer_has_the_lock_is_a_loss() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    masters.forget(0)
-    masters.forget(1)
-    state, _ = masters.run(_extend(masters, lease))
-    assert state is LeaseState.LOST
-    assert masters.tokens()[:2] == ["", ""], "an extension re-creates nothing"
-
-
 def test_half_of_an_even_number_that_no_longer_has_the_lock_is_a_loss_too() -> None:
     masters = Masters(4)
     lease = masters.taken()
@@ -619,21 +583,6 @@ def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     assert same.until == lease.until
 
 
-def test_of_two_extensions_the_later_deadline_and_all_masters_that_may_be_healed_count() -> None:
-    masters = Masters(3)
-    lease = masters.run(masters.acquire(), down=(0,))
-    assert lease.reached == {1, 2}
-    _, longer = masters.run(_extend(masters, lease, 10.0))
-    assert longer.tally.forgot == {0}
-    masters.now += 1.0
-    _, shorter = masters.run(_extend(masters, lease, 5.0), down=(0,))
-    assert shorter.until < longer.until
-    for held, extended in ((longer, shorter), (shorter, longer)):
-        both = rounds.merged(held, extended)
-        assert both.until == longer.until
-        assert both.reached == {0, 1, 2}
-
-
 @kills("no master is healed", rounds.extend, never("master in forgot"))
 def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
     None
@@ -666,15 +615,6 @@ def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_th
     assert step.tally.granted == 3
 
 
-def test_a_heal_does_not_save_a_lease_that_lost_its_majority() -> None:
-    masters = Masters(3)
-    lease = masters.run(masters.acquire(), down=(2,))
-    _, lease = masters.run(_extend(masters, lease))
-    masters.forget(1)
-    state, _ = masters.run(_extend(masters, lease))
-    assert state is not LeaseState.RENEWED
-
-
 def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
     """Votes that come in after the verdict still show which masters to heal."""
     masters = Masters(3)
@@ -688,6 +628,21 @@ def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
     lease = done.value.value[1]
     masters.hear(step)
     assert names(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
+
+
+def test_of_two_extensions_the_later_deadline_and_all_masters_that_may_be_healed_count() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(0,))
+    assert lease.reached == {1, 2}
+    _, longer = masters.run(_extend(masters, lease, 10.0))
+    assert longer.tally.forgot == {0}
+    masters.now += 1.0
+    _, shorter = masters.run(_extend(masters, lease, 5.0), down=(0,))
+    assert shorter.until < longer.until
+    for held, extended in ((longer, shorter), (shorter, longer)):
+        both = rounds.merged(held, extended)
+        assert both.until == longer.until
+        assert both.reached == {0, 1, 2}
 
 
 # Release.

@@ -11,7 +11,7 @@ import pytest
 
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import SPLIT_ROUNDS
-from redlock_django.engine.errors import LimitReached, QuorumUnreachable
+from redlock_django.engine.errors import LimitReached
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
 from redlock_django.engine.protocol.statuses import Status
@@ -338,20 +338,6 @@ def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
     assert refused.value.attempts == 1
 
 
-def test_a_client_without_a_quorum_does_not_ask_for_another_slot_at_once() -> None:
-    masters = Masters(3)
-    with pytest.raises(QuorumUnreachable) as refused:
-        masters.run(masters.acquire(limit=2), deaf=(0, 1, 2))
-    assert refused.value.attempts == 1
-    protocol = masters.acquire(limit=2, wait=5.0)
-    step = next(protocol)
-    assert isinstance(step, Round)
-    masters.now += 20.0  # longer than the TTL: all masters grant too late
-    masters.hear(step)
-    with pytest.raises(QuorumUnreachable):
-        masters.after_undo(protocol)
-
-
 def test_a_waiter_without_a_quorum_pauses() -> None:
     masters = Masters(3)
     protocol = masters.acquire(limit=2, wait=60.0, ttl=1.0)
@@ -373,16 +359,6 @@ def test_the_soonest_slot_says_when_to_try_again() -> None:
     assert refused.value.retry_after == pytest.approx(3.0)
 
 
-def test_the_fences_of_a_slot_grow() -> None:
-    masters = Masters(3)
-    fences = []
-    for _ in range(3):
-        lease = taken(masters, 1)
-        fences.append(lease.fences[0])
-        free(masters, lease)
-    assert fences == sorted({*fences})
-
-
 # The script.
 
 
@@ -394,15 +370,6 @@ def say(masters: Masters, command: Acquire, marker: bytes = MARKER) -> list[Any]
 def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: Any) -> Acquire:
     how = {"limit": 2, "proposal": int(masters.now * 1_000_000), **how}
     return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
-
-
-def test_the_same_slot_twice_is_one_grant() -> None:
-    masters = Masters(1)
-    first = say(masters, asks(masters))
-    masters.now += 1.0
-    again = say(masters, asks(masters))
-    assert (first[0], again[0]) == (Status.GRANTED, Status.GRANTED)
-    assert first[2] == again[2]
 
 
 def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> None:
@@ -535,28 +502,6 @@ def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
     assert masters.called == calls(masters, B, 1)
 
 
-def test_the_turn_of_a_waiter_that_died_passes_on() -> None:
-    masters = Masters(3)
-    leases = [taken(masters, 0), taken(masters, 1)]
-    _, second, third = (Waiting(masters, name) for name in (A, B, C))
-    free(masters, leases[0])
-    assert masters.called == calls(masters, A, 0)
-    masters.now += TURN / 1_000_000 + 0.001
-    free(masters, leases[1])
-    assert [name for _, name in masters.called] == [f"{B}/0", f"{C}/1"] * 3
-    assert {second.won(0).slot, third.won(1).slot} == {0, 1}
-
-
-def test_a_waiter_whose_process_is_gone_is_skipped() -> None:
-    masters = Masters(3)
-    leases = [taken(masters, 0), taken(masters, 1)]
-    _, second = Waiting(masters, A), Waiting(masters, B)
-    masters.gone.add("P:wake:a")
-    free(masters, leases[1])
-    assert masters.called == calls(masters, B, 1)
-    assert second.won(1).slot == 1
-
-
 def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_that_is_held() -> None:
     masters = Masters(3)
     taken(masters, 0)
@@ -567,17 +512,6 @@ def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_tha
     for memory in masters.memories:
         assert memory.say(release, 7)[1] == Status.REFUSED
     assert masters.called == []
-
-
-def test_the_end_of_a_minimum_hold_calls_no_waiter_early() -> None:
-    masters = Masters(3)
-    taken(masters, 0)
-    lease = taken(masters, 1)
-    Waiting(masters, A)
-    masters.called.clear()
-    masters.run(rounds.release(masters.deployment, lease, held_for=1.0))
-    assert masters.called == []
-    assert masters.watching == [(index, A) for index in range(3)], "it learns the new TTL"
 
 
 def test_a_reserved_slot_shows_no_slot_as_free() -> None:

@@ -15,7 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 
 
@@ -336,18 +334,6 @@ def test_idle_links_are_probed_before_routers_forget_them(
             for option, value in KEEPALIVE.items():
                 set_to = connection.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, option))
                 assert set_to == value
-
-
-@both
-def test_masters_killed_and_restarted_over_and_over_are_joined_again(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with joined(name, masters[:3]) as variant:
-        for turn in range(3):
-            masters[turn].restart()
-            lease = variant.acquire("order:1", wait=60.0)
-            assert variant.release(lease) is True
-            variant.wait_usable(3)
 
 
 # Lateness: a stall of this process loses no link.

@@ -304,18 +304,6 @@ def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_release_is_sent_to_a_master_that_is_left_out(fault: str) -> None:
-    """A late master gets the release, and for one without a link it is kept."""
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        FAULTS[fault][0](links)
-        links.ask(links.acquire("b" * 32))
-        links.ask(links.release())
-        names = links.ends[0].names()
-        assert names.count("release") + len(links.masters[0].pending_releases) == 1
-
-
-@pytest.mark.parametrize("fault", FAULTS)
 def test_a_round_names_why_a_master_is_left_out_now(fault: str) -> None:
     with timed_links() as (links, _):
         FAULTS[fault][0](links)
@@ -324,21 +312,6 @@ def test_a_round_names_why_a_master_is_left_out_now(fault: str) -> None:
         setattr(master, "late" if fault == "late" else "reason", "something else")
         exchange = links.ask(links.acquire("b" * 32))
         assert exchange.tally.reasons()[0] == "something else"
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) -> None:
-    with timed_links() as (links, _):
-        FAULTS[fault][0](links)
-        links.ask(links.acquire())
-        if fault == "late":
-            links.lateness.in_time(links.masters[0])
-        else:
-            links.join(0)
-            links.sockets.flush()
-        links.ends[0].heard()
-        links.ask(links.acquire("b" * 32))
-        assert links.ends[0].names() == ["acquire"]
 
 
 @kills("a usable master is never inspected", Links.begin, never("now >= m.inspect_at"))
@@ -370,13 +343,6 @@ def test_masters_are_looked_at_once_for_many_rounds() -> None:
             _answered(links, time, links.ask(links.acquire("b" * 32)))
 
 
-def test_each_master_is_sent_its_own_command() -> None:
-    with timed_links() as (links, _):
-        exchange = links.ask(links.acquire(), 0, 1)
-        assert exchange.tally.asked == {0, 1}
-        assert links.ends[2].names() == []
-
-
 @kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     with timed_links(masters=1) as (links, time):
@@ -396,21 +362,6 @@ def test_an_empty_reply_to_another_command_drops_the_link() -> None:
         links.ask(links.acquire("b" * 32), 0, 1)
         links.say(0, resp([]))
         assert links.masters[0].link is None
-
-
-def _healing(links: ManualLinks) -> Any:
-    heal = Heal(
-        deployment=links.deployment, resources=("r",), value=f"{TOKEN} {{}}", ttl=10, fences=(7,)
-    )
-    return links.ask(heal)
-
-
-def test_a_healed_master_does_not_count() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        healing = _healing(links)
-        _answered(links, time, healing)
-        assert healing.tally.verdict is Verdict.LOST
 
 
 @kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), b"")
@@ -520,37 +471,11 @@ def test_another_reply_of_the_length_of_a_refusal_is_not_a_vote() -> None:
         assert not exchange.tally.refusals
 
 
-def test_a_refusal_whose_clock_stepped_has_no_vote() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, resp(_refusal(exchange.number, time, ahead=5_000_000)))
-        assert "stepped" in exchange.tally.reasons()[0]
-
-
-def test_a_grant_after_plain_refusals_is_released() -> None:
-    with timed_links() as (links, time):
-        exchange = links.ask(links.acquire())
-        for index in range(2):
-            links.say(index, resp(_refusal(exchange.number, time)))
-        assert exchange.tally.rival_won
-        links.say(2, resp(packed([exchange.number, 1, time.wall, 7])))
-        assert links.ends[2].names() == ["acquire", "release"]
-
-
 @kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"))
 def test_a_grant_of_another_round_is_not_a_vote() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
         links.say(0, resp(packed([exchange.number + 1, 1, time.wall, 7])))
-        assert links.masters[0].link is None
-        assert exchange.tally.granted == 0
-
-
-def test_a_release_of_another_round_is_not_a_vote() -> None:
-    with timed_links() as (links, _):
-        exchange = links.ask(links.release())
-        links.say(0, resp(packed([exchange.number + 1, 1, 0])))
         assert links.masters[0].link is None
         assert exchange.tally.granted == 0
 

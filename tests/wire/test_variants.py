@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,46 +146,6 @@ def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> No
         "B releases: True",
         "nothing",
     ]
-
-
-def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with scenario_over(name, masters[:3]) as scenario:
-        scenario.acquire("A", "order:1", "user:7")
-        scenario.look()
-        scenario.acquire("B", "stock:3", "user:7")
-        scenario.look()
-        scenario.extend("A")
-        scenario.release("A")
-        scenario.look()
-        scenario.acquire("B", "stock:3", "user:7")
-        scenario.look()
-        scenario.release("B")
-        scenario.look()
-        assert len(scenario.leases["B"].fences) == 2
-        assert scenario.leases["B"].fences[1] > scenario.leases["A"].fences[1]
-    assert scenario.lines == [
-        "A takes order:1+user:7: held",
-        "order:1 on 1 2 3; user:7 on 1 2 3",
-        "B takes stock:3+user:7: ResourceLocked held by another client for # s",
-        "order:1 on 1 2 3; user:7 on 1 2 3",
-        "A extends: renewed",
-        "A releases: True",
-        "nothing",
-        "B takes stock:3+user:7: held",
-        "stock:3 on 1 2 3; user:7 on 1 2 3",
-        "B releases: True",
-        "nothing",
-    ]
-
-
-@pytest.mark.fault
-def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[LocalMaster]) -> None:
-    """The deadline may pass after the caller reads the clock and before the engine does."""
-    with joined(name, masters[:1]) as variant:
-        lease = variant.acquire("order:1")
-        state, _ = variant.extend(replace(lease, until=lease.started))
-        assert state is LeaseState.LOST
-        assert variant.release(lease) is True
 
 
 MINORITIES = [(1, 3), (2, 5)]

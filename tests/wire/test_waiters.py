@@ -5,7 +5,6 @@ Tests of calls put the fallback out of reach: without the call they would not en
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import socket
@@ -29,7 +28,7 @@ from tests.replies import packed
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
-from tests.wire.variants import VARIANTS, Loop, Threads, Variant, joined
+from tests.wire.variants import VARIANTS, Threads, Variant, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,29 +125,6 @@ def test_each_release_calls_the_next(name: str, masters: list[LocalMaster], n: i
             assert queue.ended() == ["A", "B", "C"]
         variant.settle()
         assert queued(masters, "order:1") == [0] * n
-
-
-@both
-@pytest.mark.usefixtures("no_fallback")
-def test_many_waiters_of_a_process_are_served_in_their_order(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    names = [str(number) for number in range(7)]
-    with joined(name, masters[:3]) as variant:
-        lease = variant.acquire("order:1")
-        with waiters(variant, masters[:3], *names) as queue:
-            variant.release(lease)
-            assert queue.ended() == names
-
-
-@pytest.mark.parametrize(("holder", "waiter"), [("threads", "loop"), ("loop", "threads")])
-@pytest.mark.usefixtures("no_fallback")
-def test_one_process_calls_another(holder: str, waiter: str, masters: list[LocalMaster]) -> None:
-    with joined(holder, masters[:3]) as ours, joined(waiter, masters[:3]) as theirs:
-        lease = ours.acquire("order:1")
-        with waiters(theirs, masters[:3], "A", "B") as queue:
-            ours.release(lease)
-            assert queue.ended() == ["A", "B"]
 
 
 @both
@@ -338,21 +314,6 @@ def test_a_wait_that_times_out_leaves_every_queue(name: str, masters: list[Local
             variant.acquire("order:1", wait=0.1)
         variant.settle()
         assert queued(masters[:3], "order:1") == [0, 0, 0]
-
-
-@pytest.mark.usefixtures("no_fallback")
-def test_a_cancelled_wait_leaves_every_queue(masters: list[LocalMaster]) -> None:
-    with joined("loop", masters[:3]) as variant:
-        assert isinstance(variant, Loop)
-        lease = variant.acquire("order:1")
-        work = variant.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
-        waiting_task = asyncio.run_coroutine_threadsafe(work, variant.loop)
-        wait_queued(masters[:3], "order:1", 1)
-        with waiters_behind(variant, masters[:3], 1) as queue:
-            waiting_task.cancel()
-            wait_queued(masters[:3], "order:1", 1)
-            variant.release(lease)
-            assert queue.ended() == ["behind"]
 
 
 @contextmanager
