@@ -260,6 +260,12 @@ def test_a_lost_lock_is_not_handed_on() -> None:
         MemoryBackend.advance(11)
         with pytest.raises(LockLost):
             held.transfer()
+    held = lock(NAME).acquire()
+    for master in backend().masters:
+        master.keyspace.strings.pop(backend().deployment.lock(NAME))
+    with pytest.raises(LockLost, match="lost before it was handed on"):
+        held.transfer()
+    assert not refused()
     with pytest.raises(NotHeld):
         lock(NAME).transfer()
 

@@ -25,6 +25,7 @@ from django.test import AsyncRequestFactory, RequestFactory
 from django.urls import path
 from django.views.generic import View
 from pytest_django import Settings
+from rest_framework.response import Response
 
 from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
 from redlock_django.locking.caller import held_leases
@@ -97,6 +98,11 @@ def answer(request: Any) -> Any:
     return HttpResponse("done")
 
 
+def api(request: Any) -> Response:
+    assert is_held()
+    return Response({"done": 7})
+
+
 async def aanswer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
     assert is_held()
     await asyncio.sleep(0)
@@ -131,9 +137,10 @@ def by_function(request: HttpRequest, pk: str) -> HttpResponse:
     return hold(KEY)(lambda pk: HttpResponse("done"))(pk)
 
 
-PLAIN = ("function", "dispatch", "as_view", "mixin", "rule", "REST handler")
+PLAIN = ("function", "dispatch", "as_view", "mixin", "rule")
 SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
     **{name: (KINDS[name], answer) for name in PLAIN},
+    "REST handler": (KINDS["REST handler"], api),
     "function that may wait": (KINDS["function"], answer),
     "idempotent": (RECORDED["above a lock"], answer),
     "template": (KINDS["function"], template),

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import attempt, pauses
 from redlock_django.engine.attempt import SPLIT_ROUNDS
-from redlock_django.engine.validity import LeaseState
+from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
@@ -158,6 +159,30 @@ def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBack
         pass
 
 
+def test_a_forked_child_does_not_wait_for_a_script_of_its_parent(backend: MemoryBackend) -> None:
+    """The thread of the parent that ran it does not exist in the child."""
+    running, end = threading.Event(), threading.Event()
+
+    def run_a_script() -> None:
+        with interpreter().alone:
+            running.set()
+            end.wait()
+
+    parent = threading.Thread(target=run_a_script)
+    parent.start()
+    running.wait(60)
+    backend.forked()
+    leases: list[Lease] = []
+    child = threading.Thread(target=lambda: leases.append(backend.acquire((R,), 30, 0, "{}")))
+    child.start()
+    child.join(60)
+    acquired = len(leases)
+    end.set()
+    child.join()
+    parent.join()
+    assert acquired == 1
+
+
 @pytest.mark.parametrize("down", range(6))
 def test_any_number_of_masters_may_be_down(backend: MemoryBackend, down: int) -> None:
     backend.down = [index < down for index in range(5)]
@@ -264,6 +289,17 @@ def test_a_master_that_was_flushed_is_not_counted(backend: MemoryBackend) -> Non
     with pytest.raises(QuorumUnreachable, match="emptied"):
         lock(R).acquire()
     backend.clear()
+    with lock(R):
+        pass
+
+
+def test_a_master_that_forgot_its_marker_is_not_counted(backend: MemoryBackend) -> None:
+    for master in backend.masters[:3]:
+        master.keyspace.strings.clear()
+    with pytest.raises(QuorumUnreachable, match="not trusted yet"):
+        lock(R).acquire()
+    for master in backend.masters[:1]:
+        master.keyspace.set(backend.deployment.marker, b"trusted")
     with lock(R):
         pass
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.backends.values import LONGEST, LONGEST_WAIT, duration
+from redlock_django.checks.deployment import check_deployment
+from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
@@ -406,3 +409,14 @@ def test_every_duration_that_is_accepted_can_be_waited_for() -> None:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+class Shelf(BaseBackend):
+    """A store of another package, which lists no servers."""
+
+
+def test_checks_ask_nothing_of_a_store_that_lists_no_servers(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.Shelf"}}
+    assert not Shelf.servers_are_masters
+    assert load("default").store.names == ()
+    assert check_settings() == check_deployment() == []
