@@ -135,7 +135,7 @@ RETURNING resource, fence, token_hash"""
     def swap(self, many: int) -> str:
         """Replace a token, for a TTL; NULL as the fence as in `rows`.
 
-        Values: the new hash, the holder, the TTL, the resources, the old hash, the new one.
+        Values: the new hash, the holder, the TTL, the resources, two hashes that are replaced.
         """
         return f"""
 UPDATE {LOCKS} SET token_hash = %s, holder = %s, fence = {self.trusted(f"{LOCKS}.fence")},

@@ -53,7 +53,7 @@ class DatabaseSwap:
         # An earlier run may have replaced it: then its own answer stays.
         if found := sql.ends(cursor, resources, old):
             self._read_at, self._left_before = read_at, found[1]
-        swapped = sql.swap(cursor, resources, old, new, self._new.holder, self._new.ttl)
+        swapped = sql.swap(cursor, resources, (old, new), new, self._new.holder, self._new.ttl)
         if self._old.home is not None and (found := sql.ends(cursor, resources, new)):
             self._ends, _ = found  # for the ticket
         if swapped < len(resources):
@@ -99,7 +99,6 @@ class DatabaseSwap:
         left = self._left_before - (self._clock() - self._read_at)
         if old.home is not None:
             left = max(left, with_drift(old.ttl))  # an extension may have come in between
-        about = old.holder or IN_TRANSIT
-        sql.restore(
-            cursor, old.resources, new.token_hash, hash_of(old.token), about, max(0.0, left)
-        )
+        about, undone = old.holder or IN_TRANSIT, (new.token_hash, new.token_hash)
+        # Another run changes nothing: the client with the old token may have extended it since.
+        sql.swap(cursor, old.resources, undone, hash_of(old.token), about, max(0.0, left))

@@ -209,37 +209,21 @@ WHERE resource IN ({marks(len(resources))}) AND token_hash = %s AND expires_at >
 def swap(
     cursor: CursorWrapper,
     resources: Sequence[str],
-    old: str,
+    olds: tuple[str, str],
     new: str,
     holder: str,
     ttl: float,
 ) -> int:
-    """Replace the token `old` of locks by `new`, for `ttl` seconds.
+    """Replace the tokens `olds` of locks by `new`, for `ttl` seconds.
 
-    Return how many were replaced, also by an earlier run of the same statement. Raises Unrecognized
-    if the server is a standby, or may have forgotten that they were replaced before.
+    Return how many were replaced. If `new` is one of `olds`, those of an earlier run of the same
+    statement are replaced again. Raises Unrecognized if the server is a standby, or may have
+    forgotten that they were replaced before.
     """
     statement = dialect_of(cursor).swap(len(resources))
     with _recognized():
-        cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, old, new])
+        cursor.execute(statement, [new, holder, round(ttl * SECOND), *resources, *olds])
     return int(cursor.rowcount)
-
-
-def restore(
-    cursor: CursorWrapper,
-    resources: Sequence[str],
-    new: str,
-    old: str,
-    holder: str,
-    left: float,
-) -> None:
-    """Undo a swap: replace the token `new` of locks by `old`, for `left` seconds.
-
-    Another run changes nothing: the client with the old token may have extended them since.
-    """
-    statement = dialect_of(cursor).swap(len(resources))
-    with _recognized():
-        cursor.execute(statement, [old, holder, round(left * SECOND), *resources, new, new])
 
 
 def ends(cursor: CursorWrapper, resources: Sequence[str], token: str) -> tuple[float, float] | None:
