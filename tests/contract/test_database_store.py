@@ -23,7 +23,6 @@ from redlock_django import lock
 from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
-from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
@@ -37,7 +36,6 @@ from tests.contract.processes import run_in_processes
 from tests.contract.stores import (
     DATABASE,
     HOLDER,
-    MEMORY,
     AsyncCaller,
     MariaDB,
     Postgres,
@@ -773,21 +771,6 @@ def test_a_fence_survives_another_clock(sqlite: Store) -> None:
 
     backend.connections.run(step)
     assert backend.acquire(("order:1",), 30, 0, HOLDER).fences == (ahead + 1,)
-
-
-def test_fences_grow_from_store_to_store(
-    sqlite: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Other tests advance the clock of the masters in memory, which is then ahead of the database's.
-    monkeypatch.setattr(MemoryBackend, "passed", 0.0)
-    database = dict(settings.REDLOCK["default"])
-    memory = {"BACKEND": MEMORY}
-    fences = []
-    for section in (memory, database, memory, database):
-        settings.REDLOCK = {"default": section}
-        with lock("order:1") as held:
-            fences.append(held.fence)
-    assert fences == sorted(set(fences))
 
 
 @pytest.mark.attack

@@ -612,14 +612,6 @@ def test_the_servers_remove_a_queue_that_is_not_used(settings: Settings) -> None
         pytest.skip(str(missing))
 
 
-@pytest.mark.attack
-@pytest.mark.parametrize("name", ["a/b", "..", ".", "ü ☃", "%2F", "a" * 200])
-def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
-    lease = backend_of().acquire((name,), 30, 0, HOLDER)
-    assert [holding.resource for holding in inspecting.held(backend_of()).locks] == [name]
-    assert backend_of().release(lease) is True
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line(store: Store, what: str) -> None:
@@ -908,19 +900,6 @@ def test_a_slots_minimum_hold_is_ended_by_a_waiter(store: Store, settings: Setti
     lease = backend_of().acquire(("order:1",), 60, 20, HOLDER, 2)
     assert lease.slot == slot
     assert lease.waited > 0
-
-
-def test_waiters_for_slots_are_counted_and_their_queue_is_no_lock(store: Store) -> None:
-    caller = SyncCaller(store)
-    first, second = hold_slots(2, 2)
-    waiter = caller.start("order:1", wait=20, limit=2)
-    until(partial(_waits, 1), what="it waits")
-    page = inspecting.held(backend_of())
-    assert {one.resource for one in page.locks} == {*first.resources, *second.resources}
-    assert sum(one.waiters for one in page.locks) == 1
-    assert len(page.locks) == 2
-    caller.release(first)
-    caller.release(waiter.lease())
 
 
 @pytest.mark.slow
