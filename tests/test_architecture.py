@@ -34,7 +34,7 @@ LAYERS = [
     wire.links wire.links.resp
     wire.links.link
     wire.links.master wire.links.waiters
-    wire.links.late_masters wire.links.clock_steps wire.links.link_wait
+    wire.links.late_masters wire.links.clock_steps
     wire.links.sender
     wire.links.link_changes
     wire.links.replies

@@ -13,7 +13,7 @@ from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.lease import HeldLease
 from redlock_django.wire.drivers.sockets import Sockets
-from redlock_django.wire.links.link_wait import LinkWait
+from redlock_django.wire.links.link_changes import LinkWait
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.servers import info as server_info

@@ -80,7 +80,7 @@ def test_the_first_lock_is_set_on_every_master(
 ) -> None:
     """The loss of any of them does not endanger it."""
     # A busy machine may need longer to connect than a caller waits for the last links.
-    monkeypatch.setattr("redlock_django.wire.links.link_wait.JOINING", 60.0)
+    monkeypatch.setattr("redlock_django.wire.links.link_changes.JOINING", 60.0)
     urls = [master.url for master in masters]
 
     async def first() -> int:
@@ -101,7 +101,7 @@ def test_the_first_lock_is_set_on_every_master(
 def test_the_first_lock_survives_that_some_of_its_masters_stop(
     masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("redlock_django.wire.links.link_wait.JOINING", 60.0)
+    monkeypatch.setattr("redlock_django.wire.links.link_changes.JOINING", 60.0)
     urls = [master.url for master in masters]
     section = {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": 30, **generous_timeouts()}
     settings.REDLOCK = {"default": section}
@@ -119,7 +119,7 @@ def test_a_refusal_of_a_first_lock_asks_each_master_once(
     masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is no master that grants the lock, from which it would have to be released."""
-    monkeypatch.setattr("redlock_django.wire.links.link_wait.JOINING", 60.0)
+    monkeypatch.setattr("redlock_django.wire.links.link_changes.JOINING", 60.0)
     section = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
     settings.REDLOCK = {"default": section, "other": section}
     with lock("order:1", renew=False):

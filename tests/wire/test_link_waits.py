@@ -10,7 +10,7 @@ import pytest
 
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
-from redlock_django.wire.links.link_wait import JOINING, LinkWait
+from redlock_django.wire.links.link_changes import JOINING, LinkWait
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never
 from tests.wire.manual_links import ManualLinks, manual_links

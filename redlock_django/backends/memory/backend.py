@@ -17,8 +17,7 @@ from redlock_django.backends.redis.backend import RedlockBackend
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.protocol.deployment import Deployment
-from redlock_django.engine.protocol.query import Answer as QueryAnswer
-from redlock_django.engine.protocol.query import Query, SendQuery
+from redlock_django.engine.protocol.query import SendQuery
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
 from redlock_django.engine.run_protocol import adrive, drive
@@ -130,7 +129,7 @@ class MemoryBackend(RedlockBackend):
         master = self.masters[index]
         master.keyspace.clear()
         query = Join(deployment=self.deployment, run_id=master.run_id, mode="mark")
-        marker = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])).rest
+        marker = master.ask(query).rest
         self._markers[index] = (marker, int(marker.split()[1]))
 
     def step_clock(self, index: int, seconds: float) -> None:
@@ -263,7 +262,7 @@ class MemorySurvey(Survey):
     def ask(
         self, work: Callable[[SendQuery], Answer], within: float | None = None
     ) -> dict[int, Answer]:
-        return {index: work(_sender(master)) for index, master in self._up().items()}
+        return {index: work(master.ask) for index, master in self._up().items()}
 
     def health(self) -> dict[int, Health]:
         return {index: self._health(index, master) for index, master in self._up().items()}
@@ -272,19 +271,12 @@ class MemorySurvey(Survey):
         keyspace = master.keyspace
         return Health(
             run_id=master.run_id,
-            latency=0.0,
             offset=keyspace.time() / 1e6 - wall_ns() / 1e9 - self._backend.passed,
             server="memory",
-            version="",
-            uptime=0.0,
             policy="noeviction",
-            maxmemory=0,
-            persistent=False,
             held=len(keyspace.still_held(self.deployment.held, keyspace.time() // 1000)),
             ready_in=self._backend._ready_in(index),
             deployment=self.deployment.fingerprint,
-            forbidden=(),
-            faults=(),
         )
 
     def _up(self) -> dict[int, MemoryMaster]:
@@ -298,10 +290,3 @@ class MemorySurvey(Survey):
 def reason(down: object) -> str:
     """Return why a master is down: the reason it was given, which may be just True."""
     return down if isinstance(down, str) else "down"
-
-
-def _sender(master: MemoryMaster) -> SendQuery:
-    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
-        return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()]))
-
-    return send

@@ -13,6 +13,7 @@ from typing import Any
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace, bytes_of
 from redlock_django.engine.protocol.commands import Argument, Command, Reply, decode
+from redlock_django.engine.protocol.query import Answer, Query
 from redlock_django.wire.clock import wall_ns
 
 
@@ -42,6 +43,10 @@ class MemoryMaster:
         if command.trusted:
             argv += [marker, ready_at]
         return decode(self.eval(command.name, command.keys(), argv))
+
+    def ask(self, query: Query[Answer], /) -> Answer:
+        """Return the answer to a query."""
+        return query.read(self.eval(query.name, query.keys(), [0, *query.arguments()]))
 
     def eval(self, script: str, keys: list[str], argv: list[Argument]) -> Any:
         """Return the reply of the script of that name to these KEYS and ARGV."""

@@ -66,13 +66,7 @@ class RedlockBackend(BaseBackend):
         raise NotImplementedError
 
     def inspect(self) -> MasterInspection:
-        return MasterInspection(
-            self.alias,
-            self.survey(),
-            deployment=self.deployment,
-            addresses=self.addresses,
-            tolerate=self.settings.tolerate,
-        )
+        return MasterInspection(self.alias, self.survey(), self.settings)
 
     def wall_us(self) -> int:
         """Return the wall clock of this process in µs."""

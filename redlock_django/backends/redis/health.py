@@ -7,38 +7,30 @@ from dataclasses import dataclass, replace
 
 from redlock_django.backends.inspection.results import ServerHealth
 from redlock_django.backends.redis.masters import caches_on
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.inspection.faults import FAULTS, Fault, fault
 from redlock_django.engine.inspection.health import Health
 from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.servers.acl import LOCKS, WAITING, least_acl
-from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.survey import Survey
 
 
-def health_of(
-    reports: Mapping[int, Health],
-    *,
-    deployment: Deployment,
-    addresses: Sequence[Address],
-    tolerate: frozenset[str],
-    silent: Mapping[int, str],
-    forbidden: frozenset[int],
-) -> list[ServerHealth]:
-    """Return the health of every master, in order, given what they reported, by index.
-
-    Masters in `forbidden` are silent because of their ACL.
-    """
+def health_of(survey: Survey, settings: RedlockSettings) -> list[ServerHealth]:
+    """Ask every master for its health, and return it in order."""
+    deployment, reports = survey.deployment, survey.health()
     every = _Reports.of(deployment, reports)
     servers = []
     for index, name in enumerate(deployment.names):
         report, reason = reports.get(index), ""
         if report is None:
-            reason = silent.get(index, "did not answer")
-            code = "acl" if index in forbidden else "unreachable"
+            reason = survey.silent.get(index, "did not answer")
+            code = "acl" if index in survey.forbidden else "unreachable"
             faults = [fault(code, why=reason, rights=least_acl(deployment.prefix))]
         else:
             faults = [*_faults(index, report, every), *_untrusted(report, every)]
-        counted = all(FAULTS[one.code].counts or one.code in tolerate for one in faults)
+        counted = all(FAULTS[one.code].counts or one.code in settings.tolerate for one in faults)
+        addresses = settings.addresses  # none of masters in memory
         if addresses and (caches := caches_on(addresses[index])):
             faults.append(fault("cache", caches=", ".join(map(repr, caches))))
         server = ServerHealth(

@@ -8,6 +8,7 @@ from itertools import chain
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.backends.redis.health import health_of
+from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.inspection.queries import (
     ForceRelease,
@@ -15,11 +16,9 @@ from redlock_django.engine.inspection.queries import (
     ReadLocks,
     StoredLock,
 )
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import SendQuery
 from redlock_django.engine.protocol.votes import Ballot, failed
 from redlock_django.engine.quorum import Tally, quorum
-from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.survey import Survey
 
 READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
@@ -27,26 +26,13 @@ BATCH = 1000  # locks read in one query: all slots of a name
 
 
 class MasterInspection(Inspection):
-    """Asks N masters, by a survey, and merges their answers.
+    """Asks N masters, by a survey, and merges their answers."""
 
-    `addresses` are those of the masters, empty for masters in memory; `tolerate` are the codes of
-    faults with which a master is counted all the same.
-    """
-
-    def __init__(
-        self,
-        using: str,
-        survey: Survey,
-        *,
-        deployment: Deployment,
-        addresses: Sequence[Address],
-        tolerate: frozenset[str],
-    ) -> None:
-        super().__init__(using, deployment.names)
+    def __init__(self, using: str, survey: Survey, settings: RedlockSettings) -> None:
+        super().__init__(using, survey.deployment.names)
         self._survey = survey
-        self._deployment = deployment
-        self._addresses = addresses
-        self._tolerate = tolerate
+        self._settings = settings
+        self._deployment = survey.deployment
 
     def __exit__(self, *error: object) -> None:
         self._survey.close()
@@ -107,14 +93,7 @@ class MasterInspection(Inspection):
         return tally
 
     def health(self) -> list[ServerHealth]:
-        return health_of(
-            self._survey.health(),
-            deployment=self._deployment,
-            addresses=self._addresses,
-            tolerate=self._tolerate,
-            silent=self._survey.silent,
-            forbidden=frozenset(self._survey.forbidden),
-        )
+        return health_of(self._survey, self._settings)
 
 
 def _union(every: Iterable[Iterable[bytes]]) -> list[str]:

@@ -34,30 +34,22 @@ class Terms:
     notice: Notice
 
 
+@dataclass(eq=False)
 class Dialing:
     """One daemon thread that connects to a master until it works; at most one for each master.
 
-    `deliver` takes each result, and returns whether to go on. The thread does not keep its owner
+    The driver takes each result, and returns whether to go on. The thread does not keep its owner
     alive: it ends once that is gone.
     """
 
-    def __init__(
-        self,
-        master: Master,
-        deployment: Deployment,
-        membership: Membership,
-        terms: Terms,
-        closed: threading.Event,
-        deliver: Callable[[int, Joined | Unfit], bool],
-    ) -> None:
-        self._master = master
-        self._deployment = deployment
-        self._membership = membership
-        self._terms = terms
-        self._closed = closed
-        self._driver = weakref.WeakMethod(deliver)
-        self._settling = 0.0  # the pause after the last attempt, if the master has no marker
-        self._unexpected = ""  # the last error that no rule here expects
+    _master: Master
+    _deployment: Deployment
+    _membership: Membership
+    _terms: Terms
+    _closed: threading.Event
+    _driver: weakref.WeakMethod[Callable[[int, Joined | Unfit], bool]]
+    _settling: float = 0.0  # the pause after the last attempt, if the master has no marker
+    _unexpected: str = ""  # the last error that no rule here expects
 
     def run(self, delay: float, lost: str) -> None:
         """Connect after `delay` seconds, and again until the driver has a connection.

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import BuiltinMethodType
@@ -169,7 +170,7 @@ class Sockets:
             self.links.changes.connecting.add(master)
         dialing = Dialing(
             master, self.links.deployment, self.links.membership, self._terms, self.closed,
-            self._driver.deliver,
+            weakref.WeakMethod(self._driver.deliver),
         )  # fmt: skip
         thread = threading.Thread(
             target=dialing.run,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import quorum
@@ -17,41 +19,31 @@ KNOWN_FOR = 0.1
 """Seconds for which bounds are not widened by what the clocks may drift apart: 1 ms at most."""
 
 
+@dataclass(eq=False)
 class StepWatch:
     """Bound each master's clock relative to ours by every reply, and find which clock has stepped.
 
     `check(master, mode)` asks a master on its live link whether it is trusted ("join"), or marks it
-    as not trusted ("distrust"). `clock` is ours.
+    as not trusted ("distrust"). `clock` is ours. Leases that began up to the moment `voided` are
+    lost; `latest` is the latest moment that our clock has shown.
     """
 
-    def __init__(
-        self,
-        masters: Sequence[Master],
-        deployment: Deployment,
-        check: Callable[[Master, str], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self.masters = masters
-        self.deployment = deployment
-        self.check = check
-        self.clock = clock
-        self.voided = float("-inf")  # leases that began up to this moment are lost
-        self.latest = float("-inf")  # the latest moment that our clock has shown
-        self._stepped: set[int] = set()
+    masters: Sequence[Master]
+    deployment: Deployment
+    check: Callable[[Master, str], None]
+    clock: Callable[[], float]
+    voided: float = -inf
+    latest: float = -inf
+    _stepped: set[int] = field(default_factory=set)
 
     def void(self, lease: Lease) -> bool:
         """Return whether a lease, acquired on these masters' links, is lost before its deadline."""
         return lease.started <= self.voided
 
-    def saw(self, now: float) -> None:
-        """Note what our clock shows."""
-        if now > self.latest:
-            self.latest = now
-
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""
         now = self.clock()
-        self.saw(now)
+        self.latest = max(self.latest, now)
         if high < low:  # our clock has gone back since the master was asked
             self.latest = max(self.latest, now + low - high + 1e-6)  # as exact as floats are
             high = low

@@ -30,7 +30,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from statistics import median
 
@@ -156,18 +157,16 @@ class RunningTime:
         return sum(end - max(begin, moment) for begin, end in stalls if end > moment)
 
 
+@dataclass(eq=False)
 class LateWatch:
     """Fail the votes of replies that are too old, and note which masters are late."""
 
-    def __init__(
-        self, masters: Sequence[Master], rule: Lateness, clock: Callable[[], float]
-    ) -> None:
-        self.masters = masters
-        self.rule = rule
-        self.running = RunningTime(clock())
-        # Votes that are late, and still waited for: the round, the master, why the vote is late.
-        self._patient: list[tuple[Exchange, int, str]] = []
-        self.due = 0.0  # until then no reply need be judged; 0.0 if not known
+    masters: Sequence[Master]
+    rule: Lateness
+    running: RunningTime
+    due: float = 0.0  # until then no reply need be judged; 0.0 if not known
+    # Votes that are late, and still waited for: the round, the master, why the vote is late.
+    _patient: list[tuple[Exchange, int, str]] = field(default_factory=list)
 
     def poll_timeout(self, now: float) -> float:
         """Return the seconds to poll until the next reply must be judged, or the watch asked."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
+from redlock_django.engine.quorum import quorum
+from redlock_django.engine.steps import Round
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.link import Kind, Link, Owed
 from redlock_django.wire.links.master import Master, find_twins
@@ -18,6 +20,7 @@ from redlock_django.wire.servers.trust import Joined, Trust, Unfit, Unmarked, ch
 logger = logging.getLogger("redlock_django")
 
 
+@dataclass(eq=False)
 class LinkChanges:
     """Note links that come and go.
 
@@ -26,24 +29,15 @@ class LinkChanges:
     wakes the callers that wait for links.
     """
 
-    def __init__(
-        self,
-        masters: Sequence[Master],
-        tolerate: frozenset[str],
-        sender: Sender,
-        steps: StepWatch,
-        waiters: Waiters,
-        clock: Callable[[], float],
-    ) -> None:
-        self.changed = False
-        self.late: list[Master] = []
-        self.connecting: set[Master] = set()
-        self._masters = masters
-        self._tolerate = tolerate
-        self._sender = sender
-        self._steps = steps
-        self._waiters = waiters
-        self._clock = clock
+    _masters: Sequence[Master]
+    _tolerate: frozenset[str]
+    _sender: Sender
+    _steps: StepWatch
+    _waiters: Waiters
+    _clock: Callable[[], float]
+    changed: bool = False
+    late: list[Master] = field(default_factory=list)
+    connecting: set[Master] = field(default_factory=set)
 
     def connect(self) -> None:
         """Ask the driver to connect to every master that no thread connects to yet."""
@@ -208,6 +202,55 @@ class LinkChanges:
             text = f" {why}: it cannot call waiters, which poll it instead"
             _log(logging.WARNING, master, text)
         master.polling_logged = True
+
+
+JOINING = 0.02
+"""Seconds, at least, for which the first rounds wait for the links that a quorum does not need.
+
+A link that is under way comes a few ms after the quorum. Otherwise the first lock of a process
+would be set on a bare majority, and be lost with any of these masters."""
+
+
+@dataclass(eq=False)
+class LinkWait:
+    """How long a round waits for the masters in `connecting`, whose connections are under way."""
+
+    _masters: Sequence[Master]
+    connecting: Collection[Master]
+    _connect_timeout: float
+    _clock: Callable[[], float]
+    _joining_until: float | None = None  # None: there has been no quorum yet
+
+    def __post_init__(self) -> None:
+        self.quorum = quorum(len(self._masters))
+
+    def usable(self) -> int:
+        """Return how many masters may vote now."""
+        now = self._clock()
+        return sum(1 for master in self._masters if not master.fault(now))
+
+    def is_needed(self, asked: Round) -> bool:
+        """Return whether a round waits for connections under way; see `seconds`."""
+        trusted = any(c is not None and c.trusted for c in asked.commands)
+        return trusted and self.seconds(self._clock()) > 0
+
+    def seconds(self, began: float) -> float:
+        """Return for how many seconds a round that began then waits.
+
+        It waits as long as a quorum depends on connections under way. Once in the life of these
+        links, rounds wait for the others, too, for as long again as the quorum took, and JOINING at
+        least: a master that hangs costs no more than that.
+        """
+        connecting = len(self.connecting)
+        usable = self.usable() if connecting else 0
+        if not connecting or usable + connecting < self.quorum:
+            return 0.0
+        now = self._clock()
+        if usable < self.quorum:
+            return began + self._connect_timeout - now
+        if self._joining_until is None:
+            self._joining_until = now + max(now - began, JOINING)
+        return self._joining_until - now
 
 
 def _log(level: int, master: Master, text: str) -> None:

@@ -30,10 +30,9 @@ from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
 from redlock_django.wire.links.clock_steps import StepWatch
-from redlock_django.wire.links.late_masters import Lateness, LateWatch
+from redlock_django.wire.links.late_masters import Lateness, LateWatch, RunningTime
 from redlock_django.wire.links.link import Exchange, Kind, Owed
-from redlock_django.wire.links.link_changes import LinkChanges
-from redlock_django.wire.links.link_wait import LinkWait
+from redlock_django.wire.links.link_changes import LinkChanges, LinkWait
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.replies import Replies
 from redlock_django.wire.links.resp import pack
@@ -72,8 +71,8 @@ class Links:
         self.master_timeout = master_timeout
         self.masters = masters = [Master(i, address) for i, address in enumerate(addresses)]
         # Each part is given those that it uses, and knows no other.
-        self.lateness = LateWatch(masters, Lateness(master_timeout, give_up), clock)
-        self._running = self.lateness.running
+        self._running = RunningTime(clock())
+        self.lateness = LateWatch(masters, Lateness(master_timeout, give_up), self._running)
         self.sender = Sender(masters, deployment, membership, self._running, clock)
         self.steps = StepWatch(masters, deployment, self.sender.check, clock)
         self.waiters = Waiters(deployment, clock)

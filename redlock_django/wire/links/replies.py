@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import hiredis
@@ -43,28 +44,18 @@ logger = logging.getLogger("redlock_django")
 _GRANTED = Ballot.GRANTED  # a member of an enum takes long to look up
 
 
+@dataclass(eq=False)
 class Replies:
     """Count what masters have sent."""
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        membership: Membership,
-        sender: Sender,
-        changes: LinkChanges,
-        lateness: LateWatch,
-        steps: StepWatch,
-        waiters: Waiters,
-        clock: Callable[[], float],
-    ) -> None:
-        self._deployment = deployment
-        self._membership = membership
-        self._sender = sender
-        self._changes = changes
-        self._lateness = lateness
-        self._steps = steps
-        self._waiters = waiters
-        self._clock = clock
+    _deployment: Deployment
+    _membership: Membership
+    _sender: Sender
+    _changes: LinkChanges
+    _lateness: LateWatch
+    _steps: StepWatch
+    _waiters: Waiters
+    _clock: Callable[[], float]
 
     def feed(self, master: Master, link: Link, heard: float) -> None:
         """Count the replies in what a link has received until `heard`.

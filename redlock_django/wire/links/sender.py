@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Release
@@ -14,27 +15,20 @@ from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.resp import Templates, pack
 
 
+@dataclass(eq=False)
 class Sender:
     """Queue commands on the links of masters.
 
     `dirty` has the masters for which the driver has something to do.
     """
 
-    def __init__(
-        self,
-        masters: Sequence[Master],
-        deployment: Deployment,
-        membership: Membership,
-        running: RunningTime,
-        clock: Callable[[], float],
-    ) -> None:
-        self.dirty: set[Master] = set()
-        self.templates = Templates()
-        self._masters = masters
-        self._deployment = deployment
-        self._membership = membership
-        self._running = running
-        self._clock = clock
+    _masters: Sequence[Master]
+    _deployment: Deployment
+    _membership: Membership
+    _running: RunningTime
+    _clock: Callable[[], float]
+    dirty: set[Master] = field(default_factory=set)
+    templates: Templates = field(default_factory=Templates)
 
     def write(self, master: Master, owed: Owed, data: bytes) -> None:
         """Queue a command for a master that has a link."""
