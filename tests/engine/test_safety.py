@@ -18,10 +18,10 @@ from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import LateWatch
 from tests.engine import exhaustive, simulator
 from tests.engine.changes import CHANGES
+from tests.engine.client_store import SimulatedStore
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search
 from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
@@ -297,7 +297,7 @@ DEFECTS = {
     "a release ends the minimum hold": Defect("hold it", 20),
     "our own step is the masters'": Defect("still believes", 6, of(STEPPING)),
     "nothing voids a lease": Defect(
-        "still believes", 5, of(LEAPING), ((StepWatch.void, at_start("return False")),)
+        "still believes", 5, of(LEAPING), ((SimulatedStore.voided, returns("False")),)
     ),
     "a copy has the run of its server": Defect("hold it", 7, of(COPYING)),
     "evicting servers vote": Defect("hold it", 11, of(EVICTING)),

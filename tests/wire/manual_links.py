@@ -20,7 +20,6 @@ from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.drivers.dialing import Terms
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
 from redlock_django.wire.drivers.threads import ThreadDriver
@@ -34,7 +33,6 @@ from tests.engine.masters import Masters
 from tests.replies import packed
 from tests.wire.scripted import MARKER, NAMES, resp
 
-TERMS = Terms(1.0, frozenset(), ignore)
 AnyDriver = TypeVar("AnyDriver", LoopDriver, ThreadDriver)
 
 TIMEOUT = 0.25
@@ -163,7 +161,7 @@ def one_link(
             Membership(masters.deployment), clock,
             master_timeout=master_timeout, connect_timeout=1.0,
         )  # fmt: skip
-        driver = kind(links, TERMS)
+        driver = kind(links, ignore)
         try:
             driver.sockets.arrived(0, ends.joined("run"))
             yield driver, masters, ends
@@ -188,7 +186,7 @@ class ManualLinks(Links):
             addresses, deployment, Membership(deployment), time,
             master_timeout=TIMEOUT, connect_timeout=1.0,
         )  # fmt: skip
-        self.sockets = Sockets(self, NoDriver(), TERMS)
+        self.sockets = Sockets(self, NoDriver(), ignore)
         self.time = time
         self.ends = [Ends(time) for _ in range(masters)]
         for index in range(masters):

@@ -21,7 +21,6 @@ from redlock_django.engine.protocol.slots import name_and_slot
 from redlock_django.engine.steps import Protocol
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.drivers.dialing import Terms
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.reentrancy import Interrupting
 from redlock_django.wire.drivers.threads import ThreadDriver
@@ -128,7 +127,6 @@ class RedisBackend(RedlockBackend):
         super().__init__(alias, settings, notice)
         self.membership = Membership(self.deployment)
         self._give_up = give_up
-        self._terms = Terms(settings.connect_timeout, settings.tolerate, notice)
         self._threads: ThreadDriver | None = None
         self._closed = False
         self._making = threading.RLock()  # a signal handler may interrupt its own thread
@@ -230,11 +228,11 @@ class RedisBackend(RedlockBackend):
     def voided(self, lease: Lease) -> bool:
         # The links of a loop that has ended notice nothing, and the thread's renew the lock.
         home, ours = lease.home, self._threads
-        if ours is not None and ours.links.steps.void(lease):
+        if ours is not None and lease.started <= ours.links.steps.voided:
             return True
         if home is ours or not isinstance(home, ThreadDriver | LoopDriver):
             return False
-        return home.links.steps.void(lease)
+        return lease.started <= home.links.steps.voided
 
     # Drivers.
 
@@ -243,7 +241,7 @@ class RedisBackend(RedlockBackend):
         if self._threads is None:
             with self._making:
                 if self._threads is None:
-                    driver = self._threads = ThreadDriver(self._links(), self._terms)
+                    driver = self._threads = ThreadDriver(self._links(), self.notice)
                     if self._closed:  # by another thread, since the caller has this backend
                         driver.close()
         return self._threads
@@ -255,7 +253,7 @@ class RedisBackend(RedlockBackend):
         if driver is None or driver.sockets.closed.is_set():
             with self._making:
                 self._forget_closed_loops()
-                driver = self._loops[loop] = LoopDriver(self._links(), self._terms)
+                driver = self._loops[loop] = LoopDriver(self._links(), self.notice)
         return driver
 
     def _forget_closed_loops(self) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.clock import clock
+from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.handshake import join
@@ -25,15 +23,6 @@ SETTLING = 0.02
 Meanwhile the other masters answer, whose markers decide whether this client may write one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """On which terms masters are connected to: times are in seconds."""
-
-    connect_timeout: float
-    tolerate: frozenset[str]
-    notice: Notice
-
-
 @dataclass(eq=False)
 class Dialing:
     """One daemon thread that connects to a master until it works; at most one for each master.
@@ -43,11 +32,10 @@ class Dialing:
     """
 
     _master: Master
-    _deployment: Deployment
-    _membership: Membership
-    _terms: Terms
+    _links: Links
+    _notice: Notice
     _closed: threading.Event
-    _driver: weakref.WeakMethod[Callable[[int, Joined | Unfit], bool]]
+    _driver: Callable[[], Callable[[int, Joined | Unfit], bool] | None]  # a weak reference
     _settling: float = 0.0  # the pause after the last attempt, if the master has no marker
     _unexpected: str = ""  # the last error that no rule here expects
 
@@ -58,7 +46,7 @@ class Dialing:
         `lost` is why a link was lost that may not come back at once, else "".
         """
         if lost:
-            self._notice(Unfit(lost))
+            self._report(Unfit(lost))
         is_early = False
         while not self._closed.wait(delay):
             if delay and not is_early and self._closed.wait(PACE.turn()):
@@ -69,19 +57,19 @@ class Dialing:
             if is_early:
                 delay = self._settling
                 continue
-            self._notice(result)
+            self._report(result)
             if not again:
                 return
             delay = self._master.backoff()
 
     def _join(self) -> Joined | Unfit:
         """Return a connection, or why there is none."""
-        master, membership, timeout = self._master, self._membership, self._terms.connect_timeout
+        master, links, timeout = self._master, self._links, self._links.connect_timeout
         try:
-            return join(master.address, self._deployment, membership, self._terms.tolerate, timeout)
+            return join(master.address, links.deployment, links.membership, links.tolerate, timeout)
         except Unmarked as error:
             # The markers of the other masters decide whether this one gets one.
-            membership.look_again()
+            links.membership.look_again()
             self._settling = 2 * self._settling or SETTLING
             error.early = self._settling < timeout
             return error.with_traceback(None)
@@ -101,16 +89,16 @@ class Dialing:
             return False
         return deliver(self._master.index, result)
 
-    def _notice(self, result: Joined | Unfit) -> None:
+    def _report(self, result: Joined | Unfit) -> None:
         # The callback may take long, and must not keep the links alive.
         if self._driver() is None or self._closed.is_set():
             return
-        name, notice = self._master.address.name, self._terms.notice
+        name = self._master.address.name
         try:
             if isinstance(result, Unfit):
-                notice(name, False, str(result))
+                self._notice(name, False, str(result))
             else:
-                notice(name, True, result.trust.why(clock()))
+                self._notice(name, True, result.trust.why(clock()))
         except BaseException:  # or the thread would end, and no other connects to this master
             logger.exception("redlock master %s: the notice callback failed", name)
 

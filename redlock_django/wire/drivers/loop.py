@@ -17,12 +17,13 @@ from typing import Any, NoReturn
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.dialing import Terms, discard
+from redlock_django.wire.drivers.dialing import discard
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
 from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.trust import Joined, Unfit
 from redlock_django.wire.wakeup import LoopWakeup
 
@@ -34,12 +35,12 @@ SENT_TOGETHER = 40
 class LoopDriver:
     """The driver of one event loop. Use it in that loop only, except for `post`."""
 
-    def __init__(self, links: Links, terms: Terms) -> None:
+    def __init__(self, links: Links, notice: Notice) -> None:
         # Weak: the backend keeps this driver by its loop, and a loop that was never closed must
         # still be garbage-collected.
         self._loop = weakref.ref(asyncio.get_running_loop())
         self.links = links
-        self.sockets = Sockets(links, self, terms)
+        self.sockets = Sockets(links, self, notice)
         self._last_look = clock()  # at idle links
         self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
         self._ticking = False

@@ -17,10 +17,11 @@ from types import BuiltinMethodType
 from typing import Any, Protocol
 
 from redlock_django.wire.clock import clock
-from redlock_django.wire.drivers.dialing import Dialing, Terms
+from redlock_django.wire.drivers.dialing import Dialing
 from redlock_django.wire.links.link import ProtocolDesync, broken
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import Master
+from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.trust import Joined, Unfit
 
 CHUNK = 65536
@@ -59,11 +60,11 @@ class Sockets:
     They read and send for `links` what the links have decided, for a `driver` that knows when.
     """
 
-    def __init__(self, links: Links, driver: Driver, terms: Terms) -> None:
+    def __init__(self, links: Links, driver: Driver, notice: Notice) -> None:
         self.links = links
         self.closed = threading.Event()
         self._driver = driver
-        self._terms = terms
+        self._notice = notice
 
     def read(self, masters: Iterable[Master]) -> None:
         """Read what masters have sent, without blocking, and count it."""
@@ -168,10 +169,8 @@ class Sockets:
         master.reason = reason
         if not delay:
             self.links.changes.connecting.add(master)
-        dialing = Dialing(
-            master, self.links.deployment, self.links.membership, self._terms, self.closed,
-            weakref.WeakMethod(self._driver.deliver),
-        )  # fmt: skip
+        driver = weakref.WeakMethod(self._driver.deliver)
+        dialing = Dialing(master, self.links, self._notice, self.closed, driver)
         thread = threading.Thread(
             target=dialing.run,
             args=(delay, reason if delay else ""),

@@ -18,13 +18,14 @@ from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.combiner import Combiner, Poller
-from redlock_django.wire.drivers.dialing import Terms, discard
+from redlock_django.wire.drivers.dialing import discard
 from redlock_django.wire.drivers.reentrancy import Interrupting, Running
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
 from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import IDLE, Master
 from redlock_django.wire.links.waiters import Waiter
+from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.trust import Joined, Unfit
 from redlock_django.wire.wakeup import Wakeup
 
@@ -37,11 +38,11 @@ GIVE_WAY = 0.0002  # seconds for which other threads get the links between two p
 class ThreadDriver:
     """The driver of one process, for callers that may block. Thread-safe."""
 
-    def __init__(self, links: Links, terms: Terms) -> None:
+    def __init__(self, links: Links, notice: Notice) -> None:
         self.poller = Poller()
         self._link_waits: dict[Wakeup, None] = {}
         self.links = links
-        self.sockets = Sockets(links, self, terms)
+        self.sockets = Sockets(links, self, notice)
         self.combiner = Combiner(self.sockets, self.poller)
         self.tender = Tender(self.sockets, self.combiner)
         self._running = Running.of_threads()

@@ -9,7 +9,6 @@ from math import inf
 
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import quorum
-from redlock_django.engine.validity import Lease
 from redlock_django.wire.links.master import Master
 
 logger = logging.getLogger("redlock_django")
@@ -24,8 +23,8 @@ class StepWatch:
     """Bound each master's clock relative to ours by every reply, and find which clock has stepped.
 
     `check(master, mode)` asks a master on its live link whether it is trusted ("join"), or marks it
-    as not trusted ("distrust"). `clock` is ours. Leases that began up to the moment `voided` are
-    lost; `latest` is the latest moment that our clock has shown.
+    as not trusted ("distrust"). `clock` is ours. Leases on these masters that began up to the
+    moment `voided` are lost; `latest` is the latest moment that our clock has shown.
     """
 
     masters: Sequence[Master]
@@ -35,10 +34,6 @@ class StepWatch:
     voided: float = -inf
     latest: float = -inf
     _stepped: set[int] = field(default_factory=set)
-
-    def void(self, lease: Lease) -> bool:
-        """Return whether a lease, acquired on these masters' links, is lost before its deadline."""
-        return lease.started <= self.voided
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""

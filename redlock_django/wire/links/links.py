@@ -69,6 +69,8 @@ class Links:
         self.membership = membership
         self.clock = clock
         self.master_timeout = master_timeout
+        self.connect_timeout = connect_timeout
+        self.tolerate = tolerate
         self.masters = masters = [Master(i, address) for i, address in enumerate(addresses)]
         # Each part is given those that it uses, and knows no other.
         self._running = RunningTime(clock())
