@@ -9,25 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from math import log
-from random import Random
 from statistics import median
 from typing import Any, cast
 
 import hiredis
 
-from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Release, Reply
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Round
 from redlock_django.wire.links.late_masters import LONGEST
 from redlock_django.wire.links.link import Exchange, Kind, Link, Owed
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.servers.trust import Joined, Unfit, Unmarked, check, read_trust
-from tests.engine.network import Line, Owner, address_of
-from tests.engine.world import Packed, SimulatedMaster, Violation, World
+from tests.engine.network import ClientLinks, Line, address_of
+from tests.engine.world import Packed, Violation
 from tests.replies import packed
 from tests.wire.scripted import push, resp
 
@@ -88,55 +86,34 @@ class Attempt:
         self.is_over = False
 
 
-class ByteWire:
-    """One client's links to all masters."""
+@dataclass(eq=False)
+class ByteWire(ClientLinks):
+    """The links as they are shipped; without `inspected`, they ask for INFO when they want to."""
 
-    def __init__(
-        self,
-        world: World,
-        owner: Owner,
-        masters: list[SimulatedMaster],
-        deployment: Deployment,
-        membership: Membership,
-        *,
-        master_timeout: float,
-        give_up: float,
-        latency: float,
-        late: float,
-        inspected: float,
-        repeating: float,
-    ) -> None:
-        self.world = world
-        self.owner = owner
-        self.deployment = deployment
-        self.membership = membership
-        self.master_timeout = master_timeout
-        self.latency = latency
-        self.late = late
-        self.repeating = repeating  # until then, some replies come again
-        self.connect_timeout = 0.3
-        self.closed = False
-        self.stalled = 0.0
-        self.patient_at = -1.0  # when it last waited longer because its masters are slow
-        self.rng: Random = world.rng(f"network {owner.name}")
+    _: KW_ONLY
+    repeating: float  # until then, some replies come again
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        deployment, membership, clock = self.deployment, self.membership, self.owner.clock
         self.links = Links(
-            [address_of(master.name) for master in masters], deployment, membership,
-            owner.clock.read, master_timeout=master_timeout, connect_timeout=self.connect_timeout,
-            give_up=max(give_up, 6 * master_timeout),
+            [address_of(master.name) for master in self.masters], deployment, membership,
+            clock.read, master_timeout=self.master_timeout, connect_timeout=self.connect_timeout,
+            give_up=self.give_up,
         )  # fmt: skip
         self.lines: list[Line] = []
-        for master in masters:
-            line = InspectedLine(world, owner.clock, master)
-            line.inspected_every = inspected
+        for master in self.masters:
+            line = InspectedLine(self.world, clock, master)
+            line.inspected_every = self.inspected
             self.lines.append(line)
         self.links.masters[:] = self.lines  # every part has this list
         # The real reason names the load of this machine.
         self.links.lateness._reason = lambda *_: "is late"  # type: ignore[method-assign]
         self.steps = self.links.steps
         self.waiters = self.links.waiters
-        self.waiters.channel = deployment.wake(owner.name)
+        self.waiters.channel = deployment.wake(self.owner.name)
         self.waiters.is_used = True
-        self._connections: list[Connection | None] = [None] * len(masters)
+        self._connections: list[Connection | None] = [None] * len(self.masters)
         self._is_polling = False
         membership.readers.add(self)
         self.links.changes.connect()

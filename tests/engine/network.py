@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from math import log
 from random import Random
@@ -169,41 +169,42 @@ def address_of(name: str) -> Address:
     return Address(name=name, endpoint=name, connection_class=Connection, kwargs={})
 
 
-class Wire:
-    """One client's links to all masters."""
+@dataclass(eq=False)
+class ClientLinks:
+    """One client's links to all masters: what both simulations of them have. Times in seconds."""
 
-    def __init__(
-        self,
-        world: World,
-        owner: Owner,
-        masters: list[SimulatedMaster],
-        deployment: Deployment,
-        membership: Membership,
-        *,
-        master_timeout: float,
-        give_up: float,
-        latency: float,
-        late: float,
-        inspected: float = 0.0,
-    ) -> None:
-        self.world = world
-        self.owner = owner
-        self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
-        self.lateness = Lateness(master_timeout, max(give_up, 6 * master_timeout))
-        self.lines = [Line(world, owner.clock, master) for master in masters]
-        self.deployment = deployment
-        self.membership = membership
-        self.steps = StepWatch(self.lines, self.deployment, self._check, owner.clock.read)
+    world: World
+    owner: Owner
+    masters: list[SimulatedMaster]
+    deployment: Deployment
+    membership: Membership
+    _: KW_ONLY
+    master_timeout: float
+    give_up: float
+    latency: float
+    late: float
+    inspected: float = 0.0  # INFO is asked for again after so much time; 0.0: see each class
+    connect_timeout: float = 0.3
+    closed: bool = False
+    stalled: float = 0.0  # for how long the client was stopped
+    patient_at: float = -1.0  # when it last waited longer because its masters are slow
+
+    def __post_init__(self) -> None:
+        self.give_up = max(self.give_up, 6 * self.master_timeout)
+        self.rng: Random = self.world.rng(f"network {self.owner.name}")
+
+
+class Wire(ClientLinks):
+    """The rules of the links, as they are simulated; without `inspected`, no INFO is asked for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        clock = self.owner.clock
+        self.lateness = Lateness(self.master_timeout, self.give_up)
+        self.lines = [Line(self.world, clock, master) for master in self.masters]
+        self.steps = StepWatch(self.lines, self.deployment, self._check, clock.read)
         self._noticed: set[int] = set()  # indexes of masters that stepped
-        self.master_timeout = master_timeout
-        self.connect_timeout = 0.3
-        self.latency = latency
-        self.late = late
-        self.closed = False
-        self.stalled = 0.0  # seconds that the client was stopped
-        self.patient_at = -1.0  # when it last waited longer because its masters are slow
-        self.waiters = Waiters(self.deployment, owner.clock.read, owner.name)
-        self.rng: Random = world.rng(f"network {owner.name}")
+        self.waiters = Waiters(self.deployment, clock.read, self.owner.name)
         self._number = 0
         for line in self.lines:
             self._dial(line, 0.0)
