@@ -47,7 +47,6 @@ STEPS: dict[str, tuple[str, ...]] = {
     "receive the replies": (
         "wire/links/replies.py",
         "wire/drivers/sockets.py:Sockets.read",
-        "wire/links/clock_steps.py",
         "wire/links/link.py:Exchange.decide",
         "engine/quorum.py:Tally.cast",
         "engine/quorum.py:Tally._judge",

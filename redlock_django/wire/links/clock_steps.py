@@ -24,7 +24,7 @@ class StepWatch:
 
     `check(master, mode)` asks a master on its live link whether it is trusted ("join"), or marks it
     as not trusted ("distrust"). `clock` is ours. Leases on these masters that began up to the
-    moment `voided` are lost; `latest` is the latest moment that our clock has shown.
+    moment `voided` are lost; `latest` is the latest moment that our clock has shown to `note`.
     """
 
     masters: Sequence[Master]
@@ -111,8 +111,9 @@ class StepWatch:
     def _blame_ourselves(self, stepped: Sequence[Master]) -> None:
         """Void our leases: so many steps at once mean that our own clock stepped."""
         now = self.clock()
-        # A clock that went back shows an earlier time than when those leases began.
-        self.voided = max(now, self.latest)
+        # A clock that went back shows an earlier time than when those leases began. The replies to
+        # the last ones of them may not have been noted, as they were within steady bounds.
+        self.voided = max(now, self.latest + KNOWN_FOR)
         until = self.voided + self.deployment.restart_delay
         for master in stepped:
             master.usable = False

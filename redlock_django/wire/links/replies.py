@@ -62,8 +62,6 @@ class Replies:
 
         From the first reply on that is not plain, all are parsed.
         """
-        if heard > self._steps.latest:
-            self._steps.latest = heard
         try:
             self._count_plain(master, link, heard)
             if link.received or link.parsing:
