@@ -205,7 +205,13 @@ class Server:
         for words in case.before:
             assert not self.send(*words).startswith(b"-")
         keys, argv = sent(case)
-        return self.send("EVAL", script(case.command.name)[0], str(len(keys)), *keys, *argv)
+        return self.send(
+            "EVAL",
+            script(case.command.name, case.command.deployment)[0],
+            str(len(keys)),
+            *keys,
+            *argv,
+        )
 
 
 def parse(reply: bytes) -> Any:

@@ -28,7 +28,7 @@ TRUST = (
     pack("SET", DEPLOYMENT.marker, MARKER),
     *(
         pack("SCRIPT", "LOAD", source)
-        for source in (script("acquire")[0], script("release")[0], FREE)
+        for source in (script("acquire", DEPLOYMENT)[0], script("release", DEPLOYMENT)[0], FREE)
     ),
 )
 """Commands that store what the others need on an emptied master."""

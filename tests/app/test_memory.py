@@ -138,9 +138,9 @@ def test_split_votes_are_asked_again_for_twice_master_timeout_only(
         master.keyspace.set(backend.deployment.lock(R), b"another %d" % (index % 3))
     attempts, run = [], MemoryMaster.run
 
-    def counted(self: MemoryMaster, script: str, *args: Any) -> Any:
-        attempts.extend([self] if script == "acquire" else [])
-        return run(self, script, *args)
+    def counted(self: MemoryMaster, sent: Any, *args: Any) -> Any:
+        attempts.extend([self] if sent.name == "acquire" else [])
+        return run(self, sent, *args)
 
     monkeypatch.setattr(MemoryMaster, "run", counted)
     with pytest.raises(ResourceLocked):

@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import pytest
 
+from redlock_django.backends.memory import master
 from redlock_django.engine.protocol import commands, query
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.wire.links import replies, resp
 from redlock_django.wire.servers import handshake
 
-Source = Callable[[str], tuple[str, str]]
+Source = Callable[..., tuple[str, str]]
 SCRIPTS = {path.stem: path.read_text() for path in Path(commands.__file__).parent.glob("lua/*.lua")}
 
 
@@ -45,7 +47,8 @@ def lua(target: str, code: str = "", *more: tuple[str, str]) -> Lua:
 
 def included(file: str) -> list[str]:
     """Return the files whose text is a part of a file."""
-    return commands.INCLUDE.findall(SCRIPTS[file])
+    parts = commands.INCLUDE.findall(SCRIPTS[file])
+    return [*parts, *(each for part in parts for each in included(part))]
 
 
 def mutated_source(file: str, mutation: Lua) -> Source:
@@ -53,18 +56,21 @@ def mutated_source(file: str, mutation: Lua) -> Source:
     honest = commands.script
 
     @cache
-    def script(name: str) -> tuple[str, str]:
-        text, digest = honest(name)
+    def script(
+        name: str, deployment: Deployment, *, failover: bool | None = None
+    ) -> tuple[str, str]:
+        text, digest = honest(name, deployment, failover=failover)
         if file != name and file not in included(name):
             return text, digest
         text = re.sub(r" *--.*", "", text)
         for change in mutation.changes:
-            text = _changed(name, text, change)
+            numbers = [commands.numbered(one, deployment.constants) for one in change]
+            text = _changed(name, text, Change(*numbers))
         return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     users = [name for name in SCRIPTS if file in included(name)]
     for name in users or [file]:
-        script(name)
+        script(name, Deployment(names=("a",)))
     return script
 
 
@@ -86,13 +92,8 @@ def _changed(name: str, text: str, change: Change) -> str:
 
 def replace_scripts(patch: pytest.MonkeyPatch, source: Source) -> None:
     """Make masters run the scripts that a function returns by name, with their hashes."""
-
-    def replaced(name: str, failover: bool = False) -> tuple[str, str]:
-        assert not failover
-        return source(name)
-
-    for module in (replies, commands, query, handshake, resp):
-        patch.setattr(module, "script", replaced)
+    for module in (replies, commands, query, handshake, resp, master):
+        patch.setattr(module, "script", source)
 
 
 def mutate_script(patch: pytest.MonkeyPatch, file: str, mutation: Lua) -> None:

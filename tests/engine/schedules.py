@@ -13,9 +13,10 @@ import pytest
 from redlock_django.engine import fencing, quorum, renewal, rounds, validity
 from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release, decode
+from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
@@ -196,10 +197,10 @@ def _join(
     masters: Masters, run: str, fingerprint: str = "", how: str = "join"
 ) -> tuple[int, bytes]:
     """Return the status of the reply, and the marker."""
-    deployment = masters.deployment
-    delay = round(deployment.restart_delay * 1e6)
-    argv: list[str | int | bytes] = [0, run, fingerprint or deployment.fingerprint, delay, how]
-    reply = decode(masters.memories[0].eval("join", [deployment.marker], argv))
+    query = Join(
+        deployment=masters.deployment, run_id=run, mode=how, fingerprint=fingerprint or None
+    )
+    reply = masters.memories[0].ask(query)
     return reply.status, reply.rest
 
 

@@ -121,9 +121,9 @@ def test_keys_of_a_slot() -> None:
 
 
 def test_arguments_of_a_slot() -> None:
-    numbers = pack("<6d", TIME, 1500, 500_000, 600_000, 60_000, 3)
-    assert ACQUIRE_SLOT.arguments() == [VALUE, numbers, "r[1]"]
-    assert RELEASE_SLOT.arguments() == [VALUE, "", "r[1]"]
+    numbers = pack("<3d", TIME, 1500, 3)
+    assert ACQUIRE_SLOT.arguments() == [VALUE, numbers]
+    assert RELEASE_SLOT.arguments() == [VALUE]
 
 
 def test_the_occupancy_of_a_slot_follows_the_rival() -> None:
@@ -133,18 +133,17 @@ def test_the_occupancy_of_a_slot_follows_the_rival() -> None:
 
 
 def test_arguments() -> None:
-    both = ["r", "s"]
-    numbers = pack("<6d", TIME, 1500, 500_000, 600_000, 60_000, 0)
-    assert ACQUIRE.arguments() == [VALUE, numbers, *both]
+    numbers = pack("<3d", TIME, 1500, 0)
+    assert ACQUIRE.arguments() == [VALUE, numbers]
     waiting = Acquire(**COMMON, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
-    assert waiting.arguments() == [VALUE, numbers, *both, f"{TIME - 5} P:wake:7 1"]
-    assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
-    assert EXTEND.arguments() == [VALUE, 1500, *both]
-    assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
-    assert RELEASE.arguments() == [VALUE, "", *both]
-    assert SHORTEN.arguments() == [VALUE, "0 1500 ", *both]
-    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 ", *both]
-    assert LEAVING.arguments()[1] == "0 0 P:wake:7 1"
+    assert waiting.arguments() == [VALUE, numbers, f"{TIME - 5} P:wake:7 1"]
+    assert CONFIRM.arguments() == [VALUE, 7, 8]
+    assert EXTEND.arguments() == [VALUE, 1500]
+    assert HEAL.arguments() == [VALUE, 1500, 7, 8]
+    assert RELEASE.arguments() == [VALUE, "2 0 0 "]
+    assert SHORTEN.arguments() == [VALUE, "2 0 1500 "]
+    assert Release(**COMMON, bury=True).arguments() == [VALUE, "2 1 0 "]
+    assert LEAVING.arguments()[1] == "2 0 0 P:wake:7 1"
 
 
 def test_arguments_are_integers_strings_and_bytes() -> None:
@@ -167,7 +166,7 @@ def test_another_answer_is_not_a_reply(other: object) -> None:
 def test_a_ticket_is_taken_by_its_token() -> None:
     tombs = [f"P:tomb:{TOKEN}", f"P:tomb:{'f' * 32}"]
     assert TAKE.keys() == ["P:master", "P:held", *tombs, "P:lock:r", "P:lock:s"]
-    assert TAKE.arguments() == [VALUE, "f" * 32, 1500, 600_000, "r", "s"]
+    assert TAKE.arguments() == [VALUE, "f" * 32, 1500]
     used = said(TAKE, Status.USED, b"e" * 32)
     assert (used.ballot, used.rival, used.time) == (Ballot.REFUSED, b"e" * 32, TIME)
     granted = said(TAKE, Status.GRANTED, 900)
@@ -184,7 +183,7 @@ def test_the_undo_of_a_ticket_restores_its_token() -> None:
     assert TAKE.restore() == RESTORE
     tombs = [f"P:tomb:{'f' * 32}", "P:held", f"P:tomb:{TOKEN}"]
     assert RESTORE.keys() == [*tombs, "P:lock:r", "P:lock:s"]
-    assert RESTORE.arguments() == [VALUE, 60_000, "r", "s"]
+    assert RESTORE.arguments() == [VALUE]
     assert replace(RESTORE, bury=True).keys() == RESTORE.keys(), "it buries in any case"
     assert said(RESTORE, Status.GRANTED).ballot is Ballot.GRANTED
     assert "f" * 32 not in repr(RESTORE)
@@ -201,7 +200,7 @@ def test_names_scripts_and_flags() -> None:
         "release", "restore",
     ]  # fmt: skip
     for name in (*(command.name for command in COMMANDS), "join"):
-        text, sha = script(name)
+        text, sha = script(name, DEPLOYMENT)
         assert re.fullmatch("[0-9a-f]{40}", sha)
         assert "KEYS" in text
         # A key name built in Lua would be unknown to ACLs and clusters.

@@ -29,10 +29,10 @@ def test_the_command_prints_how_many_states_there_are(capsys: pytest.CaptureFixt
 
 
 def test_must_fail_a_slot_that_is_taken_from_its_holder() -> None:
-    set_it = "not seen[2 + 2 * index] and not redis.call('SET', key, ARGV[2], 'NX', 'PX', ttl)"
+    set_it = "not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl)"
     overwrite = lua(
-        "lock and lock ~= value", "false", ("and lock ~= value then", "and false then"),
-        (set_it, "not redis.call('SET', key, ARGV[2], 'PX', ttl)"),
+        "if lock ~= value then", "if not lock then",
+        (set_it, "not redis.call('SET', key, value, 'PX', ttl)"),
     )  # fmt: skip
     with (
         script_mutated("acquire", overwrite),

@@ -367,7 +367,7 @@ def _nobody_is_called(patch: Patch) -> None:
 
 
 def _the_first_to_ask(patch: Patch) -> None:
-    asked = "may_be_reserved and redis.call('PTTL', queue) ~= -2"
+    asked = "(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2"
     mutate_script(patch, "acquire", lua(asked, "false"))
 
 

@@ -62,20 +62,20 @@ def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
     assert not index_exists(masters), "prolonged once in its period"
 
 
-def test_one_grant_in_sixteen_removes_expired_entries_of_the_index() -> None:
+def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index() -> None:
     masters = Masters(1)
     for number in range(120):
         masters.taken(f"r{number}", ttl=1.0)
     masters.now += 1.1
     memory = masters.memories[0]
-    begin = memory.keyspace.time() // 16 * 16
+    begin = memory.keyspace.time() // 64 * 64
     left = []
-    for step in range(33):
+    for step in range(129):
         memory.keyspace.time = lambda step=step: begin + step  # type: ignore[misc]
         lease = masters.taken("s")
         left.append(stored(masters) - 1)  # without the new lock
         masters.run(rounds.release(masters.deployment, lease))
-    assert left == [20] * 16 + [0] * 17
+    assert left == [20] * 64 + [0] * 65
 
 
 def test_an_extended_lock_stays_listed() -> None:

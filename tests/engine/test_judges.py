@@ -94,7 +94,9 @@ def unraised(function: Any, nth: int = 0) -> tuple[Any, Mutation]:
 
 
 HALF_IS_A_QUORUM = (quorum.quorum, returns("max(1, masters // 2)"))
-FENCES_BY_THE_CLOCK = ("acquire", lua("math.max(stored + 1, proposal)", "proposal"))
+FENCES_BY_THE_CLOCK = ("acquire", lua(
+    "math.max(stored + 1, proposal)", "proposal", ("math.max(fence + 1, proposal)", "proposal"),
+))  # fmt: skip
 DRIFT_IS_A_STEP = (StepWatch.note, instead("0.01 * abs(...)", "0.0"))
 
 JUDGES: dict[str, Judge] = {
@@ -115,7 +117,9 @@ JUDGES: dict[str, Judge] = {
     ),
     "only clock steps excuse two holders": Judge(
         (Holding.robbed, returns("True")),
-        (("release", lua("elseif not lock or lock == value then", "else")),),
+        (("release", lua(
+            "not lock or lock == value and left == 0", "not (lock == value and left > 0)"
+        )),),
         "hold it", CALM,
     ),
     "only what no client can know of a server excuses two holders": Judge(
@@ -159,8 +163,9 @@ JUDGES: dict[str, Judge] = {
     "no lock outlives its TTL": Judge(
         unraised(Checker.left, 1),
         (
-            ("set_locks", lua("PX', ttl", "PX', 4000")),
-            ("acquire", lua("left > max_ttl and", "false and")),
+            ("set_locks", lua("key, value, 'NX', 'PX', ttl", "key, value, 'NX', 'PX', 4000")),
+            ("acquire", lua("KEYS[4], value, 'NX', 'PX', ttl", "KEYS[4], value, 'NX', 'PX', 4000")),
+            ("acquire", lua("lasts > MAX_TTL and", "false and")),
         ),
         "the lock of", DYING,
     ),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
+from redlock_django.backends.memory.commands import ServerError
 from redlock_django.engine.protocol.commands import (
     Acquire,
     Command,
@@ -14,10 +16,12 @@ from redlock_django.engine.protocol.commands import (
     Extend,
     Heal,
     Release,
+    Reply,
     Take,
 )
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
+from tests.engine.lua_mutation import lua, script_mutated
 from tests.engine.masters import MARKER, Masters
 from tests.replies import unpacked
 
@@ -68,8 +72,7 @@ def a_client_that_does_not_know_the_masters_marks_none() -> None:
     del masters.memories[0].keyspace.strings[masters.deployment.marker]
     for mode in ("join", "distrust"):
         join = Join(deployment=masters.deployment, run_id="1" * 40, mode=mode)
-        reply = masters.memories[0].eval(join.name, join.keys(), [0, *join.arguments()])
-        assert join.read(reply).status == Status.UNMARKED
+        assert masters.memories[0].ask(join).status == Status.UNMARKED
         assert masters.memories[0].keyspace.get(masters.deployment.marker) is None
 
 
@@ -120,7 +123,48 @@ def a_free_slot_is_reserved_for_the_first_waiter() -> None:
     assert _said(masters, _slot(masters, C, waiter=a_waiter))[0] == Status.GRANTED
 
 
+def _replies_to_plain_commands(seed: int) -> list[Any]:
+    """Return what a master answers to random commands, and what it has stored after each."""
+    rng, masters = Random(seed), Masters(1)
+    keys, keyspace = masters.deployment, masters.memories[0].keyspace
+    found: list[Any] = []
+    for _ in range(40):
+        masters.now += rng.choice((0.000_001, 0.1, 70.0))
+        key = rng.choice((keys.held, keys.lock("r"), keys.fence("r"), keys.queue("r")))
+        match rng.randrange(8):
+            case 0:
+                keyspace.set(key, rng.choice((b"7", b"x", b"0x10", b"0" * 17, b"9" * 16)), 5_000)
+            case 1:
+                keyspace.drop(key)
+                keyspace.sets[key] = {b"redlock:wake:b 1": 7.0}
+            case 2:
+                keyspace.drop(key)
+        token, waiter = rng.choice((A, B)), rng.choice(("", "", "redlock:wake:a 1"))
+        release = Release(**_common(masters, token), bury=rng.random() < 0.1)
+        command = rng.choice((_acquire(masters, token, waiter=waiter), release))
+        try:
+            found.append(masters.memories[0].say(command, 0, MARKER))
+        except ServerError as error:
+            found.append(str(error))
+        found.append((dict(keyspace.strings), {k: dict(v) for k, v in keyspace.sets.items()}))
+    return found
+
+
+def a_plain_command_does_what_the_rest_of_its_script_does() -> None:
+    seeds = range(20)
+    plain = [_replies_to_plain_commands(seed) for seed in seeds]
+    with (
+        script_mutated("acquire", lua("#KEYS == 6 and", "false and")),
+        script_mutated("release", lua("#KEYS == 3 and", "false and")),
+    ):
+        assert [_replies_to_plain_commands(seed) for seed in seeds] == plain
+    statuses = {each.status for one in plain for each in one if isinstance(each, Reply)}
+    assert statuses >= {Status.GRANTED, Status.REFUSED, Status.RESERVED, Status.ABSENT}
+    assert statuses >= {Status.BURIED, Status.CORRUPT, Status.FENCE_AHEAD}
+
+
 RULES = (
+    a_plain_command_does_what_the_rest_of_its_script_does,
     no_script_counts_a_master_before_its_time,
     a_confirmation_lowers_no_fence,
     a_client_that_does_not_know_the_masters_marks_none,

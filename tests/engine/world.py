@@ -14,6 +14,7 @@ from redlock_django.backends.memory.master import MemoryMaster, encoded
 from redlock_django.engine.protocol.commands import Command, Release, Reply, Take, decode
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.wire.servers.info import run_of
 
 WRITTEN = {Status.MARKED, Status.FRESH, Status.RESTARTED, Status.STEPPED}
@@ -208,11 +209,10 @@ class SimulatedMaster:
 
     def join(self, run_id: str, how: str, fingerprint: str = "") -> Reply:
         """Return the reply of join.lua to a client of this deployment (by default our own)."""
-        deployment = self.deployment
-        delay = round(deployment.restart_delay * 1_000_000)
-        print_ = fingerprint or deployment.fingerprint
-        argv: list[str | int | bytes] = [0, run_id, print_, delay, how]
-        reply = decode(self.memory.eval("join", [deployment.marker], argv))
+        query = Join(
+            deployment=self.deployment, run_id=run_id, mode=how, fingerprint=fingerprint or None
+        )
+        reply = self.memory.ask(query)
         if reply.status in WRITTEN and how != "trust":
             self.marked.append(self.world.now)
             self.world.seen["distrusted for a step"] += how == "distrust"
@@ -227,7 +227,7 @@ class SimulatedMaster:
             return Reply(number, Status.NOT_READY, self.clock.micros(), b"")
         if command.trusted:
             argv += (marker, b"%d" % ready_at)
-        reply = decode(self.memory.run(command.name, words.keys, argv))
+        reply = decode(self.memory.run(command, words.keys, argv))
         if isinstance(command, Release):
             if reply.status == Status.GRANTED:
                 self.freed.add(command.token)

@@ -9,7 +9,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createClient, RESP_TYPES } from "redis";
 
 const config = JSON.parse(process.argv[2]);
-const PREFIX = config.prefix, TTL = 10_000, SKEW = 500_000, FENCE_TTL = 600_000, MAX_TTL = 60_000;
+const PREFIX = config.prefix, TTL = 10_000, SKEW = 500_000;
+const CONSTANTS = { SKEW, FENCE_TTL: 600_000, MAX_TTL: 60_000, NAME: Buffer.byteLength(`${PREFIX}:lock:`) + 1 };
 const MASTER_TIMEOUT = 250; // ms: a silent master has no vote
 const INFO_EVERY = 2_000; // ms: what a master is must be known from INFO this recently
 const STATUSES = {
@@ -22,9 +23,9 @@ const HELD = `${PREFIX}:held`, MARKER = `${PREFIX}:master`;
 let round = 0;
 
 function script(name) {
-  const file = (part) => readFileSync(`${config.lua}/${part}.lua`, "utf8");
-  const text = file(name).replace(/^ *-- include (\w+)\.lua\n/gm, (_, part) => file(part));
-  const source = text.replace(/\b[A-Z]+(_[A-Z]+)*\b/g, (word) => STATUSES[word] ?? word);
+  const file = (part) =>
+    readFileSync(`${config.lua}/${part}.lua`, "utf8").replace(/^ *-- include (\w+)\.lua\n/gm, (_, part) => file(part));
+  const source = file(name).replace(/\b[A-Z]+(_[A-Z]+)*\b/g, (word) => STATUSES[word] ?? CONSTANTS[word] ?? word);
   return { source, sha: createHash("sha1").update(source).digest("hex") };
 }
 const SCRIPTS = Object.fromEntries(COMMANDS.map((name) => [name, script(name)]));
@@ -100,11 +101,11 @@ const granted = (replies) => replies.filter(([status]) => status === STATUSES.GR
 async function acquire() {
   const token = randomBytes(16).toString("hex");
   const value = `${token} ${JSON.stringify({ host: "node", pid: process.pid, app: "client.mjs" })}`;
-  const numbers = Buffer.alloc(48);
-  [Date.now() * 1000, TTL, SKEW, FENCE_TTL, MAX_TTL, 0].forEach((n, i) => numbers.writeDoubleLE(n, 8 * i));
+  const numbers = Buffer.alloc(24);
+  [Date.now() * 1000, TTL, 0].forEach((n, i) => numbers.writeDoubleLE(n, 8 * i));
   const began = performance.now();
   const keys = [MARKER, HELD, `${PREFIX}:tomb:${token}`, key("lock"), key("fence"), key("queue")];
-  const won = granted(await everyone("acquire", keys, [value, numbers, config.key], true));
+  const won = granted(await everyone("acquire", keys, [value, numbers], true));
   const until = began + TTL - (TTL / 100 + 2);
   const times = won.map(([, time]) => time);
   const agree = Math.max(...times) - Math.min(...times) <= SKEW;
@@ -120,20 +121,20 @@ async function acquire() {
 }
 
 async function confirmed(value, fence) {
-  const args = [value, String(SKEW), String(FENCE_TTL), String(fence)];
-  return granted(await everyone("confirm", [MARKER, key("lock"), key("fence")], args, true)).length >= majority;
+  const keys = [MARKER, key("lock"), key("fence")];
+  return granted(await everyone("confirm", keys, [value, String(fence)], true)).length >= majority;
 }
 
 async function extend(held) {
   const began = performance.now();
-  const args = [held.value, String(TTL), config.key];
+  const args = [held.value, String(TTL)];
   const replies = await everyone("extend", [MARKER, HELD, key("lock")], args, true);
   if (granted(replies).length < majority) throw new Error("lost");
   held.until = began + TTL - (TTL / 100 + 2);
 }
 
 async function release(held) {
-  await everyone("release", [HELD, key("lock"), key("queue")], [held.value, "", config.key], false);
+  await everyone("release", [HELD, key("lock"), key("queue")], [held.value], false);
 }
 
 const connected = masters.map((master) => master.client.connect());

@@ -176,7 +176,7 @@ def test_a_client_whose_wall_clock_is_wrong_does_no_harm(
 def test_without_the_fence_limit_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clamped = "math.min(math.max(proposed, now - skew), now + skew)"
+    clamped = "math.min(math.max(proposed, now - SKEW), now + SKEW)"
     mutate_script(monkeypatch, "acquire", lua(clamped, "proposed"))
     with joined(name, masters[:3]) as variant:
         monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)

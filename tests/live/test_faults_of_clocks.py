@@ -133,7 +133,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_shortened(
 ) -> None:
     """Otherwise, a dead holder's lock of one second would block the resource for a minute."""
     if not guarded:
-        mutate_script(monkeypatch, "acquire", lua("left > max_ttl and", "false and"))
+        mutate_script(monkeypatch, "acquire", lua("lasts > MAX_TTL and", "false and"))
     backend = make_backend(urls(clocked), max_ttl=1.0)
     with open_variant(name, backend) as dead:
         dead.start()

@@ -13,7 +13,6 @@ import pytest
 from redlock_django.backends.memory.commands import COMMANDS
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace
-from tests.engine.lua_mutation import replace_scripts
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -38,17 +37,11 @@ NUMBERS = """
 local a, b, c = struct.unpack('<ddd', ARGV[1])
 return struct.pack('<i8i8c32', a + b, c, string.rep('x', 32))
 """
-SCRIPTS = {"probe": PROBE, "numbers": NUMBERS}
 KEYS = ("a", "b", "lock:a")
 MEMBERS = ("", "m", "n", "o:1", "\\x", "[n]")
 VALUES = ("", "v", "12", "9" * 17)
 SCORES = ("-4000", "0", "7", "7.5", "1790000000000", "5790000000000000", "+inf", "-inf")
 NEVER, MILLISECONDS = 10_000_000, 50
-
-
-@pytest.fixture(autouse=True)
-def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_scripts(monkeypatch, lambda name: (SCRIPTS[name], ""))
 
 
 def _command(rng: Random) -> list[str]:
@@ -101,7 +94,7 @@ def test_the_commands_answer_as_a_server_does(masters: list[LocalMaster], seed: 
             real = probe(args=command)
             now = int(real[0]) * 1_000_000 + int(real[1])
             argv = [word.encode() for word in command]
-            memory = interpreter().run("probe", keyspace, [], argv)
+            memory = interpreter().run(PROBE, keyspace, [], argv)
             trace.append(f"{command}\n  server {real}\n  memory {memory}")
             truth, said = real[2:], memory[2:]
             lasts = command[0] == "PTTL" and min(truth[1], said[1]) > MILLISECONDS
@@ -117,4 +110,4 @@ def test_numbers_are_packed_as_by_a_server(masters: list[LocalMaster]) -> None:
     argv = pack("<ddd", 1.79e15, 60000.0, -3.0)
     with masters[0].client() as client:
         real = client.eval(NUMBERS, 0, argv)
-    assert interpreter().run("numbers", Keyspace(lambda: 1), [], [argv]) == real
+    assert interpreter().run(NUMBERS, Keyspace(lambda: 1), [], [argv]) == real

@@ -87,7 +87,7 @@ def test_every_permission_is_needed_by_a_script() -> None:
         for path in files("redlock_django.engine.protocol").joinpath("lua").iterdir()
     }
     of_locks = {command.name for command in COMMANDS} | {
-        "index", "join", "list_locks", "ownership", "queue", "set_locks", "slots", "trusted",
+        "index", "join", "ownership", "queue", "refuse", "set_locks", "trusted",
     }  # fmt: skip
     assert scripts(*of_locks) | BY_HAND == {*LOCKS, *WAITING}
     assert scripts(*every) | BY_HAND | {"scan"} == {*LOCKS, *WAITING, *LOOKING}  # by redlock_init

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import hiredis
 
 from redlock_django.engine.protocol.commands import COMMANDS, script
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.trust import Joined, Trust
@@ -21,8 +22,10 @@ from tests.replies import packed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NAMES = {script(c.name)[1].encode(): c.name for c in COMMANDS} | {
-    script("join")[1].encode(): "join"
+NAMES = {  # of the scripts of all deployments in tests of links
+    script(name, Deployment(names=(), max_ttl=max_ttl))[1].encode(): name
+    for name in ("join", *(command.name for command in COMMANDS))
+    for max_ttl in (10.0, 60.0)
 }
 MARKER = b"0123 456 scripted"
 INFO = b"redis_version:7.2.0\r\nrun_id:%s\r\nrole:master\r\n"
@@ -71,7 +74,7 @@ def honest(said: Received) -> bytes:
     if said.name == "join":
         marker = b"%s %d %s" % (said.arguments[0], now, said.arguments[1])
         return resp(packed([said.number, Status.KNOWN, now, marker]))
-    if said.name == "release" and said.arguments[1] == b"":
+    if said.name == "release" and len(said.arguments) == 1:
         now = 0
     return resp(packed([said.number, Status.GRANTED, now, *[said.number] * said.resources]))
 

@@ -61,10 +61,10 @@ from tests.wire.scripted import MARKER, NAMES, resp
 from tests.wire.variants import make_backend
 
 
-def tombstone(said: list[bytes]) -> int:
-    """Return for how many ms a release leaves a tombstone; 0 for none."""
-    keys = int(said[2])
-    return int(said[5 + keys].partition(b" ")[0] or 0)
+def tombstone(said: list[bytes]) -> bool:
+    """Return whether a release leaves a tombstone."""
+    how = said[5 + int(said[2]) :]
+    return bool(how) and how[0].split()[1] == b"1"
 
 
 @kills("a reply of any round counts", _of_round, never("decoded.number != number"))
@@ -215,7 +215,7 @@ def test_a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> Non
         links.cut(links.masters[2], "lost")
         said = links.join(2)
         links.sockets.flush()
-        assert [tombstone(command) > 0 for command in said.heard()] == [True]
+        assert [tombstone(command) for command in said.heard()] == [True]
 
 
 @kills("closed links leave a grant", Links.finish, without("self.sender.undo_late(...)"))
@@ -278,7 +278,7 @@ def test_a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
         ends = links.join(0)
         links.ask(links.release())
         said = ends.heard()
-        assert [tombstone(one) > 0 for one in said] == [True]
+        assert [tombstone(one) for one in said] == [True]
 
 
 @kills(
@@ -299,7 +299,7 @@ def test_an_ordinary_release_leaves_no_tombstone() -> None:
             exchange = links.ask(links.acquire())
             links.reply(0, exchange.number)
             links.ask(links.release())
-            assert tombstone(links.ends[0].heard()[-1]) == 0
+            assert not tombstone(links.ends[0].heard()[-1])
 
 
 _LOADED = b"$40\r\n%b\r\n" % (b"0" * 40)  # the answer to SCRIPT LOAD
@@ -318,7 +318,7 @@ def test_a_script_that_was_flushed_is_sent_at_once() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         said = _no_script(links, 0)
-        assert said[:2] == [b"EVAL", script("acquire")[0].encode()]
+        assert said[:2] == [b"EVAL", script("acquire", links.deployment)[0].encode()]
         links.ends[0].say(_LOADED)
         links.reply(0, exchange.number)
         assert exchange.tally.verdict is Verdict.WON
@@ -333,7 +333,7 @@ def test_an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
         links.say(0, b"-NOSCRIPT No matching script.\r\n")
         said = links.ends[0].heard()
         assert [verb for verb, *_ in said] == [b"SCRIPT", b"EVAL"]
-        assert said[0] == [b"SCRIPT", b"LOAD", script("release")[0].encode()]
+        assert said[0] == [b"SCRIPT", b"LOAD", script("release", links.deployment)[0].encode()]
 
 
 @kills("a decided round is sent again", Replies._retry, always("owed.undecided is not None"))
@@ -343,7 +343,11 @@ def test_a_decided_round_is_not_sent_again() -> None:
         links.reply(0, exchange.number)
         links.reply(1, exchange.number)
         assert exchange.decided
-        assert _no_script(links, 2) == [b"SCRIPT", b"LOAD", script("acquire")[0].encode()]
+        assert _no_script(links, 2) == [
+            b"SCRIPT",
+            b"LOAD",
+            script("acquire", links.deployment)[0].encode(),
+        ]
 
 
 def _owes(links: ManualLinks, seconds: float = 10.0) -> Exchange:
@@ -899,7 +903,7 @@ def test_a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() ->
         assert links.ask(links.acquire()).tally.verdict is Verdict.LOST
         exchange = links.ask(Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10))
         said = ends.heard()[-1]
-        assert said[1] == script("extend", failover=True)[1].encode()
+        assert said[1] == script("extend", links.deployment)[1].encode()
         assert said[-2:] == [MARKER, b"0"], "whenever it is trusted"
         links.trusted(0)
         links.reply(0, exchange.number, fences=0)

@@ -12,7 +12,6 @@ from django.core.exceptions import ImproperlyConfigured
 
 from redlock_django.backends.memory.commands import COMMANDS, ServerError
 from redlock_django.backends.memory.keyspace import Keyspace
-from redlock_django.engine.protocol import commands
 
 NO_LUPA = (
     "The store in memory (memory_masters(), MemoryBackend) is for tests. It runs the Lua scripts "
@@ -78,11 +77,10 @@ class Interpreter:
         self._run = self._lua.execute(CALLS, self._call, self._pcall, MOST_ITEMS)
 
     def run(
-        self, name: str, keyspace: Keyspace, keys: Sequence[bytes], argv: Sequence[bytes]
+        self, text: str, keyspace: Keyspace, keys: Sequence[bytes], argv: Sequence[bytes]
     ) -> Any:
         """Return the reply of a script."""
         with self.alone:
-            text = commands.script(name)[0]
             function = self._functions.get(text)
             if function is None:
                 compiled = f"return function(KEYS, ARGV) {text}\nend"

@@ -12,7 +12,7 @@ from typing import Any
 
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace, bytes_of
-from redlock_django.engine.protocol.commands import Argument, Command, Reply, decode
+from redlock_django.engine.protocol.commands import Argument, Command, Reply, decode, script
 from redlock_django.engine.protocol.query import Answer, Query
 from redlock_django.wire.clock import wall_ns
 
@@ -42,17 +42,13 @@ class MemoryMaster:
         argv: list[Argument] = [number, *command.arguments()]
         if command.trusted:
             argv += [marker, ready_at]
-        return decode(self.eval(command.name, command.keys(), argv))
+        return decode(self.run(command, command.keys(), encoded(argv)))
 
     def ask(self, query: Query[Answer], /) -> Answer:
         """Return the answer to a query."""
-        return query.read(self.eval(query.name, query.keys(), [0, *query.arguments()]))
+        return query.read(self.run(query, query.keys(), encoded([0, *query.arguments()])))
 
-    def eval(self, script: str, keys: list[str], argv: list[Argument]) -> Any:
-        """Return the reply of the script of that name to these KEYS and ARGV."""
-        return self.run(script, keys, encoded(argv))
-
-    def run(self, script: str, keys: list[str], argv: list[bytes]) -> Any:
-        """Return the same reply for ARGV in bytes."""
-        names = [bytes_of(key) for key in keys]
-        return interpreter().run(script, self.keyspace, names, argv)
+    def run(self, sent: Command | Query[Any], keys: list[str], argv: list[bytes]) -> Any:
+        """Return the reply of the script of a command or query to these KEYS and ARGV."""
+        text, _ = script(sent.name, sent.deployment, failover=False)  # no server takes its place
+        return interpreter().run(text, self.keyspace, [bytes_of(key) for key in keys], argv)

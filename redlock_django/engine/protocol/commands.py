@@ -28,11 +28,11 @@ ENDED = b"ended"
 """The rival, in the votes on a `Take`, of a master where the lock has ended."""
 
 PROPOSAL = Struct("<d")
-_CONSTANTS = Struct("<5d")
+_CONSTANTS = Struct("<2d")
 _HEAD = Struct("<3q")
 _REFUSAL = Struct("<4q")
 _NUMBER = Struct("<q")
-_STATUS = re.compile(rf"\b({'|'.join(Status.__members__)})\b")
+_STATUSES = {status.name: status.value for status in Status}
 # A member of an enum takes long to look up.
 _GRANTED, _ABSENT = Status.GRANTED.value, Status.ABSENT.value
 _RESERVED = Status.RESERVED.value
@@ -75,16 +75,28 @@ def decode_list(data: Any) -> tuple[Reply, list[Any]]:
     return decode(head), items
 
 
-@cache
-def script(name: str, failover: bool = False) -> tuple[str, str]:
-    """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1.
+def script(name: str, deployment: Deployment, *, failover: bool | None = None) -> tuple[str, str]:
+    """Return the Lua source of a command as a deployment sends it, and its SHA-1.
 
-    With `failover`, a trusted command begins with a check that its server is still the same.
+    It has numbers in place of the names of statuses and of the deployment's constants. With
+    `failover` (by default as the deployment), a trusted command begins with a check that its server
+    is still the same.
     """
+    failover = deployment.failover if failover is None else failover
+    return _script(name, failover, deployment.constants)
+
+
+@cache
+def _script(name: str, failover: bool, constants: tuple[tuple[str, int], ...]) -> tuple[str, str]:
     text = _lua("failover") if failover and name in _TRUSTED else ""
-    text += INCLUDE.sub(lambda line: _lua(line[1]), _lua(name))
-    text = _STATUS.sub(lambda name: str(Status[name[1]].value), text)
+    text = numbered(text + _lua(name), constants)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def numbered(text: str, constants: tuple[tuple[str, int], ...]) -> str:
+    """Return Lua with numbers in place of the names of statuses and of a deployment's constants."""
+    numbers = {**_STATUSES, **dict(constants)}
+    return re.sub(rf"\b({'|'.join(numbers)})\b", lambda name: str(numbers[name[1]]), text)
 
 
 @cache
@@ -93,7 +105,8 @@ def _integers(many: int) -> Struct:
 
 
 def _lua(file: str) -> str:
-    return _FILES.joinpath(f"{file}.lua").read_text(encoding="utf-8")
+    text = _FILES.joinpath(f"{file}.lua").read_text(encoding="utf-8")
+    return INCLUDE.sub(lambda line: _lua(line[1]), text)
 
 
 @dataclass(slots=True)
@@ -195,14 +208,11 @@ class Acquire(Command):
     def arguments(self) -> list[Argument]:
         waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
         numbers = PROPOSAL.pack(self.proposal) + self.constants()
-        return [self.value, numbers, *self.resources, *waiting]
+        return [self.value, numbers, *waiting]
 
     def constants(self) -> bytes:
         """Return the numbers that do not differ from one acquire to the next, as doubles."""
-        deployment = self.deployment
-        slots = self.limit if self.limit > 1 else 0
-        numbers = ms(deployment.fence_ttl), ms(deployment.max_ttl), slots
-        return _CONSTANTS.pack(ms(self.ttl), deployment.skew, *numbers)
+        return _CONSTANTS.pack(ms(self.ttl), self.limit if self.limit > 1 else 0)
 
 
 @dataclass(slots=True)
@@ -218,7 +228,7 @@ class Confirm(Command):
         return [self.deployment.marker, *self._locks_and_fences()]
 
     def arguments(self) -> list[Argument]:
-        return [self.value, self.deployment.skew, ms(self.deployment.fence_ttl), *self.fences]
+        return [self.value, *self.fences]
 
 
 @dataclass(slots=True)
@@ -242,7 +252,7 @@ class Extend(Command):
         return [deployment.marker, deployment.held, *(deployment.lock(r) for r in self.resources)]
 
     def arguments(self) -> list[Argument]:
-        return [self.value, ms(self.ttl), *self.resources]
+        return [self.value, ms(self.ttl)]
 
 
 @dataclass(slots=True)
@@ -260,9 +270,7 @@ class Heal(Command):
         return self._keys_to_set()
 
     def arguments(self) -> list[Argument]:
-        deployment = self.deployment
-        numbers = ms(self.ttl), deployment.skew, ms(deployment.fence_ttl)
-        return [self.value, *numbers, *self.resources, *self.fences]
+        return [self.value, ms(self.ttl), *self.fences]
 
     def vote(self, status: int, time: int, rest: bytes) -> Vote:
         # This master did not have the lock until now and may have granted it to another client in
@@ -311,9 +319,10 @@ class Release(Command):
         return [deployment.held, *locks, *tomb, *queues, *slots]
 
     def arguments(self) -> list[Argument]:
-        tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.waiter}"
-        return [self.value, how, *self.resources]
+        many = len(self.resources)
+        if self.plain and many == 1:
+            return [self.value]
+        return [self.value, f"{many} {self.bury:d} {ms(self.left)} {self.waiter}"]
 
 
 @dataclass(slots=True)
@@ -338,8 +347,7 @@ class Take(Acquire):
         return [deployment.marker, deployment.held, *tombs, *locks]
 
     def arguments(self) -> list[Argument]:
-        tomb = ms(self.deployment.fence_ttl)
-        return [self.value, self.expected, ms(self.ttl), tomb, *self.resources]
+        return [self.value, self.expected, ms(self.ttl)]
 
     def vote(self, status: int, time: int, rest: bytes) -> Vote:
         if status == _GRANTED:
@@ -373,7 +381,7 @@ class Restore(Release):
         return [deployment.tomb(self.old), deployment.held, deployment.tomb(self.token), *locks]
 
     def arguments(self) -> list[Argument]:
-        return [self.value, ms(self.deployment.max_ttl), *self.resources]
+        return [self.value]
 
 
 def _slots(deployment: Deployment, resource: str, limit: int) -> list[str]:

@@ -32,10 +32,17 @@ class Deployment:
     """N: the number of configured masters, up or down."""
     skew: int = field(init=False, compare=False, repr=False)
     """`max_clock_skew` in µs."""
+    constants: tuple[tuple[str, int], ...] = field(init=False, compare=False, repr=False)
+    """The numbers that the scripts call by these names: `SKEW` is in µs, TTLs are in ms, and `NAME`
+    is where the name of a resource begins in the key of its lock, counted from 1.
+    """
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "masters", len(self.names))
         object.__setattr__(self, "skew", round(self.max_clock_skew * 1_000_000))
+        ttls = ("MAX_TTL", ms(self.max_ttl)), ("FENCE_TTL", ms(self.fence_ttl))
+        name = len(self.lock("").encode()) + 1
+        object.__setattr__(self, "constants", (("SKEW", self.skew), *ttls, ("NAME", name)))
         # A marker is read back by its words, and `numbers_of` by the letters of the last one.
         if not re.fullmatch(r"\w*", self.members):
             raise ValueError(f"members must be letters and digits only, not {self.members!r}")

@@ -33,7 +33,7 @@ class Query(ABC, Generic[Answer]):
 
     def call(self, *, text: bool = False) -> tuple[str | int | bytes, ...]:
         """Return the words that run the script: EVALSHA, or EVAL with its `text`."""
-        keys, (source, sha) = self.keys(), script(self.name)
+        keys, (source, sha) = self.keys(), script(self.name, self.deployment)
         run = ("EVAL", source) if text else ("EVALSHA", sha)
         return (*run, len(keys), *keys, 0, *self.arguments())
 

@@ -290,7 +290,7 @@ class Replies:
         return True
 
     def _load(self, master: Master, name: str) -> None:
-        data = pack("SCRIPT", "LOAD", script(name, self._deployment.failover)[0])
+        data = pack("SCRIPT", "LOAD", script(name, self._deployment)[0])
         self._sender.write(master, Owed(Kind.LOAD, self._clock()), data)
 
 

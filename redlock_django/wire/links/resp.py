@@ -39,7 +39,7 @@ def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
 
     With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
     """
-    source, sha = script(command.name, command.deployment.failover)
+    source, sha = script(command.name, command.deployment)
     verb, code = ("EVAL", source) if text else ("EVALSHA", sha)
     keys = command.keys()
     parts: tuple[Argument, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
@@ -80,14 +80,14 @@ class Templates:
         if type(command) is Acquire:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
-            gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal, name)
+            gaps = (value[:TOKEN], name, name, name, *slots, digits, value, proposal)
             if command.waiter:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
         elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
             queue = (name, *slots) if command.calls else ()
             waiter = (command.waiter.encode(),) if command.waiter else ()
-            gaps = (name, *queue, digits, value, *waiter, name)
+            gaps = (name, *queue, digits, value, *waiter)
         else:
             return pack_command(command, number)
         key = command.name, fixed, limit, suffix, *map(len, gaps)

@@ -53,9 +53,7 @@ def _ask_for_trust(
     Raises Unfit.
     """
     scripts = (*(command.name for command in COMMANDS), Join.name)
-    loaded: list[Words] = [
-        ("SCRIPT", "LOAD", script(each, deployment.failover)[0]) for each in scripts
-    ]
+    loaded: list[Words] = [("SCRIPT", "LOAD", script(each, deployment)[0]) for each in scripts]
     while True:
         sent = clock()
         mode = "mark" if membership.may_mark(sent) else "join"

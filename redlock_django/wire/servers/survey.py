@@ -168,7 +168,7 @@ def _health(probe: Probe, deployment: Deployment, looking: float) -> Health:
 def _facts(probe: Probe, deployment: Deployment) -> MasterFacts:
     query = ReadFacts(deployment=deployment)
     # With the three commands by which locks and inspection run scripts: the ACL must allow all.
-    loaded: Words = ("SCRIPT", "LOAD", script(query.name)[0])
+    loaded: Words = ("SCRIPT", "LOAD", script(query.name, deployment)[0])
     return probe.run(query, loaded, ("EVAL", "return 1", 0), text=False)
 
 

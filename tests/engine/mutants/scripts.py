@@ -41,35 +41,62 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an overlong lock stays", "master: a PTTL above MAX_TTL is cut",
-        "acquire", lua("left > max_ttl and", "false and"),
+        "acquire", lua("lasts > MAX_TTL and", "false and"),
         schedules.a_lock_from_a_clock_gone_back_is_cut,
     ),
     Mutant(
         "foreign locks are cut", "master: only a value of ours is cut",
-        "acquire", lua("left > max_ttl and is_known", "left > max_ttl"),
+        "acquire", lua("lasts > MAX_TTL and is_known", "lasts > MAX_TTL"),
         schedules.a_foreign_lock_is_never_cut,
     ),
     Mutant(
         "acquire overwrites", "master: each lock is absent or has this value",
-        "acquire", lua("lock and lock ~= value", "false"),
+        "acquire", lua("if lock ~= value then", "if not lock then"),
         schedules.a_late_release_frees_no_other_holder,
     ),
     Mutant(
+        "a plain acquire overwrites", "master: each lock is absent or has this value",
+        "acquire", lua("and not seen[4]", "", (
+            "redis.call('SET', KEYS[4], value, 'NX', 'PX', ttl)",
+            "redis.call('SET', KEYS[4], value, 'PX', ttl)",
+        )),
+        schedules.a_late_release_frees_no_other_holder,
+    ),
+    Mutant(
+        "a plain release deletes any lock", "master: release deletes only this value",
+        "release", lua("and redis.pcall('GET', KEYS[2]) == value"),
+        schedules.a_late_release_frees_no_other_holder,
+    ),
+    Mutant(
+        "a plain acquire overtakes", "queue: a free lock is reserved for the first",
+        "acquire", lua("and redis.call('PTTL', KEYS[6]) == -2"),
+        test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
+    ),
+    Mutant(
+        "a plain release calls no waiter", "queue: a release wakes the next waiter",
+        "release", lua("and redis.call('PTTL', KEYS[3]) == -2"),
+        test_queue.test_waiters_are_served_in_the_order_in_which_they_came,
+    ),
+    Mutant(
         "compare the token only", "master: acquire compares the whole value",
-        "acquire", lua("lock and lock ~= value", "lock and lock:sub(1, 32) ~= value:sub(1, 32)"),
+        "acquire", lua(
+            "if lock ~= value then", "if (lock or ''):sub(1, 32) ~= value:sub(1, 32) then"
+        ),
         schedules.a_value_that_only_begins_with_our_token_is_not_ours,
     ),
     Mutant(
         "free by the token only", "master: release compares the whole value",
         "release", lua(
-            "elseif not lock or lock == value then",
-            "elseif not lock or lock:sub(1, 32) == value:sub(1, 32) then",
+            "not lock or lock == value and left == 0",
+            "not lock or lock:sub(1, 32) == value:sub(1, 32) and left == 0",
         ),
         schedules.a_value_that_only_begins_with_our_token_is_not_ours,
     ),
     Mutant(
         "plain DEL", "master: release deletes only this value",
-        "release", lua("elseif not lock or lock == value then", "else"),
+        "release", lua(
+            "not lock or lock == value and left == 0", "not (lock == value and left > 0)"
+        ),
         schedules.a_late_release_frees_no_other_holder,
     ),
     Mutant(
@@ -79,31 +106,37 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fences from the clock alone", "fence: higher than the stored one",
-        "acquire", lua("math.max(stored + 1, proposal)", "proposal"),
+        "acquire", lua(
+            "math.max(stored + 1, proposal)", "proposal",
+            ("math.max(fence + 1, proposal)", "proposal"),
+        ),
         partial(test_fencing.test_fences_grow_whatever_the_clocks_of_clients_say, -0.3),
     ),
     Mutant(
         "fences from the counter alone", "fence: at least the wall clock",
-        "acquire", lua("math.max(stored + 1, proposal)", "stored + 1"),
+        "acquire", lua(
+            "math.max(stored + 1, proposal)", "stored + 1",
+            ("math.max(fence + 1, proposal)", "fence + 1"),
+        ),
         schedules.fences_grow_after_all_masters_lost_their_memory,
     ),
     Mutant(
         "no clamp above", "fence: a proposal is at most TIME + skew",
         "acquire", lua(
-            "math.min(math.max(proposed, now - skew), now + skew)", "math.max(proposed, now - skew)"
+            "math.min(math.max(proposed, now - SKEW), now + SKEW)", "math.max(proposed, now - SKEW)"
         ),
         partial(test_fencing.test_fences_grow_whatever_the_clocks_of_clients_say, HOUR),
     ),
     Mutant(
         "no clamp below", "fence: a proposal is at least TIME - skew",
         "acquire", lua(
-            "math.min(math.max(proposed, now - skew), now + skew)", "math.min(proposed, now + skew)"
+            "math.min(math.max(proposed, now - SKEW), now + SKEW)", "math.min(proposed, now + SKEW)"
         ),
         schedules.fences_grow_after_all_masters_lost_their_memory,
     ),
     Mutant(
         "acquire counts a poisoned fence", "fence: acquire takes none above TIME + 2 skew",
-        "acquire", lua("> now + 2 *", "> 9e99 + now + 2 *"),
+        "acquire", lua("> now + 2 *", "> 9e99 + now + 2 *", ("<= now + 2 * SKEW", "<= 9e99")),
         schedules.a_fence_far_ahead_of_its_clock_is_not_counted,
     ),
     Mutant(
@@ -121,6 +154,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "acquire", lua(
             "if fence and not (fence:find('^%d+$') and #fence <= 16)",
             "if fence and not tonumber(fence)",
+            ("fence:find('^%d+$') and #fence <= 16 and", "tonumber(fence) and"),
         ),
         schedules.a_fence_that_is_not_a_number_is_not_counted,
     ),
@@ -175,8 +209,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a client that does not wait overtakes", "queue: a free lock is reserved for the first",
         "acquire", lua(
-            "may_be_reserved and redis.call('PTTL', queue) ~= -2",
-            "may_be_reserved and waiter ~= '' and redis.call('PTTL', queue) ~= -2",
+            "(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2",
+            "waiter ~= '' and not lock and redis.call('PTTL', queue) ~= -2",
         ),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
@@ -207,18 +241,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late release prolongs the lock", "minimum hold: a release never prolongs a lock",
-        "release", lua("if redis.call('PTTL', key) > left then", "if true then"),
+        "release", lua("lock == value and redis.call('PTTL', key) > left", "lock == value"),
         test_minimum_hold.test_a_release_that_arrives_late_or_twice_prolongs_nothing,
     ),
     Mutant(
         "any lock is shortened", "minimum hold: only the lock of this token is shortened",
-        "release", lua("if lock == value and left > 0 then", "if lock and left > 0 then"),
+        "release", lua("elseif lock == value and", "elseif left > 0 and"),
         test_minimum_hold.test_only_the_lock_of_this_token_is_shortened,
     ),
     Mutant(
         "the index keeps the old expiry", "index: it shows when a shortened lock ends",
         "release", lua(
-            "redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, resource)"
+            "redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, key:sub(NAME))"
         ),
         test_minimum_hold.test_the_index_shows_when_the_lock_ends,
     ),
@@ -234,27 +268,22 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the index has no end", "index: it expires after its last entry",
-        "index", lua("redis.call('PTTL', KEYS[2]) < left", "false"),
+        "index", lua("type(added) == 'number' and added > 1", "false"),
         test_index.test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it,
     ),
     Mutant(
-        "a grant gives the index no end", "index: it expires after its last entry",
-        "list_locks", lua("if added > 1 then", "if false then"),
-        test_index.test_a_killed_process_leaves_nothing_in_the_index,
-    ),
-    Mutant(
         "a grant prolongs a new index only", "index: a grant prolongs it once in each MAX_TTL",
-        "list_locks", lua("-math.floor(now_ms / max_ttl)", "-1"),
+        "index", lua("-math.floor(now_ms / MAX_TTL)", "-1"),
         test_index.test_every_period_of_max_ttl_prolongs_the_index,
     ),
     Mutant(
         "the index ends with its period", "index: it lasts until the next period ends",
-        "list_locks", lua("2 * max_ttl", "max_ttl"),
+        "index", lua("KEYS[2], 2 * MAX_TTL)", "KEYS[2], MAX_TTL)"),
         test_index.test_every_period_of_max_ttl_prolongs_the_index,
     ),
     Mutant(
         "the trim ends the period", "index: a grant prolongs it once in each MAX_TTL",
-        "list_locks", lua(
+        "index", lua(
             "redis.call('ZRANGEBYSCORE', KEYS[2], 0,",
             "redis.call('ZRANGEBYSCORE', KEYS[2], '-inf',",
         ),
@@ -262,19 +291,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an extension does not prolong the index", "index: it expires after its last entry",
-        "extend", lua("add_to_index(math.floor(now / 1000), ttl, ARGV[3 + index], 'CH')"),
+        "extend", lua("add_to_index(ttl, KEYS[2 + index])"),
         test_index.test_an_extended_lock_stays_listed,
     ),
     Mutant(
         "a foreign lock is listed for ever", "index: foreign locks are listed while they contend",
-        "acquire", lua(
-            "local shown = left < 0 and max_ttl or left", "local shown = left < 0 and 2^60 or left"
-        ),
+        "acquire", lua("lasts < 0 and MAX_TTL or lasts", "lasts < 0 and 2^60 or lasts"),
         test_index.test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it,
     ),
     Mutant(
         "a foreign lock is listed once", "index: foreign locks are listed while they contend",
-        "acquire", lua("is_known and 'NX' or 'CH'", "'NX'"),
+        "index", lua("'CH', now_ms + left", "'NX', now_ms + left"),
         test_index.test_a_foreign_lock_that_its_owner_extends_stays_listed,
     ),
     Mutant(
@@ -347,8 +374,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "confirm goes down", "fence: a confirmation lowers none",
         "confirm", lua(
-            "math.max(tonumber(fence or 0), tonumber(ARGV[4 + index]))",
-            "tonumber(ARGV[4 + index])",
+            "math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))",
+            "tonumber(ARGV[2 + index])",
         ),
         test_script_rules.a_confirmation_lowers_no_fence,
     ),
@@ -364,12 +391,17 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lock is set without its place in the index", "index: it has every lock that was granted",
-        "list_locks", lua("now_ms + ttl, resource", "now_ms - 1, resource"),
+        "acquire", lua(
+            "add_to_index(ttl, KEYS[4])", "add_to_index(-1, KEYS[4])",
+            ("add_to_index(ttl, KEYS[2 + 2 * index])", "add_to_index(-1, KEYS[2 + 2 * index])"),
+        ),
         test_index.test_a_killed_process_leaves_nothing_in_the_index,
     ),
     Mutant(
         "every turn is ignored", "queue: a free lock is reserved for the first",
-        "acquire", lua("may_be_reserved and redis.call('PTTL', queue) ~= -2", "false"),
+        "acquire", lua(
+            "(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2", "false"
+        ),
         test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
     Mutant(

@@ -1,6 +1,6 @@
 -- Raise the fences where every lock still has this token.
 -- KEYS: marker, then lock and fence of each resource
--- ARGV: round, value, skew us, fence ttl ms, each fence, expected marker, ready-at us
+-- ARGV: round, value, each fence, expected marker, ready-at us
 -- -> round, status, TIME us, then the fences that are now stored (granted); else as extend.lua
 -- include trusted.lua
 local reply = { round, GRANTED, now }
@@ -16,12 +16,12 @@ for index = 1, (#KEYS - 1) / 2 do
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return struct.pack('<i8i8i8', round, CORRUPT, now)
   end
-  reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[4 + index]))
-  if reply[3 + index] > now + 2 * tonumber(ARGV[3]) then
+  reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))
+  if reply[3 + index] > now + 2 * SKEW then
     return struct.pack('<i8i8i8', round, FENCE_AHEAD, now)
   end
 end
 for index = 1, (#KEYS - 1) / 2 do
-  redis.call('SET', KEYS[1 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', ARGV[4])
+  redis.call('SET', KEYS[1 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', FENCE_TTL)
 end
 return struct.pack('<' .. string.rep('i8', #reply), unpack(reply))

@@ -1,7 +1,6 @@
 -- Set a held lock on a master that had forgotten it.
 -- KEYS: marker, held, tomb, then lock and fence of each resource
--- ARGV: round, value, ttl ms, skew us, fence ttl ms, each resource, each fence,
---       expected marker, ready-at us
+-- ARGV: round, value, ttl ms, each fence, expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted); else as extend.lua
 -- include trusted.lua
 -- include index.lua
@@ -10,7 +9,7 @@ if seen[3] then
   return struct.pack('<i8i8i8', round, BURIED, now)
 end
 local count = (#KEYS - 3) / 2
-local reply = { round, GRANTED, now }
+local fences = {}
 for index = 1, count do
   local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   if lock and lock ~= value then
@@ -20,14 +19,13 @@ for index = 1, count do
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return struct.pack('<i8i8i8', round, CORRUPT, now)
   end
-  reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[5 + count + index]))
-  if reply[3 + index] > now + 2 * tonumber(ARGV[4]) then
+  fences[index] = math.max(tonumber(fence or 0), tonumber(ARGV[3 + index]))
+  if fences[index] > now + 2 * SKEW then
     return struct.pack('<i8i8i8', round, FENCE_AHEAD, now)
   end
 end
-for index = 1, count do -- a broken index must not cost a lock
-  add_to_index(math.floor(now / 1000), ttl, ARGV[5 + index], 'CH')
+for index = 1, count do
+  add_to_index(ttl, KEYS[2 + 2 * index])
 end
-local names, fence_ttl = 5, ARGV[5]
 -- include set_locks.lua
-return struct.pack('<' .. string.rep('i8', #reply), unpack(reply))
+return reply
