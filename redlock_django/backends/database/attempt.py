@@ -12,7 +12,7 @@ from redlock_django.backends.database import sql
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.jobs import Job
 from redlock_django.backends.database.listener import Listener
-from redlock_django.backends.protocol_backend import StoreStep
+from redlock_django.backends.protocol_backend import Acquisition, StoreStep
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
 
@@ -149,18 +149,17 @@ class DatabaseAttempt:
         self,
         connections: Connections,
         clock: Callable[[], float],
-        wanted: sql.LockRequest,
-        *,
-        token: str,
-        limit: int,
+        wanted: Acquisition,
+        turn: float,
         waiter: DatabaseWaiter | None,
-        called: int | None = None,
+        called: int | None,
     ) -> None:
         self._connections = connections
         self._clock = clock
-        self._wanted = wanted
-        self._token = token
-        self._limit = limit
+        self._token = token = secrets.token_hex(16)
+        self._limit = wanted.limit
+        slots = slots_of(wanted.resources, wanted.limit)
+        self._wanted = sql.LockRequest(slots, hash_of(token), wanted.holder, wanted.ttl, turn)
         self._waiter = waiter
         self._called = called
         self._may_have_taken = False

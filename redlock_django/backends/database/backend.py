@@ -6,7 +6,6 @@ docs/contributing/stores.md explains why there is one holder.
 from __future__ import annotations
 
 import random
-import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from redlock_django.backends.database.attempt import (
     DatabaseAttempt,
     DatabaseLease,
     DatabaseWaiter,
-    hash_of,
     slots_of,
 )
 from redlock_django.backends.database.connections import Connections
@@ -82,22 +80,15 @@ class DatabaseBackend(ProtocolBackend):
         """Yield the steps until all resources are taken, and return the lease."""
         if wanted.expected is not None:
             return (yield from self._take(wanted.expected, wanted.ttl, wanted.holder))
-        slots, waiter = slots_of(wanted.resources, wanted.limit), None
+        waiter: DatabaseWaiter | None = None
         if wanted.wait > 0:
             waiter = DatabaseWaiter(wanted.resources, self.clock, self.listener)
         waited, called = 0.0, None
         attempt: DatabaseAttempt | None = None  # one that may have taken the locks
         try:
             while True:
-                token = secrets.token_hex(16)
                 attempt = DatabaseAttempt(
-                    self.connections,
-                    self.clock,
-                    sql.LockRequest(slots, hash_of(token), wanted.holder, wanted.ttl, self.turn),
-                    token=token,
-                    limit=wanted.limit,
-                    waiter=waiter,
-                    called=called,
+                    self.connections, self.clock, wanted, self.turn, waiter, called
                 )
                 yield attempt.job
                 taken = attempt.job.result()
