@@ -13,7 +13,7 @@ from redlock_django.backends.database.trust import ready_in
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.backends.inspection.results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.holders import Holding, Sighting, merge
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock, wall_ns
@@ -65,8 +65,11 @@ SELECT resource, token_hash, holder, expires_at - {now},
             cursor.execute(statement, list(resources))
             return [(text(name), *rest) for name, *rest in cursor.fetchall()]
 
-        held = {row[0]: row for row in self._ask(read) or []}
-        return [self._holding(*held[name]) for name in dict.fromkeys(resources) if name in held]
+        held = {
+            name: self.holding(name, f"{token_hash} {holder}".encode(), left / SECOND, waiters)
+            for name, token_hash, holder, left, waiters in self._ask(read) or []
+        }
+        return [held[name] for name in dict.fromkeys(resources) if name in held]
 
     def release(
         self, resource: str, values: Sequence[bytes]
@@ -112,10 +115,3 @@ SELECT resource, token_hash, holder, expires_at - {now},
             except StoreUnavailable as error:
                 self._silent[self.servers[0]] = next(iter(error.tally.values()), str(error))
         return None
-
-    def _holding(
-        self, resource: str, token_hash: str, holder: str, left: int, waiters: int
-    ) -> Holding:
-        value = f"{token_hash} {holder}".encode()
-        seen = [Sighting(self.servers[0], value, left / SECOND)]
-        return merge(resource, seen, self.servers, (), waiters)

@@ -20,7 +20,7 @@ from redlock_django.backends.inspection.results import (
     ServerHealth,
     SlotsHeld,
 )
-from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.inspection.holders import Holding, Sighting, merge
 from redlock_django.engine.protocol.slots import slot_of, slot_resource
 
 
@@ -104,6 +104,11 @@ class Inspection(ABC):
             holder=wanted[0].holder,
             masters=answers,
         )
+
+    def holding(self, resource: str, value: bytes, left: float, waiters: int = 0) -> Holding:
+        """Return the holder of a resource where all servers decide together, under one name."""
+        seen = [Sighting(self.servers[0], value, left)]
+        return merge(resource, seen, self.servers, (), waiters)
 
     def _freed(self, freed: bool) -> tuple[ReleaseOutcome, Mapping[str, str]]:
         """Return the result of `release` where all servers decide together, under one name."""

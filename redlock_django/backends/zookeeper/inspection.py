@@ -35,7 +35,7 @@ from redlock_django.backends.zookeeper.paths import (
 )
 from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.inspection.holders import Holding, Sighting, merge
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.protocol.slots import name_of
 from redlock_django.wire.clock import clock, wall_ns
 
@@ -93,8 +93,7 @@ class ZooKeeperInspection(Inspection):
             if answer is not None:
                 left = seconds_left(answer, now)
                 if left or MIN_HOLD not in path:
-                    seen = Sighting(self.servers[0], value_of(answer[0]), left)
-                    holdings.append(merge(name, [seen], self.servers, (), waiters))
+                    holdings.append(self.holding(name, value_of(answer[0]), left, waiters))
         return holdings
 
     def release(
