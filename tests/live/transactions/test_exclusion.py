@@ -54,6 +54,16 @@ def elsewhere(work: Callable[[], Any]) -> Iterator[list[Any]]:
         thread.join(90)
 
 
+def refused(
+    *resources: Any, error: type[Exception] = ResourceLocked, match: str = ".", **options: Any
+) -> Any:
+    """Return the error with which a lock is refused: one on names, of "pg" by default."""
+    options.setdefault("database", None if isinstance(resources[0], Order) else "pg")
+    with pytest.raises(error, match=match) as caught, transaction_lock(*resources, **options):
+        pytest.fail("it is held")
+    return caught.value
+
+
 def waiters(holder: psycopg.Connection) -> int:
     rows = holder.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
     assert rows is not None
@@ -114,13 +124,8 @@ def test_a_savepoint_that_is_rolled_back_inside_does_not_end_the_lock(
 
 def test_a_lock_of_another_transaction_is_refused(holder: psycopg.Connection) -> None:
     hold(holder)
-    with (
-        pytest.raises(ResourceLocked, match="order:1: another transaction of 'pg'") as refused,
-        transaction_lock("order:1", database="pg"),
-    ):
-        pytest.fail("two holders")
-    assert (refused.value.resource, refused.value.waited) == ("order:1", 0)
-    assert refused.value.retry_after is None
+    error = refused("order:1", match="order:1: another transaction of 'pg'")
+    assert (error.resource, error.waited, error.retry_after) == ("order:1", 0, None)
 
 
 def test_a_refusal_leaves_the_outer_transaction_as_it_was(holder: psycopg.Connection) -> None:
@@ -128,11 +133,7 @@ def test_a_refusal_leaves_the_outer_transaction_as_it_was(holder: psycopg.Connec
     with transaction.atomic("pg"):
         order()
         for wait in (0, 0.01):
-            with (
-                pytest.raises(ResourceLocked),
-                transaction_lock("order:1", database="pg", wait=wait),
-            ):
-                pytest.fail("two holders")
+            refused("order:1", wait=wait)
     assert orders() == 1
 
 
@@ -153,12 +154,7 @@ def test_a_waiter_sees_the_commit_of_its_predecessor(holder: psycopg.Connection)
 @pytest.mark.attack
 def test_waiting_is_limited_and_the_limit_ends_with_the_wait(holder: psycopg.Connection) -> None:
     hold(holder)
-    with (
-        pytest.raises(ResourceLocked) as refused,
-        transaction_lock("order:1", database="pg", wait=0.05),
-    ):
-        pytest.fail("two holders")
-    assert refused.value.waited > 0
+    assert refused("order:1", wait=0.05).waited > 0
     with connections["pg"].cursor() as cursor, transaction.atomic("pg"):
         cursor.execute("SET LOCAL lock_timeout = '7s'")
 
@@ -177,11 +173,7 @@ def test_waiting_is_limited_and_the_limit_ends_with_the_wait(holder: psycopg.Con
 
 def test_several_resources_are_locked_in_one_order(holder: psycopg.Connection) -> None:
     hold(holder, "b:2")
-    with (
-        pytest.raises(ResourceLocked, match="a:1, b:2"),
-        transaction_lock("a:1", "b:2", database="pg"),
-    ):
-        pytest.fail("two holders")
+    refused("a:1", "b:2", match="a:1, b:2")
     assert is_free(holder, "a:1")
     holder.rollback()
     asked: list[list[int]] = []
@@ -247,9 +239,9 @@ def test_two_names_with_one_hash_only_exclude_each_other(
     monkeypatch.setattr("redlock_django.locking.transaction_lock.advisory_key", lambda name: 7)
     with transaction_lock("a:1", "b:2", database="pg"):  # one transaction may have both
         holder.execute("SELECT 1")
-        with elsewhere(lambda: transaction_lock("c:3", database="pg").__enter__()) as refused:
+        with elsewhere(lambda: transaction_lock("c:3", database="pg").__enter__()) as end:
             pass
-    assert isinstance(refused[0], ResourceLocked)
+    assert isinstance(end[0], ResourceLocked)
 
 
 def test_the_id_depends_on_the_whole_name() -> None:
@@ -285,11 +277,7 @@ def test_an_instance_is_locked_by_its_row_and_reloaded(alias: str) -> None:
 
     def work() -> tuple[int, bool]:
         before = lock_timeout(alias)
-        with (
-            pytest.raises(ResourceLocked, match=rf"shop.Order {old.pk}: another transaction"),
-            transaction_lock(again),
-        ):
-            pytest.fail("two holders")
+        refused(again, match=rf"shop.Order {old.pk}: another transaction")
         with transaction_lock(again, wait=60):
             return again.total, lock_timeout(alias) == before
 
@@ -306,8 +294,7 @@ def test_a_row_that_is_deleted_is_no_lock(alias: str) -> None:
     gone = order(using=alias)
     delete_orders(alias)
     for wait in (0, 1):
-        with pytest.raises(Order.DoesNotExist), transaction_lock(gone, wait=wait):
-            pytest.fail("there is no row to lock")
+        refused(gone, error=Order.DoesNotExist, wait=wait)
 
 
 # What it refuses.
@@ -318,19 +305,11 @@ def test_a_snapshot_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None
     with transaction.atomic("pg"):
         with connections["pg"].cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        with (
-            pytest.raises(InvalidRedlock, match=r"'pg' is repeatable read.*READ COMMITTED"),
-            transaction_lock("order:1", database="pg"),
-        ):
-            pytest.fail("it may read old data")
+        refused("order:1", error=InvalidRedlock, match=r"'pg' is repeatable read.*READ COMMITTED")
     connections["pg"].close()
     level = {"isolation_level": IsolationLevel.SERIALIZABLE}
     monkeypatch.setitem(connections["pg"].settings_dict, "OPTIONS", level)
-    with (
-        pytest.raises(InvalidRedlock, match="'pg' is serializable"),
-        transaction_lock("order:1", database="pg"),
-    ):
-        pytest.fail("it may read old data")
+    refused("order:1", error=InvalidRedlock, match="'pg' is serializable")
 
 
 def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_blocker: Any) -> None:
@@ -338,8 +317,7 @@ def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_block
     with django_db_blocker.unblock(), database_alias("maria", {**mysql, **level}):
         row = Order(pk=1)
         row._state.adding, row._state.db = False, "maria"
-        with pytest.raises(InvalidRedlock, match="is REPEATABLE-READ"), transaction_lock(row):
-            pytest.fail("it may read old data")
+        refused(row, error=InvalidRedlock, match="is REPEATABLE-READ")
         with pytest.raises(InvalidRedlock, match=r"no lock on a name .* transaction_lock.instance"):
             transaction_lock("order:1", database="maria")
 
@@ -348,13 +326,8 @@ def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_block
 def test_a_transaction_of_another_database_around_a_lock_is_refused(
     pg: str, postgres: dict[str, Any]
 ) -> None:
-    with (
-        database_alias("other", postgres),
-        transaction.atomic("other"),
-        pytest.raises(InvalidRedlock, match=r"'other' is open around .* on 'pg'"),
-        transaction_lock("order:1", database="pg"),
-    ):
-        pytest.fail("other would be committed without the lock")
+    with database_alias("other", postgres), transaction.atomic("other"):
+        refused("order:1", error=InvalidRedlock, match=r"'other' is open around .* on 'pg'")
 
 
 def test_locks_behind_pgbouncer_exclude_each_other(
@@ -363,16 +336,9 @@ def test_locks_behind_pgbouncer_exclude_each_other(
     with transaction_lock("order:1", database="pooled"):
         assert not is_free(holder)
     hold(holder)
-    with (
-        pytest.raises(ResourceLocked),
-        transaction_lock("order:1", database="pooled", wait=0.05),
-    ):
-        pytest.fail("two holders")
-    with (
-        pytest.raises(DatabaseError, match="transaction blocks not allowed in statement pooling"),
-        transaction_lock("order:2", database="by_statement"),
-    ):
-        pytest.fail("each statement would be a transaction")
+    refused("order:1", database="pooled", wait=0.05)
+    why = "transaction blocks not allowed in statement pooling"
+    refused("order:2", database="by_statement", error=DatabaseError, match=why)
 
 
 @pytest.mark.attack
@@ -380,20 +346,12 @@ def test_a_replica_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def as_replica(execute: Any, sql: str, *rest: Any) -> Any:
         return execute(sql.replace("pg_is_in_recovery()", "true"), *rest)
 
-    with (
-        connections["pg"].execute_wrapper(as_replica),
-        pytest.raises(InvalidRedlock, match=r"is a replica.*alias of the primary"),
-        transaction_lock("order:1", database="pg"),
-    ):
-        pytest.fail("the primary does not know this lock")
+    with connections["pg"].execute_wrapper(as_replica):
+        refused("order:1", error=InvalidRedlock, match=r"is a replica.*alias of the primary")
 
 
 async def test_a_running_loop_is_refused(pg: str) -> None:
-    with (
-        pytest.raises(SynchronousOnlyOperation, match="sync_to_async"),
-        transaction_lock("order:1", database="pg"),
-    ):
-        pytest.fail("the connection belongs to another thread")
+    refused("order:1", error=SynchronousOnlyOperation, match="sync_to_async")
 
     def work() -> int:
         with transaction_lock("order:1", database="pg"):
@@ -417,9 +375,9 @@ async def test_a_running_loop_is_refused(pg: str) -> None:
 def test_bad_resources_are_refused(
     arguments: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error) as refused:
+    with pytest.raises(error) as caught:
         transaction_lock(*arguments)
-    assert message in str(refused.value)
+    assert message in str(caught.value)
 
 
 def test_bad_options_are_refused() -> None:
@@ -432,8 +390,4 @@ def test_bad_options_are_refused() -> None:
 def test_a_failed_transaction_is_refused_as_django_does(pg: str) -> None:
     with transaction.atomic("pg"):
         transaction.set_rollback(True, using="pg")
-        with (
-            pytest.raises(DatabaseError, match="end of the 'atomic' block"),
-            transaction_lock("order:1", database="pg"),
-        ):
-            pytest.fail("nothing of it would be committed")
+        refused("order:1", error=DatabaseError, match="end of the 'atomic' block")
