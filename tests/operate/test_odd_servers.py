@@ -81,11 +81,14 @@ def test_a_sentinel_is_no_master() -> None:
 
 def commands() -> dict[str, Ran]:
     """Run every command for operators and return what each said."""
+    released = run("release_lock", "order:1", "--noinput", "--holder", "0" * 8)
+    # Why a server has not answered is in its table of results, which is on stdout.
+    results = f"{' '.join(released.out.split())}\n{released.said}"
     return {
         "init": run("redlock_init"),
         "status": run("redlock_status"),
         "list": run("list_locks"),
-        "release": run("release_lock", "order:1", "--noinput", "--holder", "0" * 8),
+        "release": released._replace(said=results),
     }
 
 
