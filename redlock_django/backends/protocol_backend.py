@@ -7,6 +7,7 @@ no longer than that allows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
@@ -203,9 +204,13 @@ class ProtocolBackend(BaseBackend):
         for step in [extension.step for extension in extensions if extension.step is not None]:
             with suppress(StoreUnavailable):
                 started.append((step, runner.start(step)))
+        longest = math.inf
         for step, ended in started:
-            with suppress(StoreUnavailable):
+            step.seconds = min(step.seconds, longest)
+            try:
                 runner.finish(step, ended)
+            except StoreUnavailable:
+                longest = 0.0  # the others began at the same time
         return [extension.result() for extension in extensions]
 
     def release(self, lease: Lease) -> bool | None:

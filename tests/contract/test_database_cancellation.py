@@ -21,7 +21,7 @@ from redlock_django.backends.database.hand_on import DatabaseSwap
 from redlock_django.backends.database.jobs import Connection, Job
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.wire.wakeup import LoopWakeup
+from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 
 if TYPE_CHECKING:
@@ -179,6 +179,29 @@ def test_a_release_whose_answer_was_lost_is_unknown(
         assert caller.release(lease) is freed
         monkeypatch.undo()
         caller.release(caller.acquire("order:1"))
+
+
+def test_extensions_wait_together_for_a_database_that_hangs(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that renews all locks of the process waits for them."""
+    backend = Sqlite(request, settings).backend
+    assert isinstance(backend, DatabaseBackend)
+    leases = [backend.acquire((f"order:{n}",), 30, 0, HOLDER) for n in range(5)]
+    began = now = backend.clock()
+
+    class Unanswered(Wakeup):
+        def wait(self, seconds: float | None = None) -> bool:
+            nonlocal now
+            now += seconds or 0.0
+            return False
+
+    monkeypatch.setattr("redlock_django.backends.protocol_backend.Wakeup", Unanswered)
+    monkeypatch.setattr(backend, "clock", lambda: now)
+    monkeypatch.setattr(backend.connections, "submit", lambda job: None)
+    extended = backend.extend_all([(lease, 30) for lease in leases])
+    assert extended == [(LeaseState.UNKNOWN, lease) for lease in leases]
+    assert now - began == pytest.approx(backend.settings.database_timeout)
 
 
 @pytest.mark.parametrize("order", ["release first", "undo first"])
