@@ -341,10 +341,13 @@ def test_a_loop_that_is_closed_while_a_task_waits_keeps_no_link(masters: list[Lo
         await asyncio.to_thread(until, lambda: has_sleepers(links), "a task waits")
         return waiting
 
+    async def connect() -> None:
+        await backend.loop_driver().start()
+
     waiting = loop.run_until_complete(wait())
     loop.close()
     assert "unfinished" in names(masters[:3])
-    asyncio.run(backend.aconnect())
+    asyncio.run(connect())
     until(lambda: "unfinished" not in names(masters[:3]), "the links are closed")
     waiting._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -219,6 +219,7 @@ class RedisBackend(RedlockBackend):
         self.thread_driver().start()
 
     async def aconnect(self) -> None:
+        self.connect()  # over these links, a thread renews the locks of tasks
         await self.loop_driver().start()
 
     def survey(self) -> Survey:
