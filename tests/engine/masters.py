@@ -8,6 +8,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+import pytest
+
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Client
@@ -56,7 +58,7 @@ class Masters:
 
     def hear(
         self,
-        asked: Round,
+        asked: Step,
         *,
         deaf: Collection[int] = (),
         mute: Collection[int] = (),
@@ -68,6 +70,7 @@ class Masters:
         `deaf` masters never receive it, and the replies of `mute` masters are lost. Nothing was
         ever sent to `down` masters. The votes of `silent` masters are still outstanding.
         """
+        assert isinstance(asked, Round)
         for index, command in enumerate(asked.commands):
             if index in silent:
                 continue
@@ -80,7 +83,7 @@ class Masters:
                 vote = failed("did not answer") if index in mute else command.vote(*reply[1:])
             asked.tally.cast(index, vote)
 
-    def hear_at(self, asked: Round, index: int, *, down: bool = False) -> None:
+    def hear_at(self, asked: Step, index: int, *, down: bool = False) -> None:
         """Carry out a round at one master, and cast its vote; a master that is down gives none."""
         others = [other for other in range(len(self.memories)) if other != index]
         self.hear(asked, silent=others, down=[index] if down else ())
@@ -170,6 +173,51 @@ class Waiter:
 
     name: str
     called_slot: int | None = None
+
+
+class Waiting:
+    """An acquire of a waiter, after one refused round."""
+
+    def __init__(self, masters: Masters, waiter: str, *resources: str, **how: Any) -> None:
+        self.masters, self.waiter = masters, waiter
+        self.protocol: Protocol[RedlockLease] = masters.acquire(
+            *resources, **{"wait": 60.0, "waiter": waiter, **how}
+        )
+        self.step: Step = next(self.protocol)
+        self.refused()
+
+    def refused(self, **how: Collection[int]) -> None:
+        """Carry out one refused round, after which it pauses."""
+        self.masters.hear(self.step, **how)
+        self.step = self.masters.after_undo(self.protocol)
+        assert isinstance(self.step, Pause)
+        self.masters.now += 0.001  # so that no two tickets are the same
+
+    def ask(self, called: int | None = None) -> None:
+        """Begin the next round, as after a call, which may name a slot, or a pause."""
+        self.masters.waiters[self.waiter].called_slot = called
+        self.step = self.protocol.send(self.masters.now)
+
+    def won(self, called: int | None = None, **how: Collection[int]) -> RedlockLease:
+        """Begin the next round, which wins; return the lease."""
+        self.ask(called)
+        self.masters.hear(self.step, **how)
+        with pytest.raises(StopIteration) as done:
+            self.protocol.send(self.masters.now)
+        lease: RedlockLease = done.value.value
+        return lease
+
+    def give_up(self) -> None:
+        """End the wait, and carry out the undo."""
+        self.masters.hear(self.protocol.throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            self.protocol.send(self.masters.now)
+
+
+def free(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> None:
+    """Release a lock; `masters.called` has the calls of this release alone."""
+    masters.called.clear()
+    masters.run(rounds.release(masters.deployment, lease), **how)
 
 
 _numbers = count(1)

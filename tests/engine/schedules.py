@@ -129,7 +129,7 @@ def the_duration_of_a_round_shortens_the_validity() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=10.0)
     first = next(protocol)
-    masters.hear(_asked(first))
+    masters.hear(first)
     _passed(masters, 4.0)
     try:
         protocol.send(masters.now)
@@ -142,7 +142,7 @@ def the_duration_of_a_round_shortens_the_validity() -> None:
 def a_round_longer_than_the_ttl_holds_nothing() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
-    masters.hear(_asked(next(protocol)))
+    masters.hear(next(protocol))
     _passed(masters, 1.1)
     with pytest.raises(QuorumUnreachable, match="too slowly"):
         masters.carry(protocol, protocol.send(masters.now))
@@ -383,7 +383,7 @@ def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
         masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
     )
     protocol = masters.acquire()
-    masters.hear(_asked(next(protocol)))
+    masters.hear(next(protocol))
     confirm = _asked(protocol.send(masters.now))
     for index in (0, 1):
         masters.memories[index].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
@@ -574,8 +574,8 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     step = next(protocol)
-    masters.hear(_asked(step), mute=(1,))
-    masters.hear(_asked(protocol.throw(RuntimeError())))
+    masters.hear(step, mute=(1,))
+    masters.hear(protocol.throw(RuntimeError()))
     assert masters.tokens() == [""] * 3
 
 

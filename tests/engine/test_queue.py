@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from redlock_django.engine import pauses, rounds, undo
+from redlock_django.engine import pauses, undo
 from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
@@ -17,52 +16,13 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
-from tests.engine.masters import START, Masters
+from tests.engine.masters import START, Masters, Waiting, free
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never
 
 LATE, LINGER, NEWEST, TURN = 4e15, 3000, 8, 100_000
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
-
-
-class Waiting:
-    """An acquire of a waiter, after one refused round."""
-
-    def __init__(self, masters: Masters, waiter: str, *resources: str, **how: Any) -> None:
-        self.masters = masters
-        self.protocol: Protocol[RedlockLease] = masters.acquire(
-            *resources, wait=how.pop("wait", 60.0), waiter=waiter, **how
-        )
-        self.step: Step = next(self.protocol)
-        self.refused()
-
-    def refused(self, **how: Any) -> None:
-        """Carry out one refused round, after which it pauses."""
-        assert isinstance(self.step, Round)
-        self.masters.hear(self.step, **how)
-        self.step = self.masters.after_undo(self.protocol)
-        assert isinstance(self.step, Pause)
-        self.masters.now += 0.001  # so that no two tickets are the same
-
-    def ask(self) -> None:
-        """Begin the next round, as after a call or a pause."""
-        self.step = self.protocol.send(self.masters.now)
-
-    def won(self, **how: Any) -> RedlockLease:
-        """Begin the next round, which wins; return the lease."""
-        self.ask()
-        assert isinstance(self.step, Round)
-        self.masters.hear(self.step, **how)
-        with pytest.raises(StopIteration) as done:
-            self.protocol.send(self.masters.now)
-        lease: RedlockLease = done.value.value
-        return lease
-
-
-def free(masters: Masters, lease: RedlockLease, **how: Any) -> None:
-    masters.called.clear()
-    masters.run(rounds.release(masters.deployment, lease), **how)
 
 
 def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
@@ -119,7 +79,6 @@ def test_the_first_waiter_wins_without_a_call() -> None:
     for memory in masters.memories[:2]:
         memory.keyspace.sets.clear()  # restarted: only B has asked again here
     second.ask()
-    assert isinstance(second.step, Round)
     masters.hear(second.step, silent=(0, 1))
     masters.called.clear()
     first.won()
@@ -367,7 +326,6 @@ def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> N
     Waiting(masters, B)
     masters.now += 2.7
     for _ in range(2):
-        assert isinstance(step, Round)
         masters.hear(step)
         assert isinstance(masters.after_undo(protocol), Pause)
         step = protocol.send(masters.now)

@@ -335,7 +335,7 @@ def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
     step = next(protocol)
-    masters.hear(asked(step))
+    masters.hear(step)
     masters.now += 0.989
     is_undo(protocol.send(masters.now), one(step), {0, 1, 2})
     with pytest.raises(QuorumUnreachable, match="too slowly for the lock's TTL"):
@@ -346,9 +346,9 @@ def test_a_round_that_is_won_too_late_may_be_tried_again() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0, wait=9.0)
     step = next(protocol)
-    masters.hear(asked(step))
+    masters.hear(step)
     masters.now += 1.0
-    masters.hear(asked(protocol.send(masters.now)))
+    masters.hear(protocol.send(masters.now))
     assert isinstance(protocol.send(masters.now), Pause)
     assert masters.carry(protocol, protocol.send(masters.now)).started == masters.now
 
@@ -363,7 +363,7 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], R
     protocol = masters.acquire(**how)
     step = next(protocol)
     ask = one(step)
-    masters.hear(asked(step))
+    masters.hear(step)
     confirm = asked(protocol.send(masters.now))
     assert names(confirm) == ["confirm"] * masters.deployment.masters
     assert isinstance(one(confirm), Confirm)
@@ -441,7 +441,7 @@ def test_a_confirm_round_that_is_interrupted_is_undone(kind: Kind) -> None:
     protocol, _, ask = _to_confirm(masters)
     undo = protocol.throw(kind())
     is_undo(undo, ask, {0, 1, 2})
-    masters.hear(asked(undo))
+    masters.hear(undo)
     assert masters.tokens() == ["", "", ""]
     with pytest.raises(kind):
         protocol.send(START)
@@ -574,7 +574,7 @@ def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10)
     protocol = _extend(masters, lease, 0.5)
-    masters.hear(asked(next(protocol)))
+    masters.hear(next(protocol))
     masters.now += 1.0
     with pytest.raises(StopIteration) as done:
         protocol.send(masters.now)
@@ -747,7 +747,7 @@ def test_resources_in_opposite_orders_do_not_deadlock() -> None:
     masters.hear(early)
     # The master that refused it has the same fence, so it must confirm a higher one.
     winner = masters.carry(second, second.send(masters.now))
-    masters.hear(asked(first.send(masters.now)))
+    masters.hear(first.send(masters.now))
     masters.run(rounds.release(masters.deployment, winner))
     loser = masters.carry(first, first.send(masters.now))
     assert masters.tokens("a") == masters.tokens("b") == [loser.token] * 3

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
-from redlock_django.engine import rounds
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.errors import LimitReached
 from redlock_django.engine.protocol.commands import Acquire, Release
@@ -18,9 +17,9 @@ from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
-from redlock_django.engine.steps import Pause, Protocol, Round, Step
+from redlock_django.engine.steps import Pause, Round
 from redlock_django.engine.validity import RedlockLease
-from tests.engine.masters import MARKER, Masters
+from tests.engine.masters import MARKER, Masters, Waiting, free
 from tests.replies import unpacked
 
 TURN = 100_000
@@ -42,53 +41,9 @@ def taken(masters: Masters, slot: int, limit: int = 2, **how: Any) -> RedlockLea
     return lease
 
 
-def free(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> None:
-    """Release a slot; `masters.called` has the calls of this release alone."""
-    masters.called.clear()
-    masters.run(rounds.release(masters.deployment, lease), **how)
-
-
-class Waiting:
-    """The acquire of a waiter that was refused."""
-
-    def __init__(self, masters: Masters, waiter: str, limit: int = 2, slot: int = 0) -> None:
-        self.masters, self.waiter = masters, waiter
-        self.protocol: Protocol[RedlockLease] = masters.acquire(
-            limit=limit, wait=60.0, waiter=waiter, tokens=aiming(slot)
-        )
-        self.step: Step = next(self.protocol)
-        self.refused()
-
-    def refused(self, **how: Collection[int]) -> None:
-        """Carry out a refused round, after which it pauses."""
-        assert isinstance(self.step, Round)
-        self.masters.hear(self.step, **how)
-        self.step = self.masters.after_undo(self.protocol)
-        assert isinstance(self.step, Pause)
-        self.masters.now += 0.001  # so that no two tickets are the same
-
-    def ask(self, called: int | None = None) -> None:
-        """Begin the next round, as after a call that names a slot, or a pause."""
-        self.masters.waiters[self.waiter].called_slot = called
-        self.step = self.protocol.send(self.masters.now)
-
-    def won(self, called: int | None = None, **how: Collection[int]) -> RedlockLease:
-        """Begin the next round, which wins; return the lease."""
-        self.ask(called)
-        assert isinstance(self.step, Round)
-        self.masters.hear(self.step, **how)
-        with pytest.raises(StopIteration) as done:
-            self.protocol.send(self.masters.now)
-        lease: RedlockLease = done.value.value
-        return lease
-
-    def give_up(self) -> None:
-        """End the wait, and carry out the undo."""
-        undo = self.protocol.throw(KeyboardInterrupt())
-        assert isinstance(undo, Round)
-        self.masters.hear(undo)
-        with pytest.raises(KeyboardInterrupt):
-            self.protocol.send(self.masters.now)
+def waits(masters: Masters, waiter: str, limit: int = 2, slot: int = 0) -> Waiting:
+    """Return the acquire of a waiter that asked for a slot, and was refused."""
+    return Waiting(masters, waiter, limit=limit, tokens=aiming(slot))
 
 
 def calls(masters: Masters, waiter: str, slot: int) -> list[tuple[int, str]]:
@@ -255,7 +210,6 @@ def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
     taken(masters, 1, 3)
     protocol = masters.acquire(limit=3, tokens=aiming(0), overrun=0.1)
     step = next(protocol)
-    assert isinstance(step, Round)
     masters.hear(step)
     masters.now += 5.0  # as in a process that was stopped
     lease = masters.carry(protocol, protocol.send(masters.now))
@@ -265,7 +219,7 @@ def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
 def test_it_asks_at_once_also_where_it_waits() -> None:
     masters = Masters(3)
     taken(masters, 0)
-    waiting = Waiting(masters, A)
+    waiting = waits(masters, A)
     assert isinstance(waiting.step, Pause)
     assert waiting.step.seconds == 0.0
     assert waiting.won().slot == 1
@@ -277,7 +231,6 @@ def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> No
     masters = Masters(3)
     taken(masters, 0)
     part = next(masters.acquire(limit=2, tokens=aiming(1)))
-    assert isinstance(part, Round)
     masters.hear(part, down=(1, 2))
     lease = masters.run(masters.acquire(limit=2, tokens=aiming(0)))
     assert lease.slot == 1
@@ -289,7 +242,6 @@ def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
     for guesses in ((0, 1), (0,)):
         protocol = masters.acquire(limit=2, tokens=aiming(*guesses))
         step = next(protocol)
-        assert isinstance(step, Round)
         masters.now += 0.1
         masters.hear(step)
         if len(guesses) == 1:
@@ -300,7 +252,7 @@ def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
             step = masters.after_undo(protocol)
             lease = masters.carry(protocol, step)
             assert (lease.attempts, lease.waited) == (2, 0.0)
-    waiting = Waiting(masters, A)
+    waiting = waits(masters, A)
     masters.now += 0.1
     free(masters, lease)
     assert waiting.won(1).waited > 0.1
@@ -331,7 +283,6 @@ def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
     taken(masters, 1)
     protocol = masters.acquire(limit=2)
     step = next(protocol)
-    assert isinstance(step, Round)
     masters.hear(step)
     with pytest.raises(LimitReached) as refused:
         protocol.send(masters.now)
@@ -342,7 +293,6 @@ def test_a_waiter_without_a_quorum_pauses() -> None:
     masters = Masters(3)
     protocol = masters.acquire(limit=2, wait=60.0, ttl=1.0)
     step = next(protocol)
-    assert isinstance(step, Round)
     masters.now += 1.0
     masters.hear(step)
     pause = masters.after_undo(protocol)
@@ -437,7 +387,7 @@ def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
 def test_waiters_for_several_slots_are_served_in_order() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
-    first, second, third = (Waiting(masters, n, slot=s) for n, s in ((A, 0), (B, 1), (C, 1)))
+    first, second, third = (waits(masters, n, slot=s) for n, s in ((A, 0), (B, 1), (C, 1)))
     assert masters.queues() == [[A, B, C]] * 3, "one queue for all slots"
     for slot, waiting, name in ((1, first, A), (1, second, B), (0, third, C)):
         free(masters, leases[slot])
@@ -450,7 +400,7 @@ def test_waiters_for_several_slots_are_served_in_order() -> None:
 def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
-    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    first, second, third = (waits(masters, name) for name in (A, B, C))
     free(masters, leases[1])
     free(masters, leases[0])
     assert masters.called == calls(masters, B, 0), "the next one, with the slot that is released"
@@ -467,7 +417,7 @@ def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired(
     masters = Masters(3)
     taken(masters, 0, ttl=2.0)
     taken(masters, 1, ttl=2.0)
-    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    first, second, third = (waits(masters, name) for name in (A, B, C))
     masters.now += 2.1
     masters.called.clear()
     assert first.won(1).slot == 1
@@ -481,7 +431,7 @@ def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired(
 def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
-    waiting = Waiting(masters, A)
+    waiting = waits(masters, A)
     free(masters, leases[0])
     free(masters, leases[1])
     assert masters.called == [], "the only waiter has its turn"
@@ -494,7 +444,7 @@ def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
     masters = Masters(3)
     taken(masters, 0)
     lease = taken(masters, 1)
-    first, _ = Waiting(masters, A, slot=0), Waiting(masters, B)
+    first, _ = waits(masters, A, slot=0), waits(masters, B)
     free(masters, lease)
     assert masters.called == calls(masters, A, 1)
     masters.called.clear()
@@ -506,7 +456,7 @@ def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_tha
     masters = Masters(3)
     taken(masters, 0)
     taken(masters, 1)
-    Waiting(masters, A)
+    waits(masters, A)
     masters.called.clear()
     release = Release(masters.deployment, ("r",), f"{'a' * 32} {{}}", limit=2)
     for memory in masters.memories:
@@ -518,7 +468,7 @@ def test_a_reserved_slot_shows_no_slot_as_free() -> None:
     masters = Masters(1)
     lease = taken(masters, 0)
     taken(masters, 1)
-    Waiting(masters, A)
+    waits(masters, A)
     free(masters, lease)
     reply = say(masters, asks(masters, "r", "b" * 32))
     assert (reply[0], reply[6]) == (Status.RESERVED, A.encode() + b"11")

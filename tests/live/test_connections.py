@@ -21,8 +21,7 @@ from tests.live.linked import has_sleepers
 from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.test_called_waiters import waiting
-from tests.wire.test_waiters import ask_once
+from tests.wire.test_waiters import ask_once, waiting
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
