@@ -12,11 +12,13 @@ from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never
 
 NOW = 1_760_000_000_000_000
+HOUR = 3600.0
 
 
 def _tally(*votes: Vote, skew: int | None = 500_000) -> Tally:
@@ -79,6 +81,12 @@ def test_a_round_where_all_fences_agree_needs_no_confirmation() -> None:
     assert done.value.value.fences == (NOW,)
 
 
+@kills("fences from the clock alone", "acquire",
+       lua("math.max(stored + 1, proposal)", "proposal",
+           ("math.max(fence + 1, proposal)", "proposal")), -0.3)  # fmt: skip
+@kills("no clamp above", "acquire",
+       lua("math.min(math.max(proposed, now - SKEW), now + SKEW)",
+           "math.max(proposed, now - SKEW)"), HOUR)  # fmt: skip
 @pytest.mark.parametrize("wall", [-3600.0, -0.3, 0.0, 0.3, 3600.0])
 def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
     masters = Masters(3)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from redlock_django.backends.memory.master import MemoryMaster
-from redlock_django.engine import rounds
-from redlock_django.engine.attempt import SPLIT_ROUNDS, Client
+from redlock_django.engine import refusal, rounds, validity
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Client, Wait
 from redlock_django.engine.errors import (
     LockLost,
     QuorumUnreachable,
@@ -20,7 +20,10 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import RedlockLease
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import MARKER, Masters, fresh
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, argument, instead, never, together, without
 
 HOLDER = '{"handed_on":1}'
 TTL = 30.0
@@ -100,6 +103,8 @@ def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bur
     assert masters.tokens() == [handed.token, handed.token, late]
 
 
+@kills("an undo prolongs the lock", "restore",
+       lua("tonumber(ends) - math.floor(now / 1000)", "100000"))  # fmt: skip
 def test_an_undo_restores_what_the_lock_had_before() -> None:
     masters = Masters(3)
     handed = given(masters, "r", "s")
@@ -116,6 +121,8 @@ def _locks(masters: Masters, index: int) -> list[tuple[bytes, float]]:
     return [strings[deployment.lock(name)] for name in "rs"]
 
 
+@kills("an undo restores the token of another taker", "restore",
+       lua("if by ~= value:sub(1, 32) then", "if false then"))  # fmt: skip
 def test_an_undo_leaves_what_another_client_has_taken() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -127,6 +134,7 @@ def test_an_undo_leaves_what_another_client_has_taken() -> None:
     assert masters.tokens() == [taken.token]
 
 
+@kills("an undo takes a lock", "restore", lua("lock == value and before", "lock and before"))
 def test_an_undo_restores_only_its_own_token() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -137,6 +145,8 @@ def test_an_undo_restores_only_its_own_token() -> None:
     assert masters.tokens() == [other.token]
 
 
+@kills("a late token follows its undo", "restore",
+       lua("redis.call('SET', KEYS[3], '1', 'PX', MAX_TTL)"))  # fmt: skip
 def test_a_token_that_arrives_after_its_undo_is_not_set() -> None:
     """The undo came on another connection."""
     masters = Masters(1)
@@ -150,6 +160,7 @@ def test_a_token_that_arrives_after_its_undo_is_not_set() -> None:
     assert masters.tokens() == [handed.token]
 
 
+@kills("an undo is not in the index", "restore", lua("add_to_index(left, key)"))
 def test_the_index_shows_when_what_was_restored_ends() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -159,6 +170,7 @@ def test_the_index_shows_when_what_was_restored_ends() -> None:
     assert abs(ends - (masters.now + TTL) * 1000) < 2
 
 
+@kills("a taker of a slot that lost frees no slot", Wait.next_attempt, argument(Take, limit="1"))
 def test_a_taker_of_a_slot_that_lost_calls_a_waiter_for_it() -> None:
     masters = Masters(3)
     slots = [masters.taken(limit=2) for _ in range(2)]
@@ -195,6 +207,7 @@ def test_a_waiter_that_hands_its_slot_on_passes_its_turn_on() -> None:
     assert masters.called == [(2, f"P:wake:b 1/{other}")]
 
 
+@kills("what failed keeps the new token", Attempt.undo, never("isinstance(ask, Take)"))
 def test_without_a_quorum_the_giver_keeps_its_lease() -> None:
     for how in ({"down": (0, 1)}, {"mute": (0, 1)}, {"deaf": (0, 1, 2)}, {"mute": (0, 1, 2)}):
         masters = Masters(3)
@@ -207,6 +220,8 @@ def test_without_a_quorum_the_giver_keeps_its_lease() -> None:
         masters.run(taking(masters, handed))
 
 
+@kills("a second interrupt keeps what was taken", rounds.acquire,
+       without("yield replace(undo, ...)"))  # fmt: skip
 def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -221,6 +236,7 @@ def test_an_interrupt_of_the_giver_leaves_it_its_lease() -> None:
     assert masters.tokens() == [lease.token] * 3
 
 
+@kills("a giver asks as long as a taker", Wait.limit, never("self.expected.home is not None"))
 def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
     """One master hangs, and another one does not have the lock."""
     masters = Masters(3)
@@ -233,6 +249,8 @@ def test_a_giver_without_a_quorum_gives_up_before_its_lease_ends() -> None:
     assert masters.tokens() == [lease.token, lease.token, ""]
 
 
+@kills("a hand-on prolongs a minimum hold", validity.end_of_min_hold,
+       never("handed.home is not None"))  # fmt: skip
 def test_a_giver_keeps_its_minimum_hold() -> None:
     """Also if an extension that failed has reached one master."""
     masters = Masters(3)
@@ -242,6 +260,7 @@ def test_a_giver_keeps_its_minimum_hold() -> None:
     assert masters.run(giving(masters, lease)).earliest_end == lease.earliest_end
 
 
+@kills("the giver hears of a ticket", refusal.refused_ticket, never("expected.home is not None"))
 def test_a_lost_lease_is_not_handed_on() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -255,6 +274,13 @@ def test_a_lost_lease_is_not_handed_on() -> None:
 # The taker.
 
 
+@kills(
+    "a used ticket looks late",
+    "take",
+    lua("redis.call('SET', KEYS[4], ARGV[2]:sub(1, 32) .. ends .. seen[5], 'PX', FENCE_TTL)"),
+)
+@kills("a ticket is used twice", "take", lua("if seen[4] then", "if false then"))
+@kills("a used ticket has no taker", Take.vote, instead("rest", "ENDED", nth=2))
 def test_a_ticket_is_used_once() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -270,6 +296,11 @@ def test_a_ticket_is_used_once() -> None:
         masters.run(taking(masters, handed))
 
 
+@kills("a ticket sets a lock that has ended", "take",
+       lua("if absent > 0 then", "if false then",
+           (".. seen[5]", ".. (seen[5] or '')")))  # fmt: skip
+@kills("a ticket of a lock that ended is used", refusal.refusal_of_ticket,
+       always("not tally.majority(ended) and ..."))  # fmt: skip
 def test_a_ticket_of_a_lock_that_has_ended_is_too_late() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -282,6 +313,7 @@ def test_a_ticket_of_a_lock_that_has_ended_is_too_late() -> None:
     assert masters.tokens() == [other.token] * 3
 
 
+@kills("an undo leaves the ticket used", "restore", lua("redis.call('DEL', KEYS[1])"))
 def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -292,6 +324,8 @@ def test_a_taker_without_a_quorum_restores_the_ticket() -> None:
     masters.run(taking(masters, handed))
 
 
+@kills("masters that forgot the lock are other takers", refusal.refusal_of_ticket,
+       never("ended == len(tally.refusals)"))  # fmt: skip
 def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -301,6 +335,9 @@ def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> No
     masters.run(taking(masters, handed))
 
 
+@kills("a taker has the TTL of its ticket", "take",
+       lua("redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', ARGV[4])",
+           "redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', rest)"))  # fmt: skip
 def test_the_lock_of_a_taker_that_dies_ends_with_its_ttl() -> None:
     masters = Masters(3)
     taken = masters.run(taking(masters, given(masters), 2.0))
@@ -311,6 +348,8 @@ def test_the_lock_of_a_taker_that_dies_ends_with_its_ttl() -> None:
     masters.taken()
 
 
+@kills("a taker that failed shortens the ticket", "restore",
+       lua("tonumber(ends) - math.floor(now / 1000)", "redis.call('PTTL', key)"))  # fmt: skip
 def test_a_taker_that_fails_does_not_shorten_the_ticket() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -320,6 +359,9 @@ def test_a_taker_that_fails_does_not_shorten_the_ticket() -> None:
     masters.run(taking(masters, handed, 2.0))
 
 
+@kills("a minimum hold ends with its ticket", Wait.lease, without("lease.earliest_end = ..."))
+@kills("a minimum hold begins again", validity.end_of_min_hold,
+       instead("max(0.0, handed.until - left)", "0.0"))  # fmt: skip
 def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -329,6 +371,7 @@ def test_a_minimum_hold_goes_on_at_the_time_that_the_masters_show() -> None:
     assert 3.0 <= taken.earliest_end - masters.now < 3.4
 
 
+@kills("a closed undo sends", rounds.acquire, instead("GeneratorExit", "ZeroDivisionError", nth=2))
 def test_a_taker_that_is_closed_during_its_undo_asks_nothing_more() -> None:
     masters = Masters()
     taker = taking(masters, given(masters))
@@ -347,6 +390,12 @@ def _finish(masters: Masters, taker: Protocol[RedlockLease]) -> RedlockLease | N
         return None
 
 
+@kills("a taker that took a minority has used the ticket", refusal.refusal_of_ticket,
+       together(instead("tally.rival_won", "tally.denied", nth=1),
+                instead("tally.rival_won", "tally.denied")))  # fmt: skip
+@kills("a lock that ended on half of the masters is in transit", refusal.refusal_of_ticket,
+       never("not tally.majority(tally.masters - ended)"))  # fmt: skip
+@kills("two takers give up together", Attempt.split, instead("not (self.late or ...)", "False"))
 def test_takers_that_split_the_masters_try_again_some_times() -> None:
     masters = Masters(4)
     handed = split(masters)
@@ -396,6 +445,9 @@ def test_takers_that_split_the_masters_of_a_slot_try_again_some_times() -> None:
     assert rounds_and_pauses(masters, taker, 0.0)[0] == SPLIT_ROUNDS
 
 
+@kills("distant takers have no time", Wait.limit, always("self.expected is None"))
+@kills("distant takers pause as near ones", Wait.pause, instead("(now - started) / NEAR", "0.0"))
+@kills("a pause has no end", Wait.pause, instead("LONGEST_PAUSE", "999.0"))
 def test_distant_takers_try_again_as_often_and_pause_longer() -> None:
     for took, pause in ((0.0, 0.01), (0.1, 0.5), (1.0, 2.0)):
         masters = Masters(4)
@@ -404,6 +456,7 @@ def test_distant_takers_try_again_as_often_and_pause_longer() -> None:
         assert pauses == pytest.approx([pause] * (SPLIT_ROUNDS - 1))
 
 
+@kills("a slot that was taken has no limit", Wait.lease, argument(RedlockLease, limit="1"))
 def test_a_slot_is_taken_with_its_limit() -> None:
     masters = Masters(3)
     masters.taken(limit=2)
@@ -413,6 +466,7 @@ def test_a_slot_is_taken_with_its_limit() -> None:
     assert taken.names == ("r",)
 
 
+@kills("a taker of a slot chooses one", rounds.acquire, always("expected is None"))
 def test_a_taker_of_a_slot_chooses_none() -> None:
     masters = Masters(3)
     lease = masters.taken(limit=2)
@@ -423,12 +477,15 @@ def test_a_taker_of_a_slot_chooses_none() -> None:
     assert taker.released.take("r") == 1 - lease.slot, "it is for the next call"
 
 
+@kills("a lock that was taken has no givers", Wait.lease, without("lease.givers = expected.givers"))
 def test_a_lock_shows_who_has_handed_it_on() -> None:
     masters = Masters(3)
     handed = replace(given(masters), givers=("1234abcd",))
     assert masters.run(taking(masters, handed)).givers == ("1234abcd",)
 
 
+@kills("a master does not name the taker", "take", lua("seen[4]:sub(1, 32)", "''"))
+@kills("two takers are one", Attempt.split, instead("last.rival_won", "last.denied"))
 def test_a_taker_between_two_others_tries_again() -> None:
     """Each of the others has one master: a majority was used, but by none of them."""
     masters = Masters(3)
@@ -447,6 +504,8 @@ def test_a_taker_between_two_others_tries_again() -> None:
     assert masters.carry(taker, taker.send(masters.now)).token == masters.tokens()[0]
 
 
+@kills("a lock that ended has no rival", Take.vote,
+       instead("vote._replace(rival=ENDED)", "vote._replace(rival=None)"))  # fmt: skip
 def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -457,6 +516,7 @@ def test_a_ticket_whose_lock_is_left_on_a_minority_is_too_late() -> None:
     assert masters.tokens() == ["", "", ""]
 
 
+@kills("a taker that lost leaves the ticket's token", Attempt.undo, always("not tally.rival_won"))
 def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
     masters = Masters(3)
     handed = given(masters)
@@ -476,6 +536,12 @@ def test_a_taker_that_lost_leaves_nothing_in_the_way_of_the_holder() -> None:
     assert masters.tokens() == [lease.token] * 3
 
 
+@kills("a hand-on compares no token", "ownership",
+       lua("if lock and lock:sub(1, length) ~= own then", "if false then"))  # fmt: skip
+@kills("a hand-on compares the token without its end", "take",
+       lua("ARGV[3] .. ' ', 33", "ARGV[3], 32"))  # fmt: skip
+@kills("a hand-on compares the beginning of a token", "take",
+       lua("ARGV[3] .. ' ', 33", "ARGV[3]:sub(1, 31), 31"))  # fmt: skip
 def test_the_token_is_compared_whole() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -487,6 +553,8 @@ def test_the_token_is_compared_whole() -> None:
         assert masters.memories[0].keyspace.get(key) == other.encode()
 
 
+@kills("a hand-on without a marker", "take",
+       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
 def test_a_master_that_is_not_trusted_hands_nothing_on() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -495,6 +563,7 @@ def test_a_master_that_is_not_trusted_hands_nothing_on() -> None:
         masters.run(taking(masters, handed))
 
 
+@kills("a released token is set", "take", lua("if seen[3] then", "if false then"))
 def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
     masters = Masters(1)
     handed = given(masters)
@@ -512,6 +581,8 @@ def _said(memory: MemoryMaster, command: Take) -> tuple[int, int, bytes]:
     return memory.say(command, 0, MARKER)[1:]
 
 
+@kills("a lock that is handed on is not in the index", "take",
+       lua("add_to_index(tonumber(ARGV[4]), KEYS[4 + index])"))  # fmt: skip
 def test_the_index_shows_when_what_was_handed_on_ends() -> None:
     masters = Masters(1)
     given(masters)

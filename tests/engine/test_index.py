@@ -6,7 +6,9 @@ import pytest
 
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import ResourceLocked
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
+from tests.engine.mutants import kills
 
 
 def listed(masters: Masters) -> set[bytes]:
@@ -25,6 +27,15 @@ def index_exists(masters: Masters) -> bool:
     return bool(masters.memories[0].keyspace.sorted_set(masters.deployment.held))
 
 
+@kills(
+    "a lock is set without its place in the index",
+    "acquire",
+    lua(
+        "add_to_index(ttl, KEYS[4])",
+        "add_to_index(-1, KEYS[4])",
+        ("add_to_index(ttl, KEYS[2 + 2 * index])", "add_to_index(-1, KEYS[2 + 2 * index])"),
+    ),
+)
 def test_a_killed_process_leaves_nothing_in_the_index() -> None:
     masters = Masters(1, max_ttl=5.0)
     for number in range(300):
@@ -36,6 +47,8 @@ def test_a_killed_process_leaves_nothing_in_the_index() -> None:
     assert not index_exists(masters)
 
 
+@kills("a grant prolongs a new index only", "index", lua("-math.floor(now_ms / MAX_TTL)", "-1"))
+@kills("the index ends with its period", "index", lua("KEYS[2], 2 * MAX_TTL)", "KEYS[2], MAX_TTL)"))
 def test_every_period_of_max_ttl_prolongs_the_index() -> None:
     masters = Masters(1, max_ttl=5.0)
     start = masters.now
@@ -48,6 +61,9 @@ def test_every_period_of_max_ttl_prolongs_the_index() -> None:
     assert not index_exists(masters)
 
 
+@kills("the trim ends the period", "index",
+       lua("redis.call('ZRANGEBYSCORE', KEYS[2], 0,",
+           "redis.call('ZRANGEBYSCORE', KEYS[2], '-inf',"))  # fmt: skip
 def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
     masters = Masters(1, max_ttl=5.0)
     start = masters.now
@@ -78,6 +94,8 @@ def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index() -> None:
     assert left == [20] * 64 + [0] * 65
 
 
+@kills("an extension does not prolong the index", "extend",
+       lua("add_to_index(ttl, KEYS[2 + index])"))  # fmt: skip
 def test_an_extended_lock_stays_listed() -> None:
     masters = Masters(1)
     lease = masters.taken(ttl=1.0)
@@ -87,6 +105,9 @@ def test_an_extended_lock_stays_listed() -> None:
     assert listed(masters) == {b"r"}
 
 
+@kills("the index has no end", "index", lua("type(added) == 'number' and added > 1", "false"))
+@kills("a foreign lock is listed for ever", "acquire",
+       lua("lasts < 0 and MAX_TTL or lasts", "lasts < 0 and 2^60 or lasts"))  # fmt: skip
 def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() -> None:
     masters = Masters(1, max_ttl=5.0)
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
@@ -102,6 +123,7 @@ def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() 
     assert not index_exists(masters)
 
 
+@kills("a foreign lock is listed once", "index", lua("'CH', now_ms + left", "'NX', now_ms + left"))
 def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
     masters = Masters(1)
     for left in (1000, 9000):

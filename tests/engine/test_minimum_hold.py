@@ -10,6 +10,7 @@ from redlock_django.engine import rounds, validity
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import RedlockLease
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import never, returns
@@ -29,6 +30,7 @@ def refused(masters: Masters) -> float:
     return error.value.retry_after
 
 
+@kills("a refusal has no TTL", "acquire", lua("index, left, stored", "index, 0, stored"))
 @kills("a release ends the minimum hold", rounds.release, never("held_for > 0"))
 def test_a_released_lock_stays_held_until_its_minimum_hold_is_over() -> None:
     masters = Masters(3)
@@ -52,6 +54,8 @@ def test_the_lock_stays_long_enough_on_masters_whose_clocks_run_faster() -> None
     refused(masters)
 
 
+@kills("a late release prolongs the lock", "release",
+       lua("lock == value and redis.call('PTTL', key) > left", "lock == value"))  # fmt: skip
 def test_a_release_that_arrives_late_or_twice_prolongs_nothing() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=5.0)
@@ -62,6 +66,7 @@ def test_a_release_that_arrives_late_or_twice_prolongs_nothing() -> None:
     masters.taken()
 
 
+@kills("any lock is shortened", "release", lua("elseif lock == value and", "elseif left > 0 and"))
 def test_only_the_lock_of_this_token_is_shortened() -> None:
     masters = Masters(3)
     lost = masters.taken(ttl=1.0)
@@ -85,6 +90,11 @@ def test_several_resources_stay_held_together() -> None:
     masters.taken("r", "s")
 
 
+@kills(
+    "the index keeps the old expiry",
+    "release",
+    lua("redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, key:sub(NAME))"),
+)
 def test_the_index_shows_when_the_lock_ends() -> None:
     masters = Masters(1)
     released(masters, masters.taken(ttl=10.0), 1.0)
@@ -93,6 +103,8 @@ def test_the_index_shows_when_the_lock_ends() -> None:
     assert listed(masters) == set()
 
 
+@kills("a waiter sleeps by the old TTL", "release",
+       lua("local channel = first and first:match('^(.*) ')", "local channel"))  # fmt: skip
 def test_the_first_waiter_is_asked_to_try_again_so_that_it_learns_the_new_ttl() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10.0)
@@ -109,6 +121,7 @@ def test_the_first_waiter_is_asked_to_try_again_so_that_it_learns_the_new_ttl() 
     assert masters.now - began == pytest.approx(2.022 - 0.11, abs=0.01)
 
 
+@kills("an early release leaves its waiter", "release", lua("redis.pcall('ZREM', queue, waiter)"))
 def test_a_release_removes_its_waiter_from_the_queues() -> None:
     masters = Masters(3)
     lease = replace(masters.taken(ttl=10.0), waiter="redlock:wake:a 1")

@@ -16,6 +16,7 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.undo import undo_of_late_grant
 from redlock_django.engine.validity import RedlockLease
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import START, Masters, Waiting, free
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never
@@ -29,6 +30,11 @@ def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
     return [(index, waiter) for index in range(masters.deployment.masters)]
 
 
+@kills("a plain release calls no waiter", "release", lua("and redis.call('PTTL', KEYS[3]) == -2"))
+@kills("last come, first served", "queue",
+       lua("redis.pcall('ZRANGE', key, turns, turns, 'WITHSCORES')",
+           "redis.pcall('ZRANGE', key, -1 - turns, -1 - turns, 'WITHSCORES')"))  # fmt: skip
+@kills("no waiter is called", "release", lua("call_first(queue, now, '')\n    else", "else"))
 def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -44,6 +50,12 @@ def test_waiters_are_served_in_the_order_in_which_they_came() -> None:
     assert masters.called == []
 
 
+@kills("a plain acquire overtakes", "acquire", lua("and redis.call('PTTL', KEYS[6]) == -2"))
+@kills("a client that does not wait overtakes", "acquire",
+       lua("(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2",
+           "waiter ~= '' and not lock and redis.call('PTTL', queue) ~= -2"))  # fmt: skip
+@kills("every turn is ignored", "acquire",
+       lua("(slots > 0 or not lock) and redis.call('PTTL', queue) ~= -2", "false"))  # fmt: skip
 def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -85,6 +97,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
     assert masters.called == []
 
 
+@kills("dead waiters are called", "queue", lua("type(heard) ~= 'number' or heard == 0", "false"))
 def test_dead_waiters_are_skipped_at_once() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -133,6 +146,8 @@ def test_more_processes_that_are_gone_than_one_script_removes_block_no_waiter() 
     masters.run(masters.acquire(waiter=A, wait=1.0))
 
 
+@kills("a stopped process has a turn for each of its waiters", "queue",
+       lua("if channel ~= channel_of(waiter) then", "if false then"))  # fmt: skip
 def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -145,6 +160,8 @@ def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
     assert masters.queues() == [[A]] * 3, "the others come back when they ask"
 
 
+@kills("a process that asks is removed", "queue",
+       lua("if channel ~= channel_of(waiter) then", "if true then"))  # fmt: skip
 def test_a_process_that_asks_has_not_stopped() -> None:
     masters = Masters(1)
     lease = masters.taken()
@@ -160,6 +177,8 @@ def test_a_process_that_asks_has_not_stopped() -> None:
     assert masters.queues() == [[f"P:wake:a {number}" for number in (2, 3, 4, 1)]]
 
 
+@kills("a late waiter waits for the turns of others", "queue",
+       lua("if ticket and is_late(key, waiter) then", "if false then"))  # fmt: skip
 def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -178,6 +197,8 @@ def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> Non
     assert masters.called[0] == (0, B)
 
 
+@kills("a late waiter has turn after turn", "queue",
+       lua("elseif score >= LATE then", "elseif false then"))  # fmt: skip
 def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -208,6 +229,9 @@ def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
     late.won()
 
 
+@kills("no turn is watched", "queue", lua("if not ticket then", "if false then"))
+@kills("a stopped process watches itself", "queue",
+       lua("if channel and channel ~= own then", "if channel then"))  # fmt: skip
 def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -256,6 +280,7 @@ def test_a_waiter_alone_watches_nothing() -> None:
     assert masters.watching == []
 
 
+@kills("a turn never ends", "queue", lua("score < 0 and now < -score", "score < 0"))
 def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -348,6 +373,8 @@ def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
     assert masters.queues()[2:] == [[A, B]] * 3
 
 
+@kills("equal tickets both go first", "queue",
+       lua("ticket == score and waiter < name", "ticket == score"))  # fmt: skip
 def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
     for queued, asks in ((A, B), (B, A)):
         masters = Masters(3)
@@ -363,6 +390,8 @@ def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
         protocol.close()
 
 
+@kills("the ticket is the last proposal", "acquire",
+       lua("ticket = proposal - (proposed - tonumber(ticket))", "ticket = proposal"))  # fmt: skip
 def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
     masters = Masters(3)
     masters.taken()
@@ -489,6 +518,7 @@ def test_the_rounds_of_a_waiter_are_patient_until_its_wait_is_over() -> None:
     assert not answered.waits_on(0.0)
 
 
+@kills("a queue never expires", "queue", lua("redis.call('PEXPIRE', key, lasts + LINGER)"))
 def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
     masters = Masters(1)
     masters.taken(ttl=2.0)
@@ -532,6 +562,7 @@ def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() ->
     assert masters.queues("r") == [[A]] * 3
 
 
+@kills("a turn that cannot be used is kept", "acquire", lua("another ~= index and", "false and"))
 def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
     masters = Masters(3)
     lease = masters.taken("s")

@@ -25,6 +25,7 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import START, Masters
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, argument, instead, never, returns, without
@@ -387,6 +388,8 @@ def test_a_lock_that_a_minority_confirms_is_not_held() -> None:
         protocol.send(masters.now)
 
 
+@kills("confirmed where it is gone", "confirm",
+       lua("if not lock then", "lock = lock or ARGV[2] if false then"))  # fmt: skip
 def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
     masters = Masters(3)
     protocol, confirm, ask = _to_confirm(masters)
@@ -533,6 +536,8 @@ def test_half_of_an_even_number_that_no_longer_has_the_lock_is_a_loss_too() -> N
     assert masters.run(_extend(masters, lease), mute=(2, 3))[0] is LeaseState.LOST
 
 
+@kills("an extension takes over", "ownership",
+       lua("if lock and lock:sub(1, length) ~= own then", "if false then"))  # fmt: skip
 def test_a_lock_taken_by_another_client_is_lost_and_left_to_that_client() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -693,6 +698,7 @@ def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_hea
     assert names(next(rounds.release(masters.deployment, lease))) == ["release"] * 3
 
 
+@kills("acquire ignores tombstones", "acquire", lua("if seen[3] then", "if false then"))
 @kills("no tombstone", Release.arguments, never("self.bury"))
 def test_a_release_can_bury_and_need_not_be_awaited() -> None:
     masters = Masters(3)

@@ -383,6 +383,7 @@ def test_a_late_undo_cannot_free_the_round_after_it() -> None:
         masters.run(masters.acquire())
 
 
+@kills("an extension re-creates", "ownership", lua("if absent > 0 then", "if false then"))
 def test_an_extension_counts_no_master_that_has_forgotten() -> None:
     """B acquired m1 and m2, and m1 has forgotten B's lock, too."""
     masters = Masters(3)

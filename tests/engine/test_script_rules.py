@@ -6,8 +6,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import pytest
-
 from redlock_django.backends.memory.commands import ServerError
 from redlock_django.engine.protocol.commands import (
     Acquire,
@@ -23,6 +21,7 @@ from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
 from tests.engine.lua_mutation import lua, script_mutated
 from tests.engine.masters import MARKER, Masters
+from tests.engine.mutants import kills
 from tests.replies import unpacked
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
@@ -43,7 +42,9 @@ def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
     return unpacked(masters.memories[0].say(command, 0, MARKER, ready_at))
 
 
-def no_script_counts_a_master_before_its_time() -> None:
+@kills("extend is ready at once", "extend", lua(" or now < tonumber(ARGV[#ARGV])"))
+@kills("a hand-on is ready at once", "take", lua(" or now < tonumber(ARGV[#ARGV])"))
+def test_no_script_counts_a_master_before_its_time() -> None:
     masters = Masters(1)
     now = int(masters.now * 1_000_000)
     common, later = _common(masters), now + 1_000_000
@@ -59,7 +60,10 @@ def no_script_counts_a_master_before_its_time() -> None:
         assert _said(masters, command, later)[0] == Status.NOT_READY, command.name
 
 
-def a_confirmation_lowers_no_fence() -> None:
+@kills("confirm goes down", "confirm",
+       lua("math.max(tonumber(fence or 0), tonumber(ARGV[2 + index]))",
+           "tonumber(ARGV[2 + index])"))  # fmt: skip
+def test_a_confirmation_lowers_no_fence() -> None:
     masters = Masters(1)
     _, _, fence = _said(masters, _acquire(masters))
     confirm = Confirm(**_common(masters), fences=(fence - 1,))
@@ -67,7 +71,8 @@ def a_confirmation_lowers_no_fence() -> None:
     assert masters.fences() == [fence]
 
 
-def a_client_that_does_not_know_the_masters_marks_none() -> None:
+@kills("any client may mark", "join", lua("mode == 'join' or mode == 'distrust'", "false"))
+def test_a_client_that_does_not_know_the_masters_marks_none() -> None:
     masters = Masters(1)
     del masters.memories[0].keyspace.strings[masters.deployment.marker]
     for mode in ("join", "distrust"):
@@ -76,14 +81,19 @@ def a_client_that_does_not_know_the_masters_marks_none() -> None:
         assert masters.memories[0].keyspace.get(masters.deployment.marker) is None
 
 
-def a_refusal_names_the_resource_at_fault() -> None:
+@kills("every resource at fault is the first", "acquire",
+       lua("now, index, left, stored", "now, 1, left, stored"))  # fmt: skip
+def test_a_refusal_names_the_resource_at_fault() -> None:
     masters = Masters(1)
     assert _said(masters, _acquire(masters, A, "s"))[0] == Status.GRANTED
     status, _, index, *_ = _said(masters, _acquire(masters, B, "r", "s"))
     assert (status, index) == (Status.REFUSED, 2)
 
 
-def a_release_sees_that_a_turn_is_over() -> None:
+@kills("a release without a clock ends no turn", "release",
+       lua("if now == 0 and (has_waiters or left > 0) then",
+           "if now == 0 and left > 0 then"))  # fmt: skip
+def test_a_release_sees_that_a_turn_is_over() -> None:
     masters = Masters(1)
     _said(masters, _acquire(masters))
     for token, waiter in ((B, "redlock:wake:b 1"), (C, "redlock:wake:c 2")):
@@ -103,7 +113,9 @@ def _slot(masters: Masters, token: str, resource: str = "r", waiter: str = "") -
     return Acquire(**common, ttl=10.0, proposal=now, waiter=waiter, ticket=now, limit=2)
 
 
-def a_waiter_for_a_slot_stands_in_the_queue() -> None:
+@kills("a waiter for a slot is refused as if it did not wait", "refuse",
+       lua("has_waiters or waiter ~= ''", "has_waiters"))  # fmt: skip
+def test_a_waiter_for_a_slot_stands_in_the_queue() -> None:
     masters = Masters(1)
     for token, resource in ((A, "r"), (B, "r[1]")):
         assert _said(masters, _slot(masters, token, resource))[0] == Status.GRANTED
@@ -111,7 +123,7 @@ def a_waiter_for_a_slot_stands_in_the_queue() -> None:
     assert (waiting[0], masters.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
-def a_free_slot_is_reserved_for_the_first_waiter() -> None:
+def test_a_free_slot_is_reserved_for_the_first_waiter() -> None:
     masters = Masters(1)
     a_waiter = "redlock:wake:c 1"
     for token, resource in ((A, "r"), (B, "r[1]")):
@@ -150,7 +162,7 @@ def _replies_to_plain_commands(seed: int) -> list[Any]:
     return found
 
 
-def a_plain_command_does_what_the_rest_of_its_script_does() -> None:
+def test_a_plain_command_does_what_the_rest_of_its_script_does() -> None:
     seeds = range(20)
     plain = [_replies_to_plain_commands(seed) for seed in seeds]
     with (
@@ -161,20 +173,3 @@ def a_plain_command_does_what_the_rest_of_its_script_does() -> None:
     statuses = {each.status for one in plain for each in one if isinstance(each, Reply)}
     assert statuses >= {Status.GRANTED, Status.REFUSED, Status.RESERVED, Status.ABSENT}
     assert statuses >= {Status.BURIED, Status.CORRUPT, Status.FENCE_AHEAD}
-
-
-RULES = (
-    a_plain_command_does_what_the_rest_of_its_script_does,
-    no_script_counts_a_master_before_its_time,
-    a_confirmation_lowers_no_fence,
-    a_client_that_does_not_know_the_masters_marks_none,
-    a_refusal_names_the_resource_at_fault,
-    a_release_sees_that_a_turn_is_over,
-    a_waiter_for_a_slot_stands_in_the_queue,
-    a_free_slot_is_reserved_for_the_first_waiter,
-)
-
-
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_rule(rule: Any) -> None:
-    rule()

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine.attempt import SPLIT_ROUNDS
+from redlock_django.engine import rounds, undo
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Wait
 from redlock_django.engine.errors import LimitReached
 from redlock_django.engine.protocol.commands import Acquire, Release
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.slots import MOST_SLOTS, SUFFIX, name_of, slot_of, slot_resource
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
@@ -19,7 +21,10 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.slot_choice import MOST_NAMES, ReleasedSlots, SlotChoice
 from redlock_django.engine.steps import Pause, Round
 from redlock_django.engine.validity import RedlockLease
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import MARKER, Masters, Waiting, free
+from tests.engine.mutants import kills
+from tests.engine.mutation import always, argument, instead, never, without
 from tests.replies import unpacked
 
 TURN = 100_000
@@ -107,6 +112,7 @@ def test_the_slot_that_a_call_names_is_asked_for() -> None:
     assert asked(slots, 0, called=3) == 1, "a deployment with a larger limit may name it"
 
 
+@kills("a known slot is asked for again and again", SlotChoice.note, without("self._known = None"))
 def test_the_slot_that_the_process_released_last_is_asked_for_first() -> None:
     released = ReleasedSlots()
     for slot in (0, 2, 1, 2):
@@ -119,12 +125,14 @@ def test_the_slot_that_the_process_released_last_is_asked_for_first() -> None:
     assert asked(SlotChoice("r", 2, released), 1) == 1, "nothing is known any more"
 
 
+@kills("a slot beyond the limit", SlotChoice.resource, never("slot >= self.limit"))
 def test_a_slot_beyond_a_smaller_limit_is_not_asked_for() -> None:
     released = ReleasedSlots()
     released.add("r", 2)
     assert asked(SlotChoice("r", 2, released), 1) == 1
 
 
+@kills("the released slots of every name", ReleasedSlots.add, without("self._slots.clear()"))
 def test_the_slots_of_a_limited_number_of_names_are_remembered() -> None:
     released = ReleasedSlots()
     for number in range(MOST_NAMES + 1):
@@ -134,6 +142,7 @@ def test_the_slots_of_a_limited_number_of_names_are_remembered() -> None:
     assert released.take(f"r{MOST_NAMES}") is None
 
 
+@kills("any open slot will do", SlotChoice.note, always("many == least"))
 def test_the_slot_that_the_fewest_masters_show_as_taken_is_asked_for() -> None:
     slots = choice(refusal("110"), refusal("101"), refusal("110"), limit=3)
     assert slots.is_open
@@ -146,12 +155,15 @@ def test_no_slot_is_open_that_a_majority_shows_as_taken() -> None:
     assert asked(choice(*[refusal("111")] * 3), 1) == 1, "a waiter asks for any"
 
 
+@kills("a slot is free on a master that failed", SlotChoice.note, without("failed |= 1 << master"))
 def test_a_master_that_failed_has_no_free_slot() -> None:
     down = failed("did not answer")
     assert not choice(refusal("10"), refusal("11"), down, limit=2).is_open
     assert choice(refusal("10"), refusal("10"), down, limit=2).is_open
 
 
+@kills("a slot is taken on a master that granted", SlotChoice.note,
+       never("vote.ballot is Ballot.GRANTED"))  # fmt: skip
 def test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot() -> None:
     for other in (granted(0, (1,)), None):
         slots = choice(refusal("10"), refusal("11"), other, limit=2)
@@ -159,6 +171,8 @@ def test_a_master_that_granted_or_has_not_answered_may_have_a_free_slot() -> Non
         assert asked(slots) == 1
 
 
+@kills("all slots are free where none is shown", SlotChoice.note,
+       instead("... != b'0'", "vote.taken[slot:slot + 1] == b'1'"))  # fmt: skip
 def test_a_refusal_without_an_occupancy_shows_all_slots_as_taken() -> None:
     assert not choice(refusal(""), refusal(""), refusal("10")).is_open
     slots = choice(refusal(""), refusal("10"), refusal("10"), limit=2)
@@ -166,6 +180,7 @@ def test_a_refusal_without_an_occupancy_shows_all_slots_as_taken() -> None:
     assert asked(slots) == 1
 
 
+@kills("a taken slot is asked for again", SlotChoice.note, never("throughout"))
 def test_a_call_that_does_not_wait_asks_for_no_slot_again_that_was_taken() -> None:
     """Each slot is free at some moment, and none throughout the call."""
     slots = choice(refusal("10"), refusal("10"), refusal("10"), limit=2)
@@ -174,6 +189,7 @@ def test_a_call_that_does_not_wait_asks_for_no_slot_again_that_was_taken() -> No
     assert not slots.is_open
 
 
+@kills("a waiter asks for no taken slot again", SlotChoice.note, always("throughout"))
 def test_a_waiter_asks_for_a_slot_that_came_free_during_its_wait() -> None:
     slots = SlotChoice("r", 2, ReleasedSlots())
     for taken in ("10", "01"):
@@ -196,6 +212,9 @@ def test_a_slot_is_free_as_long_as_fewer_clients_hold_one() -> None:
     assert masters.run(masters.acquire(limit=2)).slot == 1
 
 
+@kills("refused beside a free slot", Wait._may_take_another, never("self.slots.is_open"))
+@kills("a refusal beside a free slot does not show it", "refuse",
+       lua("(holder and '1' or '0')", "'1'"))  # fmt: skip
 def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
     masters = Masters(3)
     taken(masters, 0, 3)
@@ -204,6 +223,7 @@ def test_a_client_asks_for_the_slot_that_a_refusal_shows_as_free() -> None:
     assert (lease.slot, lease.attempts) == (2, 2)
 
 
+@kills("refused after a stall", Wait.goes_on, never("not attempt.split"))
 def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
     masters = Masters(3)
     taken(masters, 0, 3)
@@ -216,6 +236,8 @@ def test_a_client_asks_for_the_free_slot_also_after_a_stall() -> None:
     assert (lease.slot, lease.attempts) == (2, 2)
 
 
+@kills("a waiter pauses beside a free slot", Wait.pause, never("self._may_take_another(attempt)"))
+@kills("all slots are shown as free", "refuse", lua("holder and '1' or '0'", "'0'"))
 def test_it_asks_at_once_also_where_it_waits() -> None:
     masters = Masters(3)
     taken(masters, 0)
@@ -226,6 +248,8 @@ def test_it_asks_at_once_also_where_it_waits() -> None:
     assert masters.queues() == [[], [], []]
 
 
+@kills("a slot taken on one master is taken", SlotChoice.note,
+       instead("tally.majority(...)", "not least"))  # fmt: skip
 def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> None:
     """Slot 0 is held on all masters, slot 1 on one that another client has reached alone."""
     masters = Masters(3)
@@ -236,6 +260,7 @@ def test_a_client_is_refused_only_if_a_majority_shows_each_slot_as_taken() -> No
     assert lease.slot == 1
 
 
+@kills("a wrong guess is a wait", Wait._waited, always("self.paused"))
 def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
     masters = Masters(3)
     taken(masters, 0, 2)
@@ -258,6 +283,9 @@ def test_a_wrong_guess_of_a_slot_is_no_wait() -> None:
     assert waiting.won(1).waited > 0.1
 
 
+@kills("a few attempts for slots, as for a lock", Wait.goes_on,
+       instead("self._may_take_another(attempt)",
+               "self._may_take_another(attempt) and self.lost < SPLIT_ROUNDS"))  # fmt: skip
 def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
     """Another client is faster each time; the last slot is free throughout the call."""
     limit = SPLIT_ROUNDS + 2
@@ -277,6 +305,9 @@ def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
     assert masters.carry(protocol, step).attempts == limit
 
 
+@kills("a slot is taken from its holder", "acquire",
+       lua("if lock ~= value then", "if not lock then"))  # fmt: skip
+@kills("asked again although all are taken", Wait._may_take_another, always("self.slots.is_open"))
 def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
     masters = Masters(3)
     taken(masters, 0)
@@ -289,6 +320,7 @@ def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
     assert refused.value.attempts == 1
 
 
+@kills("asked again without a quorum", Wait._may_take_another, always("not attempt.unreachable"))
 def test_a_waiter_without_a_quorum_pauses() -> None:
     masters = Masters(3)
     protocol = masters.acquire(limit=2, wait=60.0, ttl=1.0)
@@ -300,6 +332,7 @@ def test_a_waiter_without_a_quorum_pauses() -> None:
     assert pause.seconds > 0.0
 
 
+@kills("the slot that is free last says when", "refuse", lua("lasts < left", "lasts > left"))
 def test_the_soonest_slot_says_when_to_try_again() -> None:
     masters = Masters(3)
     taken(masters, 0, ttl=8.0)
@@ -322,6 +355,9 @@ def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: An
     return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
 
 
+@kills("compare the token of a slot only", "acquire",
+       lua("if lock ~= value then",
+           "if (lock or ''):sub(1, 32) ~= value:sub(1, 32) then"))  # fmt: skip
 def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> None:
     masters = Masters(1)
     say(masters, asks(masters))
@@ -347,6 +383,8 @@ def test_a_refusal_shows_which_slots_are_taken() -> None:
     assert text == b"a" * 32 + b"010"
 
 
+@kills("a slot of any deployment", "acquire",
+       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
 def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
     masters = Masters(1)
     assert say(masters, asks(masters), b"another")[0] == Status.NOT_READY
@@ -364,6 +402,8 @@ def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
     assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == Status.CORRUPT
 
 
+@kills("an overlong slot stays", "refuse", lua("lasts > MAX_TTL and", "false and"))
+@kills("foreign slots are cut", "refuse", lua("lasts > MAX_TTL and is_known", "lasts > MAX_TTL"))
 def test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours() -> None:
     masters = Masters(1)
     keyspace, deployment = masters.memories[0].keyspace, masters.deployment
@@ -384,6 +424,12 @@ def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
 # The queue.
 
 
+@kills("a granted waiter of a slot stays queued", "acquire",
+       lua("redis.pcall('ZREM', KEYS[queues + index], waiter)"))  # fmt: skip
+@kills("a call names no slot", "release", lua("nil, #free, free", "nil, #free"))
+@kills("a queue for each slot", Deployment.queue, instead("name_of(resource)", "resource"))
+@kills("a release of a slot calls no waiter", "release",
+       lua("call_first(queue, now, '', nil, #free, free)"))  # fmt: skip
 def test_waiters_for_several_slots_are_served_in_order() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
@@ -397,6 +443,12 @@ def test_waiters_for_several_slots_are_served_in_order() -> None:
     assert masters.queues() == [[], [], []]
 
 
+@kills("more turns than free slots", "release", lua("nil, #free, free", "nil, #free + 1, free"))
+@kills("a second release calls no second waiter", "release",
+       lua("nil, #free, free", "nil, 1, free"))  # fmt: skip
+@kills("a call names the slot of an earlier call", "release",
+       lua("is_ours and #free + 1 or 1", "#free + 1"))  # fmt: skip
+@kills("a release does not know the limit", rounds.release, argument(Release, limit="1"))
 def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
@@ -413,6 +465,9 @@ def test_as_many_waiters_have_a_turn_as_slots_are_free() -> None:
     assert {second.won(0).slot, first.won(1).slot} == {0, 1}
 
 
+@kills("a grant calls no other waiter", "acquire", lua("#others > 0", "false"))
+@kills("a grant calls a waiter for its own slot", "acquire",
+       lua("KEYS[7 + slot] ~= KEYS[4]", "true"))  # fmt: skip
 def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired() -> None:
     masters = Masters(3)
     taken(masters, 0, ttl=2.0)
@@ -428,6 +483,7 @@ def test_a_waiter_that_takes_a_slot_calls_the_next_for_another_that_has_expired(
     third.give_up()
 
 
+@kills("one turn reserves all slots", "queue", lua("turns >= (free or 1)", "turns >= 1"))
 def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
     masters = Masters(3)
     leases = [taken(masters, 0), taken(masters, 1)]
@@ -439,6 +495,10 @@ def test_a_client_takes_a_slot_that_no_waiter_needs() -> None:
     assert waiting.won(1 - lease.slot).slot == 1 - lease.slot
 
 
+@kills("a turn ends with its process alone", "release",
+       lua("(is_free or slots > 0)",
+           "(slots <= 0 and is_free or slots > 0 and lock == value)"))  # fmt: skip
+@kills("an undo does not know the limit", undo.undo_of, argument(Release, limit="1"))
 def test_the_turn_of_a_waiter_that_leaves_passes_on() -> None:
     """Also where another client holds the slot that it has asked for last."""
     masters = Masters(3)
@@ -464,6 +524,7 @@ def test_a_release_of_a_slot_that_was_not_granted_calls_no_waiter_for_a_slot_tha
     assert masters.called == []
 
 
+@kills("a reserved slot is shown as free", "refuse", lua(", string.rep('1', slots)", ", taken"))
 def test_a_reserved_slot_shows_no_slot_as_free() -> None:
     masters = Masters(1)
     lease = taken(masters, 0)

@@ -77,13 +77,9 @@ def kills(
 def all_mutants() -> dict[str, Mutant]:
     """Return the mutants of all tests, by name."""
     for folder in ("engine", "wire"):
-        for file in sorted((TESTS / folder).glob("*.py")):
+        for file in sorted((TESTS / folder).glob("test_*.py")):
             if "\n@kills(" in file.read_text():
                 import_module(f"tests.{folder}.{file.stem}")
-    marked = list(_marked)
-    for name in ("scripts", "permits", "hand_on"):
-        listed = import_module(f"tests.engine.mutants.{name}").MUTANTS
-        marked += [Mutant(one.name, one.function, one.mutation, one.schedule) for one in listed]
-    mutants = {mutant.name: mutant for mutant in marked}
-    assert len(mutants) == len(marked), "two mutants have one name"
+    mutants = {mutant.name: mutant for mutant in _marked}
+    assert len(mutants) == len(_marked), "two mutants have one name"
     return mutants

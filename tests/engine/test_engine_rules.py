@@ -1,7 +1,4 @@
-"""Directed schedules: sequences of events, each of which breaks a promise unless one rule holds.
-
-A schedule raises AssertionError, or an error that it does not expect, if a promise is broken.
-"""
+"""Rules of the algorithm: events that break a promise unless one rule holds."""
 
 from __future__ import annotations
 
@@ -14,22 +11,21 @@ from redlock_django.engine import fencing, quorum, renewal, rounds, validity
 from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.steps import Pause, Round, Step
+from redlock_django.engine.steps import Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.links.waiters import Waiter, Waiters
+from tests.engine.lua_mutation import lua
 from tests.engine.masters import MARKER, START, Masters
 from tests.engine.mutants import kills
-from tests.engine.mutation import always, argument, at_start, instead, never, returns, without
+from tests.engine.mutation import always, argument, at_start, instead, never, returns
 
 TURN = 100_000
 
@@ -76,7 +72,7 @@ def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
 
 
 @kills("quorum of half", quorum.quorum, returns("max(1, masters // 2)"))
-def two_halves_do_not_both_hold() -> None:
+def test_two_halves_do_not_both_hold() -> None:
     masters = Masters(4)
     _denied(masters, down=(2, 3))
     _denied(masters, down=(0, 1))
@@ -84,14 +80,14 @@ def two_halves_do_not_both_hold() -> None:
 
 @kills("quorum of those that are up", Tally._judge,
        at_start("self.need = quorum(self.masters - self.failed)"))  # fmt: skip
-def masters_that_are_down_count_in_the_number() -> None:
+def test_masters_that_are_down_count_in_the_number() -> None:
     masters = Masters(3)
     _denied(masters, down=(1, 2))
     _denied(masters, down=(0, 1))
 
 
 @kills("any clock votes", Tally._near, always("abs(...) <= self.skew"))
-def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
+def test_a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
     masters = Masters(3)
     masters.run(masters.acquire(ttl=1.0), down=(0,))
     masters.off[2] = 1.2  # the lock is gone there; its fence is not too far ahead
@@ -99,7 +95,7 @@ def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
 
 
 @kills("rivals are not distinguished", Attempt.__init__, argument(Tally, rivals="False"))
-def a_proven_holder_ends_the_round() -> None:
+def test_a_proven_holder_ends_the_round() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
     first = _asked(next(protocol))
@@ -116,7 +112,7 @@ def a_proven_holder_ends_the_round() -> None:
 
 
 @kills("no drift", validity.drift, returns("0.0"))
-def clocks_that_run_apart_make_no_second_holder() -> None:
+def test_clocks_that_run_apart_make_no_second_holder() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10.0)
     masters.now = lease.until - 0.001
@@ -125,7 +121,7 @@ def clocks_that_run_apart_make_no_second_holder() -> None:
 
 
 @kills("validity from the answer", Attempt.end, argument(valid_until, started="now"))
-def the_duration_of_a_round_shortens_the_validity() -> None:
+def test_the_duration_of_a_round_shortens_the_validity() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=10.0)
     first = next(protocol)
@@ -139,7 +135,7 @@ def the_duration_of_a_round_shortens_the_validity() -> None:
 
 
 @kills("elapsed time is ignored", Attempt.end, never("now >= self.until"))
-def a_round_longer_than_the_ttl_holds_nothing() -> None:
+def test_a_round_longer_than_the_ttl_holds_nothing() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=1.0)
     masters.hear(next(protocol))
@@ -149,14 +145,16 @@ def a_round_longer_than_the_ttl_holds_nothing() -> None:
 
 
 @kills("renewed beyond the hold", renewal.next_extension, instead("min(ttl, ...)", "ttl"))
-def no_extension_reaches_beyond_the_hold() -> None:
+def test_no_extension_reaches_beyond_the_hold() -> None:
     lease = Masters(3).taken(ttl=10.0)
     plan = next_extension(lease, lease.started + 1, ttl=10.0, hold_until=lease.started + 11.0)
     assert plan is not None
     assert plan[0] + plan[1] <= lease.started + 11.0 + 1e-6
 
 
-def an_unanswered_extension_shortens_nothing() -> None:
+@kills("an extension shortens", "extend",
+       lua("if redis.call('PTTL', KEYS[2 + index]) < ttl then", "if true then"))  # fmt: skip
+def test_an_unanswered_extension_shortens_nothing() -> None:
     masters = Masters(3)
     lease = masters.taken(ttl=10.0)
     assert _extended(masters, lease, 2.0, mute=(0, 1, 2)) is LeaseState.UNKNOWN
@@ -168,21 +166,25 @@ def an_unanswered_extension_shortens_nothing() -> None:
 # What a master checks.
 
 
-def a_master_that_was_flushed_has_no_vote() -> None:
+@kills("any marker will do", "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or"))
+def test_a_master_that_was_flushed_has_no_vote() -> None:
     masters = Masters(3)
     masters.run(masters.acquire(), deaf=(2,))
     masters.memories[1].keyspace.strings.clear()
     _denied(masters, deaf=(0,))
 
 
-def a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
+@kills("extend without a marker", "extend",
+       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
+def test_a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
     masters = Masters(1)
     lease = masters.taken()
     del masters.memories[0].keyspace.strings[masters.deployment.marker]
     assert _extended(masters, lease, 10.0) is not LeaseState.RENEWED
 
 
-def a_master_is_not_counted_before_its_time() -> None:
+@kills("ready before its time", "acquire", lua(" or now < tonumber(ARGV[#ARGV])"))
+def test_a_master_is_not_counted_before_its_time() -> None:
     masters = Masters(1)
     ask = _acquire(masters, "a")
     ready_at = int((masters.now + 5) * 1e6)
@@ -204,7 +206,9 @@ def _join(
     return reply.status, reply.rest
 
 
-def a_restarted_master_waits_for_its_time() -> None:
+@kills("a restart goes unnoticed", "join", lua("was ~= run", "false"))
+@kills("no quarantine", "join", lua("or now + delay", "or now"))
+def test_a_restarted_master_waits_for_its_time() -> None:
     masters = Masters(1)
     _join(masters, RUNS[0], how="trust")
     _passed(masters, HOUR)
@@ -213,7 +217,8 @@ def a_restarted_master_waits_for_its_time() -> None:
     assert ready_at >= (masters.now + masters.deployment.restart_delay) * 1e6 - 1
 
 
-def another_deployment_is_refused() -> None:
+@kills("any deployment may write", "join", lua("other ~= print and mode ~= 'reconfigure'", "false"))
+def test_another_deployment_is_refused() -> None:
     masters = Masters(3)
     _join(masters, RUNS[0], how="trust")
     other = Masters(5).deployment.fingerprint
@@ -221,7 +226,8 @@ def another_deployment_is_refused() -> None:
     assert _join(masters, RUNS[0])[0] == Status.KNOWN, "the refused join changed nothing"
 
 
-def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
+@kills("ready-at has no limit", "join", lua(" and tonumber(at) <= now + delay"))
+def test_a_ready_at_from_a_clock_gone_back_is_cut() -> None:
     masters = Masters(1)
     _join(masters, RUNS[0], how="trust")
     _passed(masters, -HOUR)
@@ -229,7 +235,8 @@ def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
     assert ready_at <= (masters.now + masters.deployment.restart_delay) * 1e6 + 1
 
 
-def a_lock_from_a_clock_gone_back_is_cut() -> None:
+@kills("an overlong lock stays", "acquire", lua("lasts > MAX_TTL and", "false and"))
+def test_a_lock_from_a_clock_gone_back_is_cut() -> None:
     masters = Masters(1)
     masters.taken()
     del masters.memories[0].keyspace.strings[
@@ -241,7 +248,8 @@ def a_lock_from_a_clock_gone_back_is_cut() -> None:
     masters.taken()
 
 
-def a_foreign_lock_is_never_cut() -> None:
+@kills("foreign locks are cut", "acquire", lua("lasts > MAX_TTL and is_known", "lasts > MAX_TTL"))
+def test_a_foreign_lock_is_never_cut() -> None:
     masters = Masters(1)
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
     _denied(masters)
@@ -249,7 +257,8 @@ def a_foreign_lock_is_never_cut() -> None:
     _denied(masters)
 
 
-def the_same_acquire_twice_is_one_grant() -> None:
+@kills("a resend is a new grant", "acquire", lua("if not (lock and fence) then", "if true then"))
+def test_the_same_acquire_twice_is_one_grant() -> None:
     masters = Masters(1)
     ask = _acquire(masters, "a")
     first = ask.vote(*masters.memories[0].say(ask, 0, MARKER)[1:])
@@ -258,7 +267,13 @@ def the_same_acquire_twice_is_one_grant() -> None:
     assert first.fences == again.fences
 
 
-def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
+@kills("compare the token only", "acquire",
+       lua("if lock ~= value then",
+           "if (lock or ''):sub(1, 32) ~= value:sub(1, 32) then"))  # fmt: skip
+@kills("free by the token only", "release",
+       lua("not lock or lock == value and left == 0",
+           "not lock or lock:sub(1, 32) == value:sub(1, 32) and left == 0"))  # fmt: skip
+def test_a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     masters = Masters(1)
     other = b"a" * 32 + b" of another client"
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), other, 5000)
@@ -269,7 +284,25 @@ def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     assert masters.memories[0].keyspace.get(masters.deployment.lock("r")) == other
 
 
-def a_late_release_frees_no_other_holder() -> None:
+@kills("acquire overwrites", "acquire", lua("if lock ~= value then", "if not lock then"))
+@kills(
+    "a plain acquire overwrites",
+    "acquire",
+    lua(
+        "and not seen[4]",
+        "",
+        (
+            "redis.call('SET', KEYS[4], value, 'NX', 'PX', ttl)",
+            "redis.call('SET', KEYS[4], value, 'PX', ttl)",
+        ),
+    ),
+)
+@kills("a plain release deletes any lock", "release",
+       lua("and redis.pcall('GET', KEYS[2]) == value"))  # fmt: skip
+@kills("plain DEL", "release",
+       lua("not lock or lock == value and left == 0",
+           "not (lock == value and left > 0)"))  # fmt: skip
+def test_a_late_release_frees_no_other_holder() -> None:
     masters = Masters(3)
     slow = masters.taken(ttl=1.0)
     _passed(masters, 1.1)
@@ -279,7 +312,8 @@ def a_late_release_frees_no_other_holder() -> None:
     _denied(masters)
 
 
-def a_heal_never_brings_back_what_was_released() -> None:
+@kills("heal ignores tombstones", "heal", lua("if seen[3] then", "if false then"))
+def test_a_heal_never_brings_back_what_was_released() -> None:
     masters = Masters(1)
     lease = masters.taken()
     masters.run(rounds.release(masters.deployment, lease, bury=True))
@@ -299,7 +333,7 @@ def _heal(masters: Masters, lease: RedlockLease, ahead: int = 0) -> Heal:
     )
 
 
-def a_resource_that_is_taken_frees_the_others() -> None:
+def test_a_resource_that_is_taken_frees_the_others() -> None:
     masters = Masters(3)
     masters.taken("s")
     with pytest.raises(ResourceLocked):
@@ -310,7 +344,13 @@ def a_resource_that_is_taken_frees_the_others() -> None:
 # Fences.
 
 
-def fences_grow_after_all_masters_lost_their_memory() -> None:
+@kills("fences from the counter alone", "acquire",
+       lua("math.max(stored + 1, proposal)", "stored + 1",
+           ("math.max(fence + 1, proposal)", "fence + 1")))  # fmt: skip
+@kills("no clamp below", "acquire",
+       lua("math.min(math.max(proposed, now - SKEW), now + SKEW)",
+           "math.min(proposed, now + SKEW)"))  # fmt: skip
+def test_fences_grow_after_all_masters_lost_their_memory() -> None:
     """All stored fences are gone, and the client's clock is an hour slow."""
     masters = Masters(3)
     first = masters.taken().fences[0]
@@ -326,13 +366,16 @@ def _poisoned(masters: Masters, *indexes: int) -> None:
         masters.memories[index].keyspace.set(masters.deployment.fence("r"), b"%d" % ahead)
 
 
-def a_fence_far_ahead_of_its_clock_is_not_counted() -> None:
+@kills("acquire counts a poisoned fence", "acquire",
+       lua("> now + 2 *", "> 9e99 + now + 2 *", ("<= now + 2 * SKEW", "<= 9e99")))  # fmt: skip
+def test_a_fence_far_ahead_of_its_clock_is_not_counted() -> None:
     masters = Masters(1)
     _poisoned(masters, 0)
     _denied(masters)
 
 
-def no_confirmation_stores_a_fence_far_ahead() -> None:
+@kills("confirm stores a poisoned fence", "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
+def test_no_confirmation_stores_a_fence_far_ahead() -> None:
     masters = Masters(1)
     lease = masters.taken()
     confirm = Confirm(
@@ -344,7 +387,8 @@ def no_confirmation_stores_a_fence_far_ahead() -> None:
     assert masters.fences() == list(lease.fences)
 
 
-def no_heal_stores_a_fence_far_ahead() -> None:
+@kills("heal stores a poisoned fence", "heal", lua("> now + 2 *", "> 9e99 + now + 2 *"))
+def test_no_heal_stores_a_fence_far_ahead() -> None:
     masters = Masters(1)
     lease = masters.taken()
     masters.forget(0)
@@ -353,7 +397,11 @@ def no_heal_stores_a_fence_far_ahead() -> None:
     assert masters.fences() == [0]
 
 
-def a_fence_that_is_not_a_number_is_not_counted() -> None:
+@kills("any string is a fence", "acquire",
+       lua("if fence and not (fence:find('^%d+$') and #fence <= 16)",
+           "if fence and not tonumber(fence)",
+           ("fence:find('^%d+$') and #fence <= 16 and", "tonumber(fence) and")))  # fmt: skip
+def test_a_fence_that_is_not_a_number_is_not_counted() -> None:
     masters = Masters(1)
     masters.memories[0].keyspace.set(masters.deployment.fence("r"), b"9" * 17)
     assert "is not a number" in str(_denied(masters))
@@ -365,7 +413,7 @@ def a_fence_that_is_not_a_number_is_not_counted() -> None:
     instead("tally.majority(...)", "any(numbers[index] >= fence for numbers in stored)"),
 )
 @kills("no confirm round", Attempt.judge, instead("stored_by_majority(...)", "True"))
-def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
+def test_a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     masters = Masters(3)
     masters.memories[2].keyspace.set(
         masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
@@ -376,7 +424,8 @@ def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     assert second.fences[0] > first.fences[0], "the fence went back"
 
 
-def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
+@kills("confirmed by anybody", "confirm", lua("if lock ~= ARGV[2] then", "if false then"))
+def test_a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
     """Two of three masters lost the lock before the fence was confirmed: nobody holds it."""
     masters = Masters(3)
     masters.memories[2].keyspace.set(
@@ -395,7 +444,7 @@ def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
 
 
 @kills("a heal counts at once", Heal.vote, never("vote.ballot is Ballot.GRANTED"))
-def a_healed_master_does_not_count_at_once() -> None:
+def test_a_healed_master_does_not_count_at_once() -> None:
     """It had forgotten the lock, and may have voted for another client meanwhile."""
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
@@ -404,14 +453,16 @@ def a_healed_master_does_not_count_at_once() -> None:
 
 
 @kills("any clock extends", rounds.extend, argument(Tally, skew="None"))
-def an_extension_counts_no_clock_off_the_median() -> None:
+def test_an_extension_counts_no_clock_off_the_median() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.off[2] = 1.2
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 
-def no_heal_writes_to_a_master_of_another_deployment() -> None:
+@kills("heal without a marker", "heal",
+       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
+def test_no_heal_writes_to_a_master_of_another_deployment() -> None:
     masters = Masters(1)
     lease = masters.taken()
     masters.memories[0].keyspace.strings.clear()
@@ -427,7 +478,7 @@ def no_heal_writes_to_a_master_of_another_deployment() -> None:
        instead("held.tally.forgot | extended.tally.forgot", "frozenset()"))  # fmt: skip
 @kills("the earlier deadline counts", rounds.merged,
        instead("extended if ... else held", "extended"))  # fmt: skip
-def a_release_reaches_what_an_overlapped_extension_healed() -> None:
+def test_a_release_reaches_what_an_overlapped_extension_healed() -> None:
     """Two extensions overlap, and the one that healed a master has the earlier deadline."""
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
@@ -450,127 +501,8 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
     assert not masters.memories[2].keyspace.get(masters.deployment.lock("r"))
 
 
-# Waiting.
-
-
-@kills("one call is enough", Waiter.decided, instead("self._need", "1"))
-def a_minority_that_calls_is_not_enough() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.begin()
-    for master in (0, 0, 2):
-        assert not rest.woken
-        rest.waiters.call(rest.waiter.name.encode(), master)
-    assert rest.woken
-
-
-@kills("an old call counts", Waiter.ask, without("self._callers.clear()"))
-def calls_before_a_round_do_not_count_after_it() -> None:
-    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2}, lambda: 0.0)
-    waiter.call(0)
-    waiter.ask()
-    waiter.call(1)
-    assert not waiter.decided
-
-
-class _Rest:
-    """A waiter that rests for 2 s, or for 0.1 s where it may miss its call."""
-
-    def __init__(self, *listening: int) -> None:
-        self.now = 0.0
-        self.woken = 0
-        self.waiters = Waiters(Deployment(names=("a", "b", "c")), lambda: self.now, "here")
-        for master in listening:
-            self.waiters.listen(master)
-        self.waiter = self.waiters.new()
-        self.waiter.wake = self._wake
-        self.waiter.ask()
-
-    def _wake(self) -> None:
-        self.woken += 1
-
-    def begin(self) -> float:
-        """Begin the pause; return its seconds."""
-        return self.waiter.rest(Pause(2.0, 0.1))
-
-
-def a_waiter_that_will_be_called_does_not_poll() -> None:
-    rest = _Rest(0, 2)
-    assert rest.begin() == rest.waiter.until == 2.0
-
-
-@kills("calls over lost links are expected", Waiter.rest,
-       always("len(self._listening) >= self._need"))  # fmt: skip
-def a_waiter_that_too_few_masters_can_call_polls() -> None:
-    assert _Rest(1).begin() == 0.1
-
-
-@kills("a lost link goes unnoticed", Waiters.lose, without(Waiter.doubt))
-def after_a_lost_link_a_waiter_asks_soon() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.begin()
-    rest.now = 0.5
-    rest.waiters.lose(1)
-    assert (rest.waiter.until, rest.woken) == (0.6, 1)
-    rest.waiters.lose(1)
-    assert rest.woken == 1, "it was lost already"
-
-
-@kills("a link lost during a round goes unnoticed", Waiter.rest, always("not self._doubted"))
-def a_link_lost_during_a_round_shortens_the_pause_after_it() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.waiters.lose(1)
-    assert rest.begin() == 0.1
-    rest.waiter.ask()
-    assert rest.begin() == 2.0, "the round after it joined the queues of the others"
-
-
-@kills("a new link goes unnoticed", Waiters.listen, without(Waiter.join))
-def after_a_new_link_a_waiter_asks_soon() -> None:
-    rest = _Rest(0, 1)
-    rest.waiters.listen(2)
-    assert rest.begin() == 2.0, "the round was sent after the subscription"
-    rest.waiters.listen(2)
-    assert (rest.waiter.until, rest.woken) == (0.1, 1)
-
-
-@kills("a pause ends in the past", Waiter.rest,
-       instead("max(..., self.until - now)", "self.until - now"))  # fmt: skip
-def after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.waiter.watch()
-    rest.now = 3.0
-    assert rest.begin() == 0.0
-
-
-@kills("a request to watch is a call", Waiters.call, never("name.startswith(...)"))
-def a_waiter_that_watches_a_turn_asks_after_it() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.begin()
-    rest.now = 1.0
-    for master in range(3):
-        assert rest.waiters.call(b" " + rest.waiter.name.encode(), master)
-    assert not rest.waiter.decided
-    assert TURN / 1e6 < rest.waiter.until - rest.now < 1.5 * TURN / 1e6
-    rest.waiter.ask()
-    rest.waiter.watch()
-    assert 0.1 < rest.begin() < 0.15, "a turn that began during the round is watched, too"
-
-
-@kills("a call ends two pauses", Waiter.end_rest,
-       without("self.wake, self.until = wake_none, math.inf"))  # fmt: skip
-def what_ended_a_pause_does_not_end_the_next_one() -> None:
-    rest = _Rest(0, 1, 2)
-    rest.waiter.rest(Pause(60.0))
-    rest.waiter.hurry(0.0)
-    assert rest.waiter.until == rest.now
-    rest.waiter.end_rest()
-    rest.now += 1.0
-    rest.waiter.rest(Pause(2.0))
-    assert rest.waiter.until == 3.0
-
-
 @kills("cancelled without an undo", Wait.undo_interrupted, always("self.resting"))
-def interrupted_after_the_grants_nothing_is_left() -> None:
+def test_interrupted_after_the_grants_nothing_is_left() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     step = next(protocol)
@@ -580,7 +512,7 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
 
 
 @kills("a child holds its parent's lock", HeldLease.inherited, never("self.forks != locks.forks"))
-def a_child_does_not_hold_what_its_parent_holds() -> None:
+def test_a_child_does_not_hold_what_its_parent_holds() -> None:
     with memory_masters() as masters:
         held = lock("order:1")
         with held:
