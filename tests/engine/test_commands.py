@@ -216,30 +216,6 @@ def test_a_bare_command_has_neither_keys_nor_arguments() -> None:
         bare.arguments()
 
 
-@pytest.mark.parametrize("command", [ACQUIRE, CONFIRM])
-def test_granted(command: Command) -> None:
-    vote = said(command, Status.GRANTED, 7, 8)
-    assert vote.ballot is Ballot.GRANTED
-    assert vote.time == TIME
-    assert vote.fences == (7, 8)
-
-
-@pytest.mark.parametrize("command", [EXTEND, RELEASE, SHORTEN])
-def test_granted_without_fences(command: Command) -> None:
-    vote = said(command, Status.GRANTED)
-    assert vote.ballot is Ballot.GRANTED
-    assert vote.fences == ()
-
-
-def test_a_heal_that_set_the_lock_does_not_count() -> None:
-    vote = said(HEAL, Status.GRANTED, 7, 8)
-    assert vote.ballot is Ballot.FAILED
-    assert vote.time == TIME
-    assert vote.sent
-    assert not vote.absent
-    assert said(HEAL, Status.REFUSED, 1, 5, 0, -1, b"x").ballot is Ballot.REFUSED
-
-
 @pytest.mark.parametrize("command", ALL)
 @pytest.mark.parametrize(
     ("left", "text"),

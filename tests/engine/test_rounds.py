@@ -635,21 +635,6 @@ def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
     assert names(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
 
 
-def test_of_two_extensions_the_later_deadline_and_all_masters_that_may_be_healed_count() -> None:
-    masters = Masters(3)
-    lease = masters.run(masters.acquire(), down=(0,))
-    assert lease.reached == {1, 2}
-    _, longer = masters.run(_extend(masters, lease, 10.0))
-    assert longer.tally.forgot == {0}
-    masters.now += 1.0
-    _, shorter = masters.run(_extend(masters, lease, 5.0), down=(0,))
-    assert shorter.until < longer.until
-    for held, extended in ((longer, shorter), (shorter, longer)):
-        both = rounds.merged(held, extended)
-        assert both.until == longer.until
-        assert both.reached == {0, 1, 2}
-
-
 # Release.
 
 
@@ -733,15 +718,6 @@ def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
 
 
 # Several resources: all or nothing.
-
-
-def test_several_resources_are_taken_together_or_not_at_all() -> None:
-    masters = Masters(3)
-    held = masters.taken("b")
-    with pytest.raises(ResourceLocked):
-        masters.run(masters.acquire("a", "b", "c"))
-    assert masters.tokens("a") == masters.tokens("c") == ["", "", ""]
-    assert masters.tokens("b") == [held.token] * 3
 
 
 def test_resources_in_opposite_orders_do_not_deadlock() -> None:
