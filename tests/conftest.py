@@ -232,7 +232,8 @@ def pytest_terminal_summary(
         for report in terminalreporter.stats.get("skipped", ())
     )
     for reason, many in reasons.most_common():
-        terminalreporter.write_line(f"Left out: {many} tests: {reason}")
+        tests = "1 test" if many == 1 else f"{many} tests"
+        terminalreporter.write_line(f"Left out: {tests}: {reason}")
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(pytest_report_header(config))  # "-q" leaves out the header
     if not config.option.slow:
