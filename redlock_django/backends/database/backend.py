@@ -6,7 +6,6 @@ docs/contributing/stores.md explains why there is one holder.
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from redlock_django.backends.base import Notice, StoreSettings, ignore
@@ -174,12 +173,11 @@ class DatabaseBackend(ProtocolBackend):
         )
 
     def has_freed(self, step: Job[bool]) -> bool | None:
-        with suppress(StoreUnavailable):
-            # If the answer of the first statement was lost, it may have freed rows that the second
-            # did not find.
-            if step.ended and (step.result() or not step.repeated):
-                return step.result()
-        return None
+        if not step.ended or isinstance(step.error, StoreUnavailable):
+            return None
+        # If the answer of the first statement was lost, it may have freed rows that the second did
+        # not find.
+        return step.result() or (None if step.repeated else False)
 
     def post_release(self, lease: Lease) -> None:
         self.connections.post(self.release_step(lease).work)
