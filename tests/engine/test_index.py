@@ -94,6 +94,7 @@ def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index() -> None:
     assert left == [20] * 64 + [0] * 65
 
 
+@kills("a lock is listed once", "index", lua("'CH', now_ms + left", "'NX', now_ms + left"))
 @kills("an extension does not prolong the index", "extend",
        lua("add_to_index(ttl, KEYS[2 + index])"))  # fmt: skip
 def test_an_extended_lock_stays_listed() -> None:
@@ -123,7 +124,6 @@ def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() 
     assert not index_exists(masters)
 
 
-@kills("a foreign lock is listed once", "index", lua("'CH', now_ms + left", "'NX', now_ms + left"))
 def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
     masters = Masters(1)
     for left in (1000, 9000):
@@ -132,3 +132,19 @@ def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
             masters.taken()
     masters.now += 5.0
     assert listed(masters) == {b"r"}
+
+
+@kills("a foreign lock that ends when it did hides a new period", "acquire",
+       lua("redis.pcall('ZREM', KEYS[2], KEYS[at]:sub(NAME))"))  # fmt: skip
+def test_contention_for_a_foreign_lock_prolongs_the_index_in_a_new_period() -> None:
+    masters = Masters(1, max_ttl=5.0)
+    masters.now = period = masters.now // 5.0 * 5.0 + 5.0
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", 5500)
+    for seconds in (0.1, 5.1):  # the lock ends at the same moment for both
+        masters.now = period + seconds
+        with pytest.raises(ResourceLocked):
+            masters.taken()
+    masters.now = period + 9.9
+    masters.taken("s", ttl=5.0)
+    masters.now = period + 14.8
+    assert listed(masters) == {b"s"}, "a held lock is always listed"

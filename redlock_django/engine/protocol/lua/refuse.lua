@@ -21,7 +21,9 @@ for at = first, last do
     end
     if not is_known and at == ours then
       -- The index shows locks of other programs too, for MAX_TTL from the last time a client contended
-      -- for them if they have no TTL.
+      -- for them if they have no TTL. Removed before, because such a lock mostly ends when it did at the
+      -- last time, and an entry that does not change does not prolong the index.
+      redis.pcall('ZREM', KEYS[2], KEYS[at]:sub(NAME))
       add_to_index(lasts < 0 and MAX_TTL or lasts, KEYS[at])
     end
     left = lasts >= 0 and (left < 0 or lasts < left) and lasts or left
