@@ -3,20 +3,19 @@
 The bugs of other libraries (B1-B34) that concern `Lock`, and the tests for them:
 
 =====  ==========================================================================================
-B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_it
+B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_the_lock
 B9     contract/test_leases.py::test_a_late_release_leaves_the_next_holder_alone
 B10    app/test_lock.py::test_the_bodys_exception_wins_*
 B11    test_locking_interrupts.py::test_cancelled_at_every_step
 B12    app/test_lock.py::test_an_interrupted_release_is_posted_again,
        test_a_release_during_an_outage_is_sent_again
 B13    test_locks_work_in_one_loop_after_the_other
-B14    app/test_lock.py::test_extend_never_revives_an_expired_lock,
-       contract/test_leases.py::test_an_expired_lease_is_not_extended
+B14    contract/test_leases.py::test_an_expired_lease_is_not_extended
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
 B16    app/test_lock.py::test_lost_when_its_lease_expires
 B18    app/test_lock.py::test_the_real_clock_is_not_the_wall_clock
-B19    app/test_lock.py::test_bad_ttl*, ::test_bad_wait
+B19    app/test_lock.py::test_a_bad_ttl_is_refused, ::test_a_bad_wait_is_refused
 B20    test_every_key_has_its_ttl
 B21    test_release_never_deletes_a_foreign_lock
 B22    contract/test_leases.py::test_a_late_release_leaves_the_next_holder_alone
@@ -24,9 +23,9 @@ B23    app/test_lock.py::test_release_of_a_lock_that_a_majority_forgot_is_a_loss
 B25    engine/test_renewal.py::test_a_lock_on_a_bare_majority_survives_*
 B26    app/test_lock.py::test_every_call_honours_its_ttl
 B30    test_locking_processes.py
-B31    app/test_renewal_service.py::test_max_hold_ends_it
+B31    app/test_renewal_service.py::test_max_hold_ends_the_renewal
 B33    test_web_increments.py
-B34    app/test_renewal_service.py::test_stops_at_release
+B34    app/test_renewal_service.py::test_a_released_lock_is_not_renewed
 =====  ==========================================================================================
 """
 
