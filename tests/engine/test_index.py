@@ -94,6 +94,19 @@ def test_one_grant_in_sixty_four_removes_expired_entries_of_the_index() -> None:
     assert left == [20] * 64 + [0] * 65
 
 
+@kills("a late release stays in the index", "release",
+       lua("redis.pcall('ZREM', KEYS[1], key:sub(NAME))",
+           "if lock then redis.pcall('ZREM', KEYS[1], key:sub(NAME)) end"))  # fmt: skip
+def test_a_release_after_the_expiry_removes_its_entry() -> None:
+    masters = Masters(1)
+    late = masters.taken("r1", ttl=5.0)
+    masters.taken("r2", ttl=60.0)  # keeps the index
+    masters.now += 5.1
+    assert stored(masters) == 2
+    masters.run(rounds.release(masters.deployment, late))
+    assert stored(masters) == 1
+
+
 @kills("a lock is listed once", "index", lua("'CH', now_ms + left", "'NX', now_ms + left"))
 @kills("an extension does not prolong the index", "extend",
        lua("add_to_index(ttl, KEYS[2 + index])"))  # fmt: skip
