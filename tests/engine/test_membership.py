@@ -98,6 +98,14 @@ def assert_unproven(membership: Membership) -> None:
     assert membership.conflict
 
 
+@kills(
+    "an old answer proves it", Membership.saw, instead("self._recent(...)", "self._seen.get(one)")
+)
+def test_a_master_that_answered_long_ago_proves_nothing() -> None:
+    membership = met(Membership(ABD), now=-RECENT - 0.1, a=OLD)
+    assert_unproven(met(membership, b=OLD, d=OLD))
+
+
 @kills("two names of one server prove it", membership.same_servers,
        always("len(servers) == len(sights)"))  # fmt: skip
 def test_one_server_with_two_names_proves_nothing() -> None:

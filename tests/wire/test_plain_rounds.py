@@ -343,6 +343,17 @@ def test_masters_are_looked_at_once_for_many_rounds() -> None:
             _answered(links, time, links.ask(links.acquire("b" * 32)))
 
 
+@kills("all masters are sent one command", Links.begin, never("owed.command is not command"))
+def test_each_master_is_sent_its_own_command() -> None:
+    with timed_links() as (links, _):
+        commands = links.acquire(), links.release(), None
+        exchange = Exchange(Round(commands, Tally(3)), lambda: None)
+        links.begin(exchange)
+        links.sockets.flush()
+        assert [ends.names() for ends in links.ends] == [["acquire"], ["release"], []]
+        assert exchange.tally.asked == {0, 1}
+
+
 @kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
     with timed_links(masters=1) as (links, time):
@@ -471,11 +482,36 @@ def test_another_reply_of_the_length_of_a_refusal_is_not_a_vote() -> None:
         assert not exchange.tally.refusals
 
 
+@kills(
+    "a refusal shows no step",
+    Replies._count_plain,
+    instead(
+        "self._believes(...)", "(status == 0 or self._believes(master, time, oldest.sent, heard))"
+    ),
+)
+def test_a_refusal_whose_clock_stepped_has_no_vote() -> None:
+    with timed_links() as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        exchange = links.ask(links.acquire("b" * 32))
+        links.say(0, resp(_refusal(exchange.number, time, ahead=5_000_000)))
+        assert "stepped" in exchange.tally.reasons()[0]
+
+
 @kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"))
 def test_a_grant_of_another_round_is_not_a_vote() -> None:
     with timed_links() as (links, time):
         exchange = links.ask(links.acquire())
         links.say(0, resp(packed([exchange.number + 1, 1, time.wall, 7])))
+        assert links.masters[0].link is None
+        assert exchange.tally.granted == 0
+
+
+@kills("a plain release of any round", Replies._count_plain,
+       instead("number != oldest.number", "time and number != oldest.number"))  # fmt: skip
+def test_a_release_of_another_round_is_not_a_vote() -> None:
+    with timed_links() as (links, _):
+        exchange = links.ask(links.release())
+        links.say(0, resp(packed([exchange.number + 1, 1, 0])))
         assert links.masters[0].link is None
         assert exchange.tally.granted == 0
 
