@@ -19,7 +19,7 @@ from redlock_django.engine.protocol.commands import TOKEN, Extend, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Pause, Protocol, Round
-from redlock_django.engine.validity import RedlockLease
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.engine.lua_mutation import lua
 from tests.engine.masters import MARKER, Masters, fresh
 from tests.engine.mutants import kills
@@ -579,6 +579,19 @@ def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
 
 def _said(memory: MemoryMaster, command: Take) -> tuple[int, int, bytes]:
     return memory.say(command, 0, MARKER)[1:]
+
+
+@kills("one lock of several is compared", "ownership",
+       lua("for index = 1, #KEYS - first + 1 do", "for index = 1, 1 do"))  # fmt: skip
+def test_several_locks_are_replaced_together_and_extended_together() -> None:
+    masters = Masters(1)
+    handed = given(masters, "r", "s")
+    masters.memories[0].keyspace.strings.pop(masters.deployment.lock("s"))
+    state, _ = masters.run(rounds.extend(masters.deployment, handed, TTL, now=masters.now))
+    assert state is LeaseState.LOST
+    with pytest.raises(LockLost):
+        masters.run(taking(masters, handed))
+    assert masters.tokens("r") == [handed.token]
 
 
 @kills("a lock that is handed on is not in the index", "take",
