@@ -102,7 +102,7 @@ CALLED_BY_DJANGO = {"as_view", "collect", "describe", "dispatch", "run"}
 
 # Members that frameworks or this package call.
 INTERNAL = {
-    "redlock_django.Lock": "aenter_in disown enter_in guard is_of_call is_repeated "
+    "redlock_django.Lock": "aenter_in disown enter_in guard has_committed is_of_call is_repeated "
     "keeps_response kept_by lost_at_commit set_wait",
     "redlock_django.contrib.drf.LockAPIMixin": "as_view check_object_permissions finalize_response "
     "finish_under_lock handle_exception initial",

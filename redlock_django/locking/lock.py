@@ -51,6 +51,8 @@ class Lock:
     """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
     lost_at_commit: LockLost | None = None
     """The error that `guard` has raised, which rolled a transaction back."""
+    has_committed = False
+    """True if a transaction under this lock was committed; others may be open around it."""
     kept_by: KeptLocks | None = None
     """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
@@ -291,6 +293,8 @@ class Lock:
                 self.ensure_held()
         except LockLost as error:
             self.lost_at_commit = error
+            if self.has_committed:
+                vars(error)["may_have_effects"] = True  # the first note counts
             raise
 
     @async_unsafe(USE_ASYNC)

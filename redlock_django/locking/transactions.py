@@ -83,6 +83,7 @@ class KeptLock(Protocol):
     """A lock that a transaction may keep: what this module, which is below the locks, needs."""
 
     kept_by: KeptLocks | None
+    has_committed: bool
 
     def guard(self) -> None:
         """Raise LockLost if the lock has been lost."""
@@ -139,6 +140,8 @@ class KeptLocks:
                     self._connection.close()
                 raise
             commit()
+            for lock in (*self._locks, *self._guarding):
+                lock.has_committed = True
 
         return guarded
 

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_django
 from asgiref.sync import AsyncToSync, ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
@@ -443,6 +445,44 @@ def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
     if order == -1:
         assert answer.json()["code"] == "lock-lost"
         assert "Nothing was changed" in answer.json()["detail"]
+
+
+@pytest.mark.attack
+def test_a_lock_that_is_lost_between_two_commits_is_not_answered_as_without_effect(
+    settings: Settings,
+    urls: Callable[..., None],
+    lose_locks: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> None:
+    """The database that is committed first keeps its row."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    second = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "second.sqlite3")}
+    every = connections.configure_settings({"default": {}, "second": second})
+    monkeypatch.setitem(connections.settings, "second", every["second"])
+
+    @transaction.atomic(using="second")
+    @lock_resource("order:1")
+    def view(request: HttpRequest) -> HttpResponse:
+        for alias in aliases:
+            Order.objects.using(alias).create(number="A-1", total=1)
+        request.lose_locks = lose_locks  # type: ignore[attr-defined]
+        return HttpResponse("done")
+
+    aliases = ("default", "second")
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.Transaction"]
+    urls(path("", view))
+    with django_db_blocker.unblock():
+        with connections["second"].schema_editor() as editor:
+            editor.create_model(Order)
+        answer = Client(raise_request_exception=False).post("/")
+        assert [Order.objects.using(alias).count() for alias in aliases] == [0, 1]
+        connections["second"].close()
+    del connections["second"]
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["retryable"]) == (503, "lock-lost", False)
+    assert "Nothing was changed" not in problem["detail"]
 
 
 @override_settings(REDLOCK={"default": {"BACKEND": MEMORY}})
