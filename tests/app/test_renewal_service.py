@@ -134,6 +134,17 @@ def world(make: Callable[..., World]) -> World:
     return make()
 
 
+def test_a_backend_with_another_clock_does_not_delay_a_renewal(
+    world: World, settings: Settings
+) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": {"BACKEND": MEMORY, "MASTERS": FIVE}}
+    world = World(locks["default"].backend)  # type: ignore[arg-type]
+    with lock(R, using="other", ttl=60), lock(R):
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions == [3])
+
+
 def test_renews_at_a_third_of_the_ttl(world: World) -> None:
     with lock(R) as held:
         world.idle()
@@ -677,6 +688,7 @@ async def test_an_outage_is_survived_by_the_lock_of_a_task(world: World) -> None
             for number in range(1, 4):
                 world.advance(2.5 if number > 1 else 3.1)
                 await turn(lambda number=number: len(world.extensions) >= number)  # type: ignore[misc]
+                world.idle()  # it has failed, too
             held.ensure_held()
             world.backend.down = UP
             world.advance(0.6)
