@@ -12,11 +12,15 @@ from unittest.mock import Mock, patch
 
 import pytest
 
+from redlock_django.engine import rounds
+from redlock_django.engine.steps import Protocol
+from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.drivers.combiner import Poller
 from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
 from redlock_django.wire.drivers.sockets import LinkSocket
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.link import Exchange
+from tests.engine.masters import Masters
 from tests.waiting import until
 from tests.wire.manual_links import one_link
 from tests.wire.scripted import ScriptedMaster
@@ -138,3 +142,23 @@ def test_a_waiter_of_links_that_were_closed_does_not_poll_all_the_time() -> None
     began = monotonic()
     assert poller.poll(0.02) == ([], [])
     assert monotonic() - began >= 0.02
+
+
+async def _run_in_a_loop(protocol: Protocol[Any]) -> Any:
+    with one_link(LoopDriver) as (driver, _, _):
+        return await driver.run(protocol)
+
+
+def test_an_extension_that_begins_too_late_is_a_loss_and_sends_nothing() -> None:
+    """The deadline may pass after the caller reads the clock and before the engine does."""
+    masters = Masters(1)
+    lease = masters.taken()
+
+    def late() -> Protocol[Any]:
+        return rounds.extend(masters.deployment, lease, 10.0, now=lease.until)
+
+    with one_link(ThreadDriver) as (driver, _, ends):
+        results = [driver.run(late()) for _ in range(2)]  # the first one has ended
+        assert ends.heard() == []
+    results.append(asyncio.run(_run_in_a_loop(late())))
+    assert results == [(LeaseState.LOST, lease)] * 3
