@@ -104,6 +104,14 @@ def test_the_second_click_waits_for_the_first(site: Site, browser: Client) -> No
     assert first["Location"] == second[0].result["Location"] == "/thanks/1/"
 
 
+def test_the_first_key_of_a_page_with_two_forms_counts(site: Site, browser: Client) -> None:
+    site.serve(VIEWS["by hand"])
+    sent = {**fields_of(browser.get("/")), "number": "A-1"}
+    for keys in (["k-1", "k-2"], ["k-1", "k-2"], ["k-1"]):
+        assert browser.post("/", {**sent, "idempotency_key": keys}).status_code == 302
+    assert orders() == 1
+
+
 def unrendered(request: HttpRequest, **_: Any) -> HttpResponse:
     page = engines["django"].from_string("{{ request.idempotency_field }}{{ form }}")
     return TemplateResponse(request, page, {"form": OrderForm()})
