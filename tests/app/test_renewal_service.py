@@ -505,18 +505,6 @@ def test_a_lock_on_another_clock_is_renewed_in_time(
         held.ensure_held()
 
 
-def test_each_lock_is_checked_by_the_clock_of_its_own_store(
-    make: Callable[..., World], settings: Settings
-) -> None:
-    make()
-    settings.REDLOCK = {**settings.REDLOCK, "other": {"BACKEND": MEMORY, "MASTERS": FIVE}}
-    world = World(locks["default"].backend)  # type: ignore[arg-type]
-    with lock(R, using="other", ttl=60), lock(R):
-        world.idle()
-        world.advance(3)
-        world.until(lambda: world.extensions == [3])
-
-
 def test_a_lock_that_is_acquired_while_the_thread_looks_is_checked_in_time(world: World) -> None:
     schedule, woken = Schedule(), []
     later, sooner = lock(R, ttl=9).acquire(), lock("order:2", ttl=6).acquire()
