@@ -102,9 +102,10 @@ def test_the_floor_sends_what_a_client_sends(contender: Threads) -> None:
     token = acquire[10][:32].decode()
     floor_acquire, floor_release = commands(b"".join(pair(resource, token)))
     # Only the round, the holder, the proposed fence, the marker's master and its time differ.
-    assert [*floor_acquire[:9], floor_acquire[12]] == [*acquire[:9], acquire[12]]
+    assert floor_acquire[:9] == acquire[:9]
     assert floor_acquire[11][8:] == acquire[11][8:]
-    numbers, floor_numbers = (command[13].split(b",") for command in (acquire, floor_acquire))
+    numbers, floor_numbers = (command[12].split(b",") for command in (acquire, floor_acquire))
     assert floor_numbers[1:-1] == numbers[1:-1]
     assert len(floor_acquire) == len(acquire)
-    assert [*floor_release[:6], *floor_release[8:]] == [*release[:6], *release[8:]]
+    assert floor_release[:6] == release[:6]
+    assert len(floor_release) == len(release)

@@ -280,7 +280,7 @@ def _select(alias: str, vendor: str, hashes: int) -> str:
     quote = connections[alias].ops.quote_name
     columns, values = ", ".join(map(quote, _FOUND)), ", ".join(["%s"] * hashes)
     table = quote(IdempotencyRecord._meta.db_table)
-    where = f"WHERE key_hash IN ({values}) ORDER BY {quote('id')} LIMIT 1"
+    where = f"WHERE key_hash IN ({values}) ORDER BY {quote('id')}"
     return f"SELECT {columns} FROM {table} {where}"
 
 
@@ -310,12 +310,17 @@ def _statements(alias: str, vendor: str) -> _Statements:
     columns = ", ".join(quote(field.column) for field in fields)
     table = quote(IdempotencyRecord._meta.db_table)
     insert = f"INSERT INTO {table} ({columns})"
-    values = ", ".join(["%s"] * len(fields))
+    values = ", ".join(_placeholder(field.name, vendor) for field in fields)
     limited = _LIMITED if vendor == "postgresql" else "{insert} VALUES ({values})"
     insert = limited.format(insert=insert, values=values)
-    changes = ", ".join(f"{quote(name)} = %s" for name in _COMPLETED)
+    changes = ", ".join(f"{quote(name)} = {_placeholder(name, vendor)}" for name in _COMPLETED)
     where = "WHERE key_hash = %s AND attempt = %s AND state IN (%s, %s)"
     return _Statements(fields, insert, f"UPDATE {table} SET {changes} {where}")
+
+
+def _placeholder(name: str, vendor: str) -> str:
+    # MySQL warns of bytes that are not UTF-8; Django sends the same prefix.
+    return "_binary %s" if name == "body" and vendor == "mysql" else "%s"
 
 
 def _execute(alias: str, statement: str, parameters: Sequence[Any]) -> int:
