@@ -37,6 +37,7 @@ PYTHON = (
     "large (`python -m benchmarks pair_parts`). One call into C would help."
 )
 REFUSAL = "A refusal is counted from its bytes; the rest is five sends, five reads, an exception."
+RESUME = "A resume is an acquire on the condition of the ticket: it saves the release of a pair."
 PAIR, REFUSE = "acquire + release", "refuse a held lock"
 
 TARGETS = [
@@ -46,7 +47,7 @@ TARGETS = [
     Target("a permit of 3", "client CPU by a lock", 1.15, "pairs", ["permit"], "cpu_us",
            by_case="pin"),
     Target("resume a lock that was handed on", "p50 by acquire + release", 0.75, "pairs",
-           ["resume"], by_case="acquire and release"),
+           ["resume"], by_case="acquire and release", why=RESUME),
     Target(REFUSE, "p50 by floor", 2, "refusals", ["pin"], by="floor", why=REFUSAL),
     Target(REFUSE, "client CPU by a pair", 0.5, "refusals", ["pin"], "cpu_us", by_case="pair",
            why=REFUSAL),
