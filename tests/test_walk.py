@@ -9,6 +9,8 @@ import pytest
 
 from tests.pages import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def printed() -> str:

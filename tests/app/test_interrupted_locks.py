@@ -98,6 +98,7 @@ def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
     assert not held.locked
 
 
+@pytest.mark.slow
 def test_a_transfer_interrupted_at_every_line_ends_within_the_ttl_of_the_lock() -> None:
     # In a thread of its own: see `test_interrupted_at_every_line`.
     with ThreadPoolExecutor(1) as pool:
