@@ -39,6 +39,10 @@ urlpatterns: list[Any] = []
 
 def configure(place: Place) -> None:
     """Configure Django for a site whose locks are at this place."""
+    if "backends.mysql" in str(place.settings):
+        import pymysql
+
+        pymysql.install_as_MySQLdb()
     settings.configure(
         SECRET_KEY="insecure: for measurements only",
         ALLOWED_HOSTS=["*"],
