@@ -51,7 +51,9 @@ class StepRunner(ABC):
 
     @abstractmethod
     def begin_work(self, step: Any) -> None:
-        """Begin a step that is no pause, and set its `seconds`; end it once it is done.
+        """Begin a step that is not a pause, and end it once it is done.
+
+        From now on, `seconds` limits how long its caller waits.
 
         Raises StoreUnavailable.
         """

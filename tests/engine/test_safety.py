@@ -263,7 +263,7 @@ OVERWRITE = "not redis.call('SET', key, value, 'PX', ttl)"
 
 
 class Defect(NamedTuple):
-    """What a seed reports of a defect; the first seed to try, and what it simulates.
+    """The report of a seed that detects a defect, the first seed to try, and what it simulates.
 
     The defect is these `changes`, or mutants of these names; by default the mutant of its own name.
     The named seed detects it today; after a change of the simulator, one of the next will.

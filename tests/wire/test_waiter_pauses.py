@@ -1,4 +1,4 @@
-"""What ends the pause of a waiter: calls, which may name a slot, and links that come and go."""
+"""The pause of a waiter ends with a call, which may name a slot, or when a link comes or goes."""
 
 from __future__ import annotations
 
