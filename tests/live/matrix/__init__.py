@@ -1,1 +1,0 @@
-"""Sites that serve one view under every combination of decorators, as server processes."""
