@@ -6,9 +6,7 @@ import contextlib
 import fcntl
 import gc
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -37,12 +35,11 @@ from redlock_django.locking.renewal import renewal_service
 from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
-from redlock_django.testing.processes import ProcessGroup
 from redlock_django.web.options import _waiting
 from redlock_django.web.rules import rules
 from testproject.shop.serving import serving
 from tests.looking import looking_at
-from tests.ports import free_port
+from tests.mariadb import local_mariadb
 from tests.postgres import local_postgres
 from tests.restricted import restrict
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
@@ -426,61 +423,13 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[dict[str, Any]]:
     """Start a MariaDB server and return its entry for DATABASES; skip if not installed."""
-    pymysql = pytest.importorskip("pymysql")
-    install, server = shutil.which("mariadb-install-db"), shutil.which("mariadbd")
-    if install is None or server is None:
-        pytest.skip("MariaDB is not installed (apt-get install mariadb-server)")
-    pymysql.install_as_MySQLdb()
-    with ProcessGroup("redlock-mysql-") as processes:
-        port = free_port()
-        data = processes.directory / "data"
-        where = ["--no-defaults", f"--datadir={data}"]
-        if os.geteuid() == 0:
-            where.append("--user=root")
-        subprocess.run(
-            [install, *where, "--auth-root-authentication-method=normal", "--skip-test-db"],
-            check=True,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            capture_output=True,
-        )
-        with (processes.directory / "log").open("wb") as log:
-            processes.spawn(
-                [
-                    server,
-                    *where,
-                    f"--port={port}",
-                    "--bind-address=127.0.0.1",
-                    f"--socket={processes.directory}/mysql.sock",
-                    f"--pid-file={processes.directory}/mysql.pid",
-                    "--innodb-flush-method=nosync",
-                    "--skip-log-bin",
-                    "--performance-schema=off",
-                ],
-                stderr=log,
-            )
-        # Limit reads too: the server that answers on this port may not be MariaDB.
-        access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
-        deadline = time.monotonic() + 60
-        while True:
-            # Not pymysql.err.OperationalError: once Django has loaded its backend, that is another.
-            with contextlib.suppress(pymysql.OperationalError):
-                first = pymysql.connect(**access)
-                break
-            assert time.monotonic() < deadline, (processes.directory / "log").read_text()
-            time.sleep(0.05)
-        with first, first.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop")
-        yield {
-            "ENGINE": "django.db.backends.mysql",
-            "NAME": "shop",
-            "USER": "root",
-            "PASSWORD": "",
-            "HOST": "127.0.0.1",
-            "PORT": str(port),
-            # Otherwise every connection reads all certificates of the system.
-            "OPTIONS": {"ssl_disabled": True},
-        }
+    pytest.importorskip("pymysql").install_as_MySQLdb()
+    with ExitStack() as running:
+        try:
+            entry = running.enter_context(local_mariadb())
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        yield entry
 
 
 @pytest.fixture

@@ -25,38 +25,15 @@ def local_postgres(most_connections: int = 200) -> Iterator[dict[str, Any]]:
 
     Raise FileNotFoundError if PostgreSQL is not installed, or if there is no user to run it as.
     """
-    programs = postgres_programs()
     with ProcessGroup("redlock-postgres-") as processes:
-        options = postgres_owner(processes.directory)
-        data = processes.directory / "data"
-        initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
-        initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(initdb, check=True, capture_output=True, **options)
-        port = free_port()
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(port),
-            "unix_socket_directories": str(processes.directory),
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
-            "max_connections": str(most_connections),
-        }
-        flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
-        log = (processes.directory / "log").open("wb")
-        with log:
-            process = processes.spawn(
-                [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
-            )
-        wait_for_postgres(port, process, processes.directory / "log")
-        yield {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
-            "USER": "postgres",
-            "PASSWORD": "",
-            "HOST": "127.0.0.1",
-            "PORT": str(port),
-        }
+        command, owner = create_postgres(processes.directory)
+        port, log = free_port(), processes.directory / "log"
+        command += ["-c", f"port={port}", "-c", f"max_connections={most_connections}"]
+        command += ["-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+        with log.open("wb") as output:
+            process = processes.spawn(command, stderr=output, **owner)
+        wait_for_postgres(port, process, log)
+        yield postgres_entry(port)
         # Fast shutdown: PostgreSQL removes its shared memory, which outlives a killed postmaster.
         process.send_signal(signal.SIGINT)
         try:
@@ -64,6 +41,32 @@ def local_postgres(most_connections: int = 200) -> Iterator[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGQUIT)
             process.wait(60)
+
+
+def create_postgres(directory: Path) -> tuple[list[str], dict[str, Any]]:
+    """Create a cluster in a directory. Return the command that starts it, and as which user.
+
+    Add its port. Raise FileNotFoundError as `local_postgres` does.
+    """
+    programs, owner, data = postgres_programs(), postgres_owner(directory), str(directory / "data")
+    initdb = [str(programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust"]
+    initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
+    subprocess.run(initdb, check=True, capture_output=True, **owner)
+    command = [str(programs / "postgres"), "-D", data, "-c", "listen_addresses=127.0.0.1"]
+    command += ["-c", f"unix_socket_directories={directory}", "-c", "fsync=off"]
+    return command, owner
+
+
+def postgres_entry(port: int) -> dict[str, Any]:
+    """Return the entry for Django's DATABASES of a cluster."""
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "postgres",
+        "USER": "postgres",
+        "PASSWORD": "",
+        "HOST": "127.0.0.1",
+        "PORT": str(port),
+    }
 
 
 class PgBouncer:

@@ -6,7 +6,6 @@ Each reads a clock that faults set, and can be struck in the ways that its kind 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -24,8 +23,14 @@ from redlock_django.testing.processes import ProcessGroup
 from tests.live.campaign.worker import TTL
 from tests.live.clocks import Clock
 from tests.live.network import FaultUnavailable
+from tests.mariadb import (
+    connect_to_mariadb,
+    create_mariadb,
+    mariadb_entry,
+    wait_for_mariadb,
+)
 from tests.ports import free_port
-from tests.postgres import postgres_owner, postgres_programs, wait_for_postgres
+from tests.postgres import create_postgres, postgres_entry, wait_for_postgres
 
 BACKEND = "redlock_django.backends.database.DatabaseBackend"
 
@@ -94,7 +99,6 @@ class Server(Database):
     def __init__(self, shim: Path | None, processes: ProcessGroup) -> None:
         super().__init__(shim, processes)
         self.port = free_port()
-        self.data = processes.directory / "data"
         self.log = processes.directory / "log"
         self.create()
         self.start()
@@ -143,18 +147,11 @@ class PostgreSQL(Server):
     vendor = "postgresql"
 
     def create(self) -> None:
-        self._programs = postgres_programs()
-        self._owner = postgres_owner(self.processes.directory)
-        command = [str(self._programs / "initdb"), "-D", str(self.data), "-U", "postgres"]
-        command += ["-A", "trust", "--no-sync"]
-        subprocess.run(command, check=True, capture_output=True, **self._owner)
+        self._command, self._owner = create_postgres(self.processes.directory)
 
     def start(self) -> None:
-        flags = ["fsync=off", "listen_addresses=127.0.0.1", f"port={self.port}"]
-        flags += [f"unix_socket_directories={self.processes.directory}", "max_connections=300"]
-        command = [str(self._programs / "postgres"), "-D", str(self.data)]
-        command += [part for flag in flags for part in ("-c", flag)]
-        self.spawn(command, **self._owner)
+        flags = ["-c", f"port={self.port}", "-c", "max_connections=300"]
+        self.spawn([*self._command, *flags], **self._owner)
         wait_for_postgres(self.port, self.process, self.log)
 
     def stop(self) -> None:
@@ -165,8 +162,7 @@ class PostgreSQL(Server):
 
     @property
     def entry(self) -> dict[str, Any]:
-        where = {"HOST": "127.0.0.1", "PORT": str(self.port), "USER": "postgres"}
-        return {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", **where}
+        return postgres_entry(self.port)
 
     @contextmanager
     def cursor(self) -> Iterator[psycopg.Cursor[Any]]:
@@ -195,55 +191,26 @@ class MariaDB(Server):
     vendor = "mysql"
 
     def create(self) -> None:
-        found = [shutil.which(name) for name in ("mariadb-install-db", "mariadbd")]
-        if not all(found):
-            raise FileNotFoundError("MariaDB is not installed (apt-get install mariadb-server)")
-        install, self._program = (str(program) for program in found)
-        self._where = ["--no-defaults", f"--datadir={self.data}"]
-        if os.geteuid() == 0:
-            self._where.append("--user=root")
-        rights = "--auth-root-authentication-method=normal"
-        subprocess.run(
-            [install, *self._where, rights, "--skip-test-db"], check=True, capture_output=True
-        )
+        self._command = create_mariadb(self.processes.directory)
 
     def start(self) -> None:
-
-        flags = [f"--port={self.port}", "--bind-address=127.0.0.1", "--skip-log-bin"]
-        flags += [f"--socket={self.processes.directory}/socket", "--innodb-flush-method=nosync"]
-        self.spawn([self._program, *self._where, *flags])
-        deadline = time.monotonic() + 30
-        while True:
-            # Limit reads too: the server that answers on this port may not be MariaDB.
-            with suppress(Exception), self._connect("") as first:
-                first.cursor().execute("CREATE DATABASE IF NOT EXISTS shop")
-                return
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"MariaDB did not start: {self.log.read_text()[-2000:]}")
-            time.sleep(0.05)
+        self.spawn([*self._command, f"--port={self.port}"])
+        wait_for_mariadb(self.port, self.process, self.log)
 
     def stop(self) -> None:
         self.end(signal.SIGTERM)
 
     @property
     def entry(self) -> dict[str, Any]:
-        where = {"HOST": "127.0.0.1", "PORT": str(self.port), "USER": "root", "PASSWORD": ""}
-        return {"ENGINE": "django.db.backends.mysql", "NAME": "shop", **where}
-
-    def _connect(self, database: str) -> Any:
-        import pymysql
-
-        where: dict[str, Any] = {"host": "127.0.0.1", "port": self.port, "user": "root"}
-        return pymysql.connect(**where, database=database or None, read_timeout=20)
+        return mariadb_entry(self.port)
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:
-        with self._connect("shop") as connection:
+        with connect_to_mariadb(self.port, "shop") as connection:
             yield connection.cursor()
             connection.commit()
 
     def end_connections(self) -> None:
-
         with self.cursor() as cursor:
             cursor.execute(
                 "SELECT id FROM information_schema.processlist "
