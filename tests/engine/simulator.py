@@ -1,8 +1,8 @@
 """The simulator: a driver of the engine's protocols that controls time and randomness.
 
-`uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its
-transcript; `--seeds 1000 [--first 0]` runs many and prints which states they reached. For very
-many seeds see `tests/engine/sweep.py`; to make a failing seed smaller, `tests/engine/shrink.py`.
+`uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its transcript.
+For many seeds see `tests/engine/sweep.py`; to make a failing seed smaller, see
+`tests/engine/shrink.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import logging
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -652,27 +651,13 @@ def sweep(
 def main(argv: list[str]) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
-    parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
+    parser.add_argument("--seed", type=int, required=True, help="the seed to replay")
     parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--setup", type=Setup.read, help="JSON of a setup to use instead")
-    parser.add_argument("--seeds", type=int, default=300, help="number of seeds to run (300)")
-    parser.add_argument("--first", type=int, default=0, help="the first of these seeds (0)")
     options = parser.parse_args(argv)
-    write = sys.stdout.write
-    if options.seed is not None:
-        text = replay(options.seed, options.setup, permits=options.permits)
-        write(text + "\n")
-        return 0 if "no promise was broken" in text else 1
-    began = time.perf_counter()
-    seeds = range(options.first, options.first + options.seeds)
-    seen, failing = sweep(seeds, partial(Simulation, permits=options.permits))
-    took = time.perf_counter() - began
-    for what, times in sorted(seen.items()):
-        write(f"{times:10,} {what}\n")
-    for seed, end in failing.items():
-        write(f"seed {seed}: {end}\n")
-    write(f"{options.seeds} seeds, {len(failing)} failing, {options.seeds / took:.1f} seeds/s\n")
-    return 1 if failing else 0
+    text = replay(options.seed, options.setup, permits=options.permits)
+    sys.stdout.write(text + "\n")
+    return 0 if "no promise was broken" in text else 1
 
 
 if __name__ == "__main__":

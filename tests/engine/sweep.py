@@ -1,8 +1,8 @@
-"""Run very many seeds, on every core and with progress; finished chunks are kept in a file.
+"""Run very many seeds, on every core and with progress.
 
-`uv run python -m tests.engine.sweep --seeds 100000 [--first 0] [--jobs 2] [--done FILE]` prints
-every failing seed with the command that replays it, and a digest of all runs. The digest stays
-the same as long as neither the engine, the simulator nor the range of seeds changes.
+`uv run python -m tests.engine.sweep --seeds 100000 [--first 0] [--jobs 2]` prints every failing
+seed with the command that replays it, and a digest of all runs. The digest stays the same as long
+as neither the engine, the simulator nor the range of seeds changes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from hashlib import sha256
-from pathlib import Path
 from typing import NamedTuple
 
 from tests.engine.simulator import Simulation, command
 
-CHUNK = 100  # seeds that run, and are kept, together
+CHUNK = 100  # seeds that run together
 
 
 class Chunk(NamedTuple):
@@ -33,7 +32,6 @@ class Chunk(NamedTuple):
     digest: str
     seen: dict[str, int]
     failing: dict[str, str]
-    permits: bool = False
 
 
 def run(first: int, seeds: int, permits: bool = False) -> Chunk:
@@ -53,32 +51,17 @@ def run(first: int, seeds: int, permits: bool = False) -> Chunk:
         digest.update(json.dumps(summary).encode())
     gc.enable()
     gc.collect()
-    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, permits)
+    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing)
 
 
-def finished(done: Path | None, permits: bool = False) -> dict[tuple[int, int], Chunk]:
-    """Return the chunks that an earlier run has kept, by first seed and number of seeds."""
-    lines = done.read_text().splitlines() if done and done.exists() else []
-    chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
-    return {(one.first, one.seeds): one for one in chunks if one.permits == permits}
-
-
-def sweep(
-    first: int, seeds: int, jobs: int, done: Path | None, permits: bool = False
-) -> Iterator[Chunk]:
-    """Yield every chunk when it is finished, those of an earlier run first."""
+def sweep(first: int, seeds: int, jobs: int, permits: bool = False) -> Iterator[Chunk]:
+    """Yield every chunk when it is finished."""
     end = first + seeds
-    wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
-    known = finished(done, permits)
-    yield from (known[one] for one in wanted if one in known)
     with ProcessPoolExecutor(jobs) as pool:
-        running = [pool.submit(run, *one, permits) for one in wanted if one not in known]
-        for future in as_completed(running):
-            chunk = future.result()
-            if done:
-                with done.open("a") as kept:
-                    kept.write("\n" + json.dumps(chunk))  # the last line may be cut off
-            yield chunk
+        running = [
+            pool.submit(run, at, min(CHUNK, end - at), permits) for at in range(first, end, CHUNK)
+        ]
+        yield from (future.result() for future in as_completed(running))
 
 
 def main(argv: list[str]) -> int:
@@ -88,10 +71,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--permits", action="store_true", help="several clients may hold a name")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
-    parser.add_argument("--done", type=Path, help="file of finished chunks, to continue from")
     options = parser.parse_args(argv)
     began, chunks, count = time.perf_counter(), list[Chunk](), 0
-    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.permits):
+    for chunk in sweep(options.first, options.seeds, options.jobs, options.permits):
         chunks.append(chunk)
         count += chunk.seeds
         for seed, end in chunk.failing.items():

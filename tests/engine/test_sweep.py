@@ -1,4 +1,4 @@
-"""Many seeds: identical traces on every hash seed, and finished chunks are not run again."""
+"""Many seeds: identical traces on every hash seed, and the command that replays a failure."""
 
 from __future__ import annotations
 
@@ -32,27 +32,6 @@ def test_seeds_produce_identical_traces_on_every_hash_seed() -> None:
         text=True,
     ).stdout
     assert traces == "".join(map(replay, range(4)))
-
-
-def test_finished_chunks_are_not_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = tmp_path / "done"
-    monkeypatch.setattr(sweep, "CHUNK", 2)
-    arguments = ["--jobs", "1", "--done", str(done)]
-    assert sweep.main([*arguments, "--seeds", "2"]) == 0
-    first = capsys.readouterr().out
-    assert "2 seeds from 0, 0 failing\ndigest " in first
-    with done.open("a") as kept:
-        kept.write('\n[2, 2, "cut off in the mid')
-    assert sweep.finished(done).keys() == {(0, 2)}
-
-    def not_again(*_: object) -> None:
-        raise AssertionError("a finished chunk was run again")
-
-    monkeypatch.setattr(sweep, "run", not_again)
-    assert sweep.main([*arguments, "--seeds", "2"]) == 0
-    assert capsys.readouterr().out == first
 
 
 def test_a_failing_seed_is_printed_with_its_command(

@@ -2,9 +2,6 @@
 
 A mutant is a mark on its test. How it names what it changes is in `tests/engine/mutation.py`; code
 that only moves, or whose names change, leaves it valid.
-
-`uv run python -m tests.engine.mutants` runs all mutants and prints each with the failure that
-detects it.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 # What a test raises when it fails; anything else means that the mutant itself is broken.
 FAILURES = (AssertionError, pytest.fail.Exception, RedlockError, StopIteration, RuntimeError)
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 
 class Mutant(NamedTuple):
