@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_django
 from django.contrib.auth.models import User
-from django.db import connections
+from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, JsonResponse
 from django.test import Client
@@ -20,6 +20,7 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
@@ -84,6 +85,12 @@ class Site:
         options.setdefault("content_type", "application/json")
         return self.client.post(url, data or {"total": 1}, headers=headers, **options)
 
+    def refuses(self, match: str, key: str | None = KEY, **options: Any) -> None:
+        """Check that a request is an error of the site's code or settings."""
+        self.client.raise_request_exception = True
+        with pytest.raises(InvalidRedlock, match=match):
+            self.post(key, **options)
+
     def other_client(self, name: str = "bob") -> Client:
         """Return the client of another user."""
         client = Client(raise_request_exception=False)
@@ -98,6 +105,12 @@ def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) 
     client = Client(raise_request_exception=False)
     client.force_login(User.objects.create_user("ann"))
     return Site(urls, client, settings)
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no ATOMIC_REQUESTS."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture
@@ -144,9 +157,9 @@ class InThread:
 
     def _run(self, work: Callable[[], Any]) -> None:
         self._said.append(work())
-        for connection in connections.all(initialized_only=True):
+        for one in connections.all(initialized_only=True):
             # Django keeps a database in memory open, because closing it would empty it.
-            BaseDatabaseWrapper.close(connection)
+            BaseDatabaseWrapper.close(one)
 
     @property
     def result(self) -> Any:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import markcoroutinefunction, sync_to_async
-from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.test import AsyncClient
 from pytest_django import Settings
@@ -18,13 +17,8 @@ from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
 from tests.idempotency.conftest import KEY, Site, make_order, record
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("plain")]
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
 
 class OutOfStock(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.contrib.auth.models import User
-from django.db import connection, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.test import AsyncClient
 from django.utils import translation
@@ -25,12 +25,7 @@ from testproject.shop.models import Order
 from tests.idempotency.conftest import KEY, Site, make_order, masters_forget
 from tests.waiting import until_wanted
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("plain")]
 
 
 @pytest.fixture
@@ -66,26 +61,6 @@ async def test_a_sync_view_under_asgi(site: Site, client: AsyncClient, happened:
 def test_an_async_view_stays_a_coroutine_function() -> None:
     assert iscoroutinefunction(idempotent(amake_order))
     assert not hasattr(idempotent(amake_order), "_non_atomic_requests")
-
-
-async def test_requests_at_once_run_the_view_once(site: Site, client: AsyncClient) -> None:
-    going = asyncio.Event()
-    running = asyncio.Event()
-
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        running.set()
-        await going.wait()
-        return await amake_order(request)
-
-    site.serve(idempotent(view))
-    first = asyncio.create_task(post(client))
-    await running.wait()
-    busy = [await post(client), await post(client, body="[]")]
-    going.set()
-    assert (await first).status_code == 201
-    assert [answer.status_code for answer in busy] == [409, 422]
-    assert busy[0].json()["code"] == "idempotency-key-in-flight"
-    assert (await post(client))["Idempotent-Replayed"] == "true"
 
 
 async def test_a_request_that_waits_is_given_the_same_answer(
@@ -189,20 +164,13 @@ async def test_a_client_that_leaves_during_its_wait_for_a_resource_leaves_nothin
 async def test_a_retry_without_the_lock_does_not_run_the_view(
     site: Site, client: AsyncClient
 ) -> None:
-    entered, opened = asyncio.Event(), asyncio.Event()
-
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        response = await amake_order(request)
-        entered.set()
-        await opened.wait()
-        return response
-
-    site.serve(idempotent(view))
+    gates = Gates(client)
+    site.serve(idempotent(gates.view))
     first = asyncio.create_task(post(client))
-    await entered.wait()
+    await gates.entered.wait()
     masters_forget()
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
-    opened.set()
+    gates.opened.set()
     assert (await first).status_code == 201
     assert (await post(client))["Idempotent-Replayed"] == "true"
     assert await Order.objects.acount() == 1
@@ -215,13 +183,14 @@ async def test_a_view_that_sends_its_own_request_again_is_still_running(
     inner = []
 
     async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        inner.append(await post(client))
+        inner.extend([await post(client), await post(client, body="[]")])
         return await amake_order(request)
 
     site.serve(idempotent(view))
     first, again = await post(client), await post(client)
     assert [(answer.status_code, answer.json()["code"]) for answer in inner] == [
-        (409, "idempotency-key-in-flight")
+        (409, "idempotency-key-in-flight"),
+        (422, "idempotency-key-reused"),
     ]
     assert (first.status_code, again["Idempotent-Replayed"]) == (201, "true")
     assert await Order.objects.acount() == 1

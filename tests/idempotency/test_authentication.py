@@ -10,7 +10,6 @@ import ninja
 import pytest
 from django.contrib.auth.models import User
 from django.core.checks import run_checks
-from django.db import connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import include, path
@@ -32,20 +31,15 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import wrapping
-from tests.idempotency.conftest import KEY, Site, make_order, orders
+from tests.idempotency.conftest import KEY, make_order, orders
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site", "plain")]
 TOKEN = {"Authorization": "ann"}
 number = count()  # older versions of django-ninja want a namespace for each API
 
 # One owner for all callers: the scope does not separate them.
 shared = idempotent(anonymous_scope=lambda request, **_: "all")
 locked = lock_resource("order:7")
-
-
-@pytest.fixture(autouse=True)
-def _no_atomic_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
 
 def post(headers: dict[str, str] | None = None, url: str = "/pay/") -> Any:

@@ -14,9 +14,9 @@ from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin, PermissionRequiredMixin
 from django.contrib.auth.models import Permission, User
 from django.core.checks import run_checks
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, RequestFactory
+from django.test import RequestFactory
 from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
@@ -91,9 +91,6 @@ def test_a_lock_around_a_record_is_refused_at_the_first_request(
     class AroundTheHandler(IdempotentHandler):
         pass
 
-    client = Client(headers={"Idempotency-Key": key} if key else {})
-    client.cookies = site.client.cookies
-
     class Mixed(LockResourceMixin, IdempotentMixin, Plain):
         lock_key = "order:7"
 
@@ -112,8 +109,7 @@ def test_a_lock_around_a_record_is_refused_at_the_first_request(
         locked(IdempotentHandler.as_view()),
     ):
         site.serve(view)
-        with pytest.raises(InvalidRedlock, match="@idempotent is below the lock"):
-            client.post("/orders/")
+        site.refuses("@idempotent is below the lock", key)
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
@@ -173,9 +169,8 @@ class PermittedHandler(PermissionRequiredMixin, Plain):
     ids=["decorator", "mixin", "handler", "replay_check"],
 )
 def test_a_user_without_the_permission_gets_no_replay(
-    site: Site, allowed: User, view: Any, monkeypatch: pytest.MonkeyPatch
+    site: Site, allowed: User, view: Any, plain: None
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(view)
     assert site.post().status_code == 201
     assert site.post()["Idempotent-Replayed"] == "true"
@@ -204,12 +199,9 @@ def test_a_permission_mixin_that_a_replay_would_skip_is_an_error(site: Site) -> 
 
     with pytest.raises(InvalidRedlock, match="LoginRequiredMixin is inside"):
         idempotent(LoggedIn.as_view())
-    client = Client()
-    client.cookies = site.client.cookies
     for view in (Decorated, WrongWay):
         site.serve(view.as_view())
-        with pytest.raises(InvalidRedlock, match="LoginRequiredMixin is inside"):
-            client.post("/orders/", headers={"Idempotency-Key": KEY})
+        site.refuses("LoginRequiredMixin is inside")
         (error,) = run_checks(tags=["redlock"])[:1]
         assert error.id == "redlock_django.E011"
         assert "LoginRequiredMixin" in error.msg
@@ -267,15 +259,11 @@ class MixinAboveDispatch(IdempotentMixin, CheckedDispatch):
     ids=["mixin", "async mixin", "dispatch", "as_view()", "async as_view()", "method_decorator"],
 )
 def test_a_permission_decorator_inside_the_class_is_an_error(
-    site: Site, monkeypatch: pytest.MonkeyPatch, view: Any, what: str
+    site: Site, plain: None, view: Any, what: str
 ) -> None:
     """A replay would not run the decorator of `post()`, so it would ignore a removed permission."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(view)
-    client = Client()
-    client.cookies = site.client.cookies
-    with pytest.raises(InvalidRedlock, match=re.escape(what)):
-        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    site.refuses(re.escape(what))
     assert ("redlock_django.E011", True) in [
         (error.id, what in error.msg) for error in run_checks(tags=["redlock"])
     ]
@@ -345,21 +333,15 @@ def without_autocommit(view: Any) -> Any:
 def test_a_view_without_autocommit_is_an_error(site: Site) -> None:
     """The record and the effects would be committed later, or never."""
     site.serve(without_autocommit(idempotent(function)))
-    client = Client()
-    client.cookies = site.client.cookies
-    with pytest.raises(InvalidRedlock, match="autocommit is off for the database 'default'"):
-        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    site.refuses("autocommit is off for the database 'default'")
     assert orders() == 0
 
 
 def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> None:
     site.serve(PermittedHandler.as_view())
-    client = Client()
-    user = User.objects.create_superuser("root")
-    client.force_login(user)
-    with pytest.raises(InvalidRedlock, match="inside an atomic block"):
-        client.post("/orders/", headers={"Idempotency-Key": KEY})
-    assert client.post("/orders/").status_code == 201
+    site.client.force_login(User.objects.create_superuser("root"))
+    site.refuses("inside an atomic block")
+    assert site.post(None).status_code == 201
 
 
 @pytest.mark.parametrize("headers", [{"Idempotency-Key": "k"}, {}], ids=["with a key", "without"])
@@ -392,10 +374,7 @@ def test_a_view_that_is_excluded_from_another_database_may_be_idempotent(site: S
     assert orders() == 1
 
 
-def test_an_async_class_may_be_excluded_below_the_decorator(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+def test_an_async_class_may_be_excluded_below_the_decorator(site: Site, plain: None) -> None:
 
     @method_decorator([idempotent, transaction.non_atomic_requests], name="dispatch")
     class Async(View):
@@ -467,42 +446,33 @@ AROUND_THE_HANDLER: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("place", AROUND_THE_HANDLER)
 def test_a_handler_whose_refused_lock_would_be_recorded_is_refused(
-    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
+    site: Site, plain: None, place: str
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(AROUND_THE_HANDLER[place](created(AsyncLockedHandler)))
-    site.client.raise_request_exception = True
-    with pytest.raises(InvalidRedlock, match=r"\.post: its lock is inside of @idempotent, which"):
-        site.post()
+    site.refuses(r"\.post: its lock is inside of @idempotent, which")
     assert orders() == 0
 
 
 @pytest.mark.parametrize("place", AROUND_THE_HANDLER)
 def test_the_lock_of_a_handler_in_the_transaction_of_the_record_must_see_commits(
-    site: Site, monkeypatch: pytest.MonkeyPatch, settings: Settings, place: str
+    site: Site, plain: None, settings: Settings, place: str
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(AROUND_THE_HANDLER[place](created(LockedHandler)))
-    site.client.raise_request_exception = True
-    with pytest.raises(InvalidRedlock, match="may read data from before the lock"):
-        site.post()
+    site.refuses("may read data from before the lock")
     settings.MIDDLEWARE = [each for each in settings.MIDDLEWARE if "LockMiddleware" not in each]
-    client = Client()
-    client.cookies = site.client.cookies
-    with pytest.raises(InvalidRedlock, match="only LockMiddleware can answer a lock error after"):
-        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    site.client.handler.load_middleware()  # as the settings are now
+    site.refuses("only LockMiddleware can answer a lock error after")
 
 
 @pytest.mark.parametrize("place", AROUND_THE_HANDLER)
 def test_the_lock_of_a_handler_of_another_method_is_in_order(
-    site: Site, monkeypatch: pytest.MonkeyPatch, place: str
+    site: Site, plain: None, place: str
 ) -> None:
     class Get(View):
         @locked
         def get(self, request: HttpRequest, **_: Any) -> HttpResponse:
             return HttpResponse()
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(AROUND_THE_HANDLER[place](Get))
     assert site.client.get("/", headers={"Idempotency-Key": KEY}).status_code == 200
 
@@ -510,7 +480,7 @@ def test_the_lock_of_a_handler_of_another_method_is_in_order(
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_refusal_of_another_locked_view_is_never_recorded(
     site: Site,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
     held_elsewhere: Callable[[str], AbstractContextManager[None]],
     sees_commits: None,
     is_async: bool,
@@ -526,7 +496,6 @@ def test_the_refusal_of_another_locked_view_is_never_recorded(
     async def afunction(request: HttpRequest) -> HttpResponse:
         return HttpResponse(status=201)
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(idempotent(aouter if is_async else outer))
     with held_elsewhere("order:7"):
         assert site.post().status_code == 423

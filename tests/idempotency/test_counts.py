@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from redlock_django import idempotent
-from redlock_django.contrib.prometheus import RedlockCollector
 from redlock_django.idempotency.key import lock_name
 from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
@@ -40,13 +38,3 @@ def test_each_kind_of_repetition_is_counted(site: Site) -> None:
     for _ in range(2):  # the first retry marks it uncertain, the second finds it uncertain
         assert site.post("one").json()["code"] == "idempotency-outcome-uncertain"
     assert counted()["uncertain"] == 2
-
-
-def test_prometheus_shows_the_counts(site: Site) -> None:
-    registry = CollectorRegistry(auto_describe=True)
-    registry.register(RedlockCollector())
-    site.serve(idempotent(make_order))
-    for _ in range(2):
-        site.post()
-    seen = registry.get_sample_value("redlock_replayed_total", {"using": "default"})
-    assert seen == 1

@@ -11,7 +11,6 @@ import pytest
 from django import forms
 from django.core.cache import caches
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template import engines
@@ -140,9 +139,8 @@ PAGES = {
     ],
 )
 def test_no_cache_sends_a_key_twice(
-    site: Site, monkeypatch: pytest.MonkeyPatch, name: str, cached: str, middleware: bool
+    site: Site, plain: None, name: str, cached: str, middleware: bool
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     caches["default"].clear()
     listed = [path for path in site.settings.MIDDLEWARE if middleware or "redlock" not in path]
     if cached == "site":

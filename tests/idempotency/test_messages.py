@@ -11,7 +11,6 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template import engines
@@ -100,10 +99,9 @@ PAID = "<li class='success'>Paid</li>"
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_second_click_shows_the_message_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch, sessions: None, is_async: bool
+    site: Site, plain: None, sessions: None, is_async: bool
 ) -> None:
     """The first answer arrives, and its page is not loaded: the browser follows the second."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     serve(site, idempotent(apay if is_async else pay))
     first, second = click(site.client), click(site.client)
     assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")

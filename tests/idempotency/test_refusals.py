@@ -22,37 +22,30 @@ from tests.idempotency.conftest import InThread, Site, assert_refused, make_orde
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def ask_while_it_runs(site: Site, ask: Callable[[], Any], **options: Any) -> Any:
-    """Return the answer to a request that comes while the first one is running."""
+@pytest.mark.usefixtures("records_in_a_file")
+@pytest.mark.parametrize(
+    ("options", "total", "status", "code"),
+    [
+        ({}, 1, 409, "key-in-flight"),
+        ({"wait": 0.05}, 1, 409, "key-in-flight"),
+        ({}, 2, 422, "key-reused"),
+    ],
+    ids=["the same request", "after a wait", "another request"],
+)
+def test_a_key_in_flight(
+    site: Site, options: dict[str, Any], total: int, status: int, code: str
+) -> None:
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        answers.append(InThread(ask).result)
+        answers.append(InThread(lambda: site.post(data={"total": total})).result)
         return HttpResponse(status=201)
 
     site.serve(idempotent(**options)(view))
     assert site.post().status_code == 201
-    assert len(answers) == 1
-    return answers[0]
-
-
-@pytest.mark.usefixtures("records_in_a_file")
-def test_a_key_in_flight(site: Site) -> None:
-    answer = ask_while_it_runs(site, site.post)
-    assert_refused(answer, 409, "key-in-flight", new_key=False, retry=True)
-    assert answer["Retry-After"] == "1"
-
-
-@pytest.mark.usefixtures("records_in_a_file")
-def test_a_key_in_flight_for_another_request(site: Site) -> None:
-    answer = ask_while_it_runs(site, lambda: site.post(data={"total": 2}))
-    assert_refused(answer, 422, "key-reused", new_key=False, retry=False)
-
-
-@pytest.mark.usefixtures("records_in_a_file")
-def test_a_request_that_waits_no_longer(site: Site) -> None:
-    answer = ask_while_it_runs(site, site.post, wait=0.05)
-    assert_refused(answer, 409, "key-in-flight", new_key=False, retry=True)
+    (answer,) = answers
+    assert_refused(answer, status, code, new_key=False, retry=status == 409)
+    assert answer.get("Retry-After") == ("1" if status == 409 else None)
 
 
 def on_waiting(function: Callable[[], None]) -> None:

@@ -32,14 +32,11 @@ from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_other_methods_have_no_transaction_of_their_own(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_methods_have_no_transaction_of_their_own(site: Site, plain: None) -> None:
     def durable(request: HttpRequest, **_: Any) -> HttpResponse:
         with transaction.atomic(durable=True):
             return make_order(request)
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(idempotent(durable))
     assert site.client.get("/orders/").status_code == 201
 
@@ -86,10 +83,9 @@ NOT_KEPT = {
 @pytest.mark.parametrize("status", [202, 401, 429])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_all_headers_are_replayed_but_those_of_the_connection_and_cookies(
-    site: Site, monkeypatch: pytest.MonkeyPatch, is_async: bool, status: int
+    site: Site, plain: None, is_async: bool, status: int
 ) -> None:
     """An HTMX client stayed on its page after a replay, and a polling one did not wait."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         response = HttpResponse("later", status=status, headers={**KEPT, **NOT_KEPT})
@@ -269,9 +265,7 @@ def test_a_body_may_be_redacted(site: Site) -> None:
     assert orders() == 1
 
 
-def test_the_response_of_one_view_is_not_replayed_for_another(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_response_of_one_view_is_not_replayed_for_another(site: Site, plain: None) -> None:
     """One view calls both, and has no transaction."""
 
     def second(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -281,7 +275,6 @@ def test_the_response_of_one_view_is_not_replayed_for_another(
         idempotent(make_order)(request, **kwargs)
         return idempotent(second)(request, **kwargs)
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.client.raise_request_exception = True
     site.serve(both)
     for _ in range(2):
@@ -292,9 +285,7 @@ def test_the_response_of_one_view_is_not_replayed_for_another(
     assert orders() == 2
 
 
-def test_a_view_may_run_after_another_one_has_recorded_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_may_run_after_another_one_has_recorded_nothing(site: Site, plain: None) -> None:
     def missing(request: HttpRequest, **_: Any) -> HttpResponse:
         raise Http404
 
@@ -304,7 +295,6 @@ def test_a_view_may_run_after_another_one_has_recorded_nothing(
         except Http404:
             return idempotent(make_order)(request, **kwargs)
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(either)
     assert [site.post().status_code for _ in range(2)] == [201, 201]
     assert orders() == 1

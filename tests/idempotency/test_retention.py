@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from redlock_django import idempotent
@@ -36,13 +35,10 @@ def code(answer: Any) -> str:
     return str(answer.json()["code"])
 
 
-def test_an_uncertain_record_does_not_expire(
-    site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_uncertain_record_does_not_expire(site: Site, later: Later, plain: None) -> None:
     async def killed(request: Any, **_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     site.serve(idempotent(killed))
     with pytest.raises(KeyboardInterrupt):
         site.post()
