@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, connections
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
-from django.views.generic import View
-from ninja import NinjaAPI
 from pytest_django import Settings
 from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, idempotent, lock, lock_resource, resource
+from redlock_django import idempotent, lock, lock_resource, resource
 from redlock_django.contrib.drf import LockAPIMixin
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.idempotency.conftest import Site
@@ -30,10 +28,8 @@ TEMPLATE = "order:<int:get:pk>"
 
 
 @pytest.fixture(autouse=True)
-def _plain(site: Site, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+def _alone(site: Site, plain: None, settings: Settings) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
 
 def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -58,25 +54,6 @@ async def aby_block(request: HttpRequest) -> HttpResponse:
         return HttpResponse("done")
 
 
-def refused(request: HttpRequest, error: Exception) -> HttpResponse:
-    return HttpResponse(status=400)
-
-
-class Mixed(LockResourceMixin, View):
-    lock_key = TEMPLATE
-
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return HttpResponse("done")
-
-
-class Rest(LockAPIMixin, APIView):
-    authentication_classes = ()
-
-    @lock_resource(TEMPLATE)
-    def post(self, request: Any) -> HttpResponse:
-        return HttpResponse("done")
-
-
 class RestBlock(LockAPIMixin, APIView):
     authentication_classes = ()
 
@@ -84,20 +61,9 @@ class RestBlock(LockAPIMixin, APIView):
         return by_block(request)
 
 
-api = NinjaAPI(urls_namespace="refused names")
-
-
-@api.post("/")
-@lock_resource(TEMPLATE)
-def operation(request: HttpRequest) -> HttpResponse:
-    return HttpResponse("done")
-
-
 locked = lock_resource(TEMPLATE)
 anyone: Any = idempotent(anonymous_scope=lambda request, **_: "all")
-VIEWS: dict[str, Any] = {
-    "template": locked(view),
-    "template, async": locked(aview),
+VIEWS: dict[str, Any] = {  # tests/views has templates in every kind of view
     "function": lock_resource(order)(view),
     "function, async": lock_resource(order)(aview),
     "own answer": lock_resource(
@@ -105,10 +71,7 @@ VIEWS: dict[str, Any] = {
     )(view),
     "block": by_block,
     "block, async": aby_block,
-    "mixin": Mixed.as_view(),
-    "REST": Rest.as_view(),
     "block in REST": RestBlock.as_view(),
-    "ninja": api,
     "idempotent": anyone(locked(view)),
     "idempotent, async": anyone(locked(aview)),
 }
@@ -127,15 +90,11 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def put(urls: Urls, name: str) -> None:
-    urls(path("pay/", api.urls if VIEWS[name] is api else VIEWS[name]))
-
-
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_reason_of_a_refused_name_is_logged(
     urls: Urls, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    put(urls, name)
+    urls(path("pay/", VIEWS[name]))
     for answer in answers("/pay/?pk=seven"):
         assert answer.status_code == 400
     expected = "POST /pay/ was answered 400: <int:"

@@ -210,9 +210,15 @@ def test_a_store_that_is_down_is_answered_503(site: Site, monkeypatch: pytest.Mo
     assert not Order.objects.exists()
 
 
-def test_a_value_that_is_no_key_is_answered_400(site: Site, happened: list[str]) -> None:
+def test_a_value_that_is_no_key_is_answered_400(
+    site: Site, happened: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     answer = site.post("/seven/")
     assert (answer.status_code, answer.json()["code"]) == (400, "bad-resource")
+    (logged,) = [one.getMessage() for one in caplog.records if one.name == "redlock_django"]
+    request, _, reason = logged.partition(" was answered 400: ")
+    assert (request, reason.startswith("<int:"), "seven" in reason) == ("POST /seven/", True, False)
+    assert "is not a valid 'int'" in reason
     assert "lock" not in happened
     assert not Order.objects.exists()
 
