@@ -7,10 +7,8 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from django.db import connection
 from django.http import HttpRequest
 from django.test import Client
-from django.urls import path
 from pytest_django import Settings
 from rest_framework.permissions import BasePermission
 
@@ -23,16 +21,10 @@ from tests.idempotency.webhook_views import (
     event_id,
     receive,
     send,
-    views_of,
 )
+from tests.views.kinds import body, recorded
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("plain")]
 
 
 def once(**options: Any) -> Any:
@@ -61,15 +53,15 @@ def test_an_id_that_cannot_be_a_key_is_refused(
     assert "evt_1" not in caplog.text
 
 
-@pytest.mark.parametrize("body", [{}, {"id": None}, {"data": "id"}])
-def test_a_key_that_is_missing(site: Site, caplog: pytest.LogCaptureFixture, body: Any) -> None:
+@pytest.mark.parametrize("sent", [{}, {"id": None}, {"data": "id"}])
+def test_a_key_that_is_missing(site: Site, caplog: pytest.LogCaptureFixture, sent: Any) -> None:
     site.serve(once()(make_order))
-    refused = send(body)
+    refused = send(sent)
     assert (refused.status_code, refused.json()["code"]) == (400, "idempotency-key-missing")
     assert "make_order refused a request for its key: it has no key" in caplog.text
     assert orders() == 0
     site.serve(once(required=False)(make_order))
-    assert [send(body).status_code for _ in range(2)] == [201, 201]
+    assert [send(sent).status_code for _ in range(2)] == [201, 201]
     assert orders() == 2
 
 
@@ -103,15 +95,15 @@ def test_half_a_body_is_refused_and_the_retry_runs(site: Site, key: Any) -> None
     assert (send().status_code, orders()) == (200, 1)
 
 
-@pytest.mark.parametrize("row", ["function", "REST"])
+@pytest.mark.parametrize("kind", ["function", "REST handler"])
 @pytest.mark.parametrize("given", [True, False])
 def test_a_form_that_is_too_large_is_refused(
-    site: Site, settings: Settings, row: str, given: bool
+    site: Site, settings: Settings, kind: str, given: bool
 ) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 200
     key: dict[str, Any] = {"key": "header:webhook-id", "scope": "mail"}
     anyone: dict[str, Any] = {"anonymous_scope": lambda request, **_: "all"}
-    site.put(path("", views_of(**(key if given else anyone))[row]))
+    site.put(recorded(**(key if given else anyone))[kind].make())
     part = b'--x\r\nContent-Disposition: form-data; name="f"\r\n\r\n%s\r\n--x--\r\n'
     options = {"content_type": "multipart/form-data; boundary=x", "Idempotency_Key": "k"}
     refused = send(part % (b"a" * 1000), **options)
@@ -124,8 +116,9 @@ def test_a_permission_of_rest_framework_may_read_the_body_first(site: Site) -> N
         def has_permission(self, request: Any, view: Any) -> bool:
             return bool(request.data)
 
-    view = views_of(**STRIPE)["REST"]
-    view.cls.permission_classes = (Reads,)
-    site.put(path("", view))
+    pattern = recorded(**STRIPE)["REST handler"].make()
+    pattern.callback.cls.permission_classes = (Reads,)
+    body[:] = [receive]
+    site.put(pattern)
     assert [send(EVENT).status_code for _ in range(2)] == [200, 200]
     assert orders() == 1

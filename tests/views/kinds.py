@@ -108,33 +108,6 @@ class Actions(LockAPIMixin, ViewSet):  # type: ignore[misc]
         return run(request)
 
 
-class RecordedMixed(IdempotentMixin, Mixed):
-    pass
-
-
-class AsyncRecordedMixed(IdempotentMixin, AsyncMixed):
-    pass
-
-
-class RecordedHandler(View):
-    @method_decorator([idempotent, locked])
-    def post(self, request: HttpRequest, pk: str) -> Any:
-        return run(request)
-
-
-class AsyncRecordedHandler(View):
-    @idempotent
-    async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await sync_to_async(run)(request)
-
-
-class RecordedRest(LockAPIMixin, APIView):  # type: ignore[misc]
-    @idempotent
-    @locked
-    def post(self, request: Request, pk: str) -> Any:
-        return run(request)
-
-
 def of_class(view: Any, *decorators: Any) -> Any:
     """Return the view of a new class whose `dispatch` is decorated."""
     own: Any = type("Own", (view,), {})
@@ -204,33 +177,56 @@ KINDS: dict[str, Kind] = {
     ),
 }
 
-once = idempotent
+
+def recorded(**options: Any) -> dict[str, Kind]:
+    """Return the kinds of views with `@idempotent(**options)`; most lock their resource, too."""
+    once: Callable[[Any], Any] = idempotent(**options)
+
+    def above_lock(view: Any) -> Any:
+        return once(locked(view))
+
+    def mixed(view: Any) -> Any:
+        own: Any = type("Own", (IdempotentMixin, view), {"idempotent_options": options})
+        return own.as_view()
+
+    class RecordedHandler(View):
+        @method_decorator([once, locked])
+        def post(self, request: HttpRequest, pk: str) -> Any:
+            return run(request)
+
+    class AsyncRecordedHandler(View):
+        @once
+        async def post(self, request: HttpRequest, pk: str) -> Any:
+            return await sync_to_async(run)(request)
+
+    class RecordedRest(LockAPIMixin, APIView):  # type: ignore[misc]
+        @once
+        @locked
+        def post(self, request: Request, pk: str) -> Any:
+            return run(request)
+
+    return {
+        "function": Kind(at(lambda: once(function))),
+        "above a lock": Kind(at(lambda: once(locked(function)))),
+        "a decorator between": Kind(at(lambda: once(wrapping(locked(function))))),
+        "as_view": Kind(at(lambda: once(locked(Plain.as_view())))),
+        "as_view of a mixin": Kind(at(lambda: once(Mixed.as_view()))),
+        "dispatch": Kind(at(lambda: of_class(Plain, once, locked))),
+        "dispatch of a mixin": Kind(at(lambda: of_class(Mixed, once))),
+        "mixins": Kind(at(lambda: mixed(Mixed))),
+        "REST handler": Kind(at(RecordedRest.as_view)),
+        "handler": Kind(at(RecordedHandler.as_view), inside=True),
+        "ninja": Kind(lambda: operation(function, once), inside=True),
+        "ninja, above a lock": Kind(lambda: operation(function, above_lock), inside=True),
+        "async function": Kind(at(lambda: once(afunction)), is_async=True),
+        "async, above a lock": Kind(at(lambda: once(locked(afunction))), is_async=True),
+        "async as_view": Kind(at(lambda: once(locked(AsyncPlain.as_view()))), is_async=True),
+        "async dispatch": Kind(at(lambda: of_class(AsyncPlain, once, locked)), is_async=True),
+        "async mixins": Kind(at(lambda: mixed(AsyncMixed)), is_async=True),
+        "async handler": Kind(at(AsyncRecordedHandler.as_view), is_async=True),
+        "async ninja": Kind(lambda: operation(afunction, once), is_async=True),
+    }
 
 
-def recorded_lock(view: Any) -> Any:
-    return once(locked(view))
-
-
-RECORDED: dict[str, Kind] = {
-    "function": Kind(at(lambda: once(function))),
-    "above a lock": Kind(at(lambda: once(locked(function)))),
-    "a decorator between": Kind(at(lambda: once(wrapping(locked(function))))),
-    "as_view": Kind(at(lambda: once(locked(Plain.as_view())))),
-    "as_view of a mixin": Kind(at(lambda: once(Mixed.as_view()))),
-    "dispatch": Kind(at(lambda: of_class(Plain, once, locked))),
-    "dispatch of a mixin": Kind(at(lambda: of_class(Mixed, once))),
-    "mixins": Kind(at(RecordedMixed.as_view)),
-    "REST handler": Kind(at(RecordedRest.as_view)),
-    "handler": Kind(at(RecordedHandler.as_view), inside=True),
-    "ninja": Kind(lambda: operation(function, once), inside=True),
-    "ninja, above a lock": Kind(lambda: operation(function, recorded_lock), inside=True),
-    "async function": Kind(at(lambda: once(afunction)), is_async=True),
-    "async, above a lock": Kind(at(lambda: once(locked(afunction))), is_async=True),
-    "async as_view": Kind(at(lambda: once(locked(AsyncPlain.as_view()))), is_async=True),
-    "async dispatch": Kind(at(lambda: of_class(AsyncPlain, once, locked)), is_async=True),
-    "async mixins": Kind(at(AsyncRecordedMixed.as_view), is_async=True),
-    "async handler": Kind(at(AsyncRecordedHandler.as_view), is_async=True),
-    "async ninja": Kind(lambda: operation(afunction, once), is_async=True),
-}
-"""The kinds of views whose requests are recorded; most of them lock their resource, too."""
+RECORDED = recorded()
 WITHOUT_LOCK = ("function", "ninja", "async function", "async handler", "async ninja")
