@@ -41,12 +41,12 @@ def main() -> int:
 
 
 def targets(given: argparse.Namespace) -> int:
-    """Judge the targets, and write RESULTS.md if all were measured."""
+    """Print all figures, judge the targets, and write RESULTS.md if all were measured."""
     from benchmarks.targets import every
 
     results = every.measure(given.only, given.rounds or 5, given.seconds or 1.0, say)
     page = every.page(results)
-    print(page)
+    print(f"{page}\n{every.figures(results)}")
     if given.only == every.NAMES and given.write:
         RESULTS.write_text(page)
     missed = any(target.missed(results) for target in every.targets())

@@ -55,31 +55,36 @@ def measure(
 
 
 def page(results: Results) -> str:
-    """Return RESULTS.md."""
-    return "\n".join(_lines(results))
+    """Return RESULTS.md: the targets, and why those that are missed are missed."""
+    return "\n".join(_judged(results))
 
 
-def _lines(results: Results) -> Iterator[str]:
+def figures(results: Results) -> str:
+    """Return what was measured, one table for each workload, and what each contender is."""
+    tables = [
+        f"## {workload.capitalize()}\n\n{_table(results, workload)}"
+        for workload in dict.fromkeys(row.workload for row in results.rows)
+    ]
+    measured = {row.contender for row in results.rows}
+    about = [f"**{name}**: {CONTENDERS[name].about}" for name in CONTENDERS if name in measured]
+    return "\n\n".join([*tables, f"{'; '.join(about)}."])
+
+
+def _judged(results: Results) -> Iterator[str]:
     shown = [target for target in targets() if target.measured(results)]
     missed = [target for target in shown if target.missed(results)]
     yield "# Targets and figures\n"
     yield f"`uv run python -m benchmarks --all --write` writes this page. {results.about}"
     yield "A ratio is taken within a round; the median over the rounds is shown.\n"
     for trouble in results.troubles:
-        yield f"- **trouble**: {trouble}"
-    yield "## Targets\n"
+        yield f"- **trouble**: {trouble}\n"
     heads = ["Work", "Figure", "Target", "Measured (rounds)"]
     yield markdown(heads, [target.row(results) for target in shown])
     yield f"\n{len(shown) - len(missed)} of {len(shown)} met; a figure in bold is not.\n"
     for why in dict.fromkeys(target.why for target in missed):
         works = [f"{each.work} ({each.what})" for each in missed if each.why == why]
         yield f"- {'; '.join(works)}: {why or 'why was not examined.'}"
-    for workload in dict.fromkeys(row.workload for row in results.rows):
-        yield f"\n## {workload.capitalize()}\n"
-        yield _table(results, workload)
-    measured = {row.contender for row in results.rows}
-    about = [f"**{name}**: {CONTENDERS[name].about}" for name in CONTENDERS if name in measured]
-    yield f"\n{'; '.join(about)}.\n"
+    yield ""
 
 
 def _table(results: Results, workload: str) -> str:
