@@ -251,12 +251,6 @@ def test_each_slot_has_its_own_share_of_the_rows(
     assert sorted(saved) == sorted(order.pk for order in orders)
 
 
-def test_the_bound_of_a_count_is_that_of_the_example() -> None:
-    [(limit, needed, masters)] = re.findall(r"with limit (\d), all (\d) of (\d)", PERMITS.text)
-    assert "⌊N·k / (k + 1)⌋ + 1 of N masters" in PERMITS.text
-    assert int(masters) * int(limit) // (int(limit) + 1) + 1 == int(needed)
-
-
 def held_twice(limit: int = 2, *, reentrant: bool = False) -> None:
     with lock("a", limit=2), lock("a", limit=limit, reentrant=reentrant):
         pass
