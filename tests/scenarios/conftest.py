@@ -52,12 +52,6 @@ def ours(masters: list[LocalMaster], settings: Settings) -> Iterator[None]:
 
 
 @pytest.fixture
-def ours_in_postgres(postgres_tables: None, settings: Settings) -> None:
-    """Keep this package's locks in PostgreSQL."""
-    settings.REDLOCK = {"default": {**IN_POSTGRES, "MAX_HOLD": 10}}
-
-
-@pytest.fixture
 def sql(postgres_tables: None, postgres: dict[str, Any]) -> Iterator[psycopg.Connection]:
     """Return a client of PostgreSQL in autocommit."""
     server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
