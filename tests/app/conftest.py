@@ -39,6 +39,13 @@ def elsewhere(call: Callable[[], T]) -> T:
         return other.submit(Context().run, call).result(60)
 
 
+def memory_backend() -> MemoryBackend:
+    """Return the store of the alias "default"."""
+    found = locks["default"].backend
+    assert isinstance(found, MemoryBackend)
+    return found
+
+
 class AddsContext:
     """A middleware that changes a template response before it is rendered."""
 
@@ -164,8 +171,7 @@ def wake_renewals() -> None:
 def stop_clocks() -> None:
     """Stop the clocks of "default", on which time then passes by `MemoryBackend.advance` alone."""
 
-    store = locks["default"].backend
-    assert isinstance(store, MemoryBackend)
+    store = memory_backend()
     now, us = store.now() - store.passed, store.time() - round(store.passed * 1_000_000)
     store.now = lambda: now + MemoryBackend.passed
     store.time = lambda: us + round(MemoryBackend.passed * 1_000_000)
@@ -176,8 +182,7 @@ def lose_locks(no_renewals: None) -> Callable[[], None]:
     """Return a function that makes every lease expire, without waiting."""
 
     def lose() -> None:
-        backend = locks["default"].backend
-        assert isinstance(backend, MemoryBackend)
+        backend = memory_backend()
         now = backend.now
         backend.now = lambda: now() + 3600
 
@@ -195,8 +200,7 @@ def is_free() -> Callable[[str], bool]:
     """Return a function that returns whether another client could acquire a lock now."""
 
     def ask(name: str) -> bool:
-        backend = locks["default"].backend
-        assert isinstance(backend, MemoryBackend)
+        backend = memory_backend()
         return backend.masters[0].keyspace.get(f"redlock:lock:{name}") is None
 
     return ask

@@ -190,18 +190,6 @@ def test_an_exclusion_below_the_lock_of_a_dispatch_has_no_effect(
     assert post("/7/").content == (b"" if is_async or decorate is locked else b"atomic")
 
 
-@pytest.mark.parametrize("shape", ASYNC)
-def test_an_async_view_of_a_rule_under_atomic_requests_is_refused(
-    urls: Urls, settings: Settings, shape: str
-) -> None:
-    urls(path("<int:pk>/", ASYNC[shape](lambda view: view), name="pay"))
-    rule = {"view": "pay", "key": "order:<int:pk>"}
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
-    post: Any = async_to_sync(AsyncClient().post)
-    with pytest.raises(RuntimeError, match="You cannot use ATOMIC_REQUESTS with async views"):
-        post("/7/")
-
-
 APPLIED: dict[str, Callable[[Decorator], Any]] = {
     "instance": instance,
     "async instance": async_instance,

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.urls import path
 from pytest_django import Settings
 from rest_framework.request import Request
@@ -85,6 +86,9 @@ def send(
         monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
         urls(path("", view))
         with held_elsewhere("stock:1"):
+            if iscoroutinefunction(view):
+                ask: Any = getattr(AsyncClient(), method.lower())
+                return async_to_sync(ask)("/")
             return client.generic(method, "/")
 
     return send
@@ -124,8 +128,9 @@ def test_after_commit_nothing_is_promised(send: Callable[..., Any], name: str) -
     assert not promises(answer)
 
 
-def test_a_safe_method_may_always_be_sent_again(send: Callable[..., Any]) -> None:
-    assert promises(send(plain, atomic=False, method="GET"))
+@pytest.mark.parametrize("view", [plain, aplain])
+def test_a_safe_method_may_always_be_sent_again(send: Callable[..., Any], view: Any) -> None:
+    assert promises(send(view, atomic=False, method="GET"))
 
 
 def test_a_lost_lock_without_a_transaction_promises_nothing(send: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ from django.test.utils import isolate_apps
 from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, memory_backend
 from tests.pages import Page
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def balance(account: Account) -> int:
 def late(no_renewals: None) -> Lock:
     """A holder whose lease has expired unnoticed, so that a newer holder is possible."""
     held = lock("account:1").acquire()
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     now = backend.now
     backend.now = lambda: now() + 60
     return held

@@ -14,12 +14,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.test import AsyncClient, Client, RequestFactory
+from django.test import Client, RequestFactory
 from django.urls import path
 from django.views.debug import SafeExceptionReporterFilter
 
@@ -34,11 +33,9 @@ from redlock_django import (
     ResourceLocked,
     TicketUsed,
     hold,
-    idempotent,
     leader,
     lock,
     lock_resource,
-    locks,
     resource,
     resume_lock,
     signals,
@@ -49,7 +46,7 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.operate.inspection import who_holds
 from testproject.shop.models import Order
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere, memory_backend
 from tests.inspecting import look
 from tests.losses import ends_lost
 
@@ -63,12 +60,6 @@ NAME = "order:1"
 @pytest.fixture(autouse=True)
 def _three_masters(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": MASTERS}}
-
-
-def backend() -> MemoryBackend:
-    found = locks["default"].backend
-    assert isinstance(found, MemoryBackend)
-    return found
 
 
 def given(name: str = NAME, ttl: float | None = None, **arguments: Any) -> str:
@@ -140,7 +131,7 @@ def test_an_extension_under_way_does_not_end_the_lock_that_is_handed_on() -> Non
     before = held_lease.lease
     with held_lease.handing_on():
         assert held_lease.due_ttl() is None
-        assert held_lease.next_check() > backend().clock()
+        assert held_lease.next_check() > memory_backend().clock()
         held_lease.apply_extension(LeaseState.LOST, before)
         assert held.locked
     ticket = held.transfer()
@@ -158,19 +149,19 @@ def test_an_extension_that_overlaps_with_a_failed_hand_on_loses_nothing(
     held = lock(NAME, renew=True).acquire()
     held_lease = held._held_lease
     assert held_lease is not None
-    extend = backend().extend
+    extend = memory_backend().extend
 
     def overlapping(lease: Any, ttl: float) -> Any:
-        monkeypatch.setattr(backend(), "extend", extend)
-        backend().hang(0)
-        backend().hang(1)
+        monkeypatch.setattr(memory_backend(), "extend", extend)
+        memory_backend().hang(0)
+        memory_backend().hang(1)
         with pytest.raises(QuorumUnreachable):
             held.transfer()
-        backend().restore(0)
-        backend().restore(1)
+        memory_backend().restore(0)
+        memory_backend().restore(1)
         return LeaseState.LOST, lease
 
-    monkeypatch.setattr(backend(), "extend", overlapping)
+    monkeypatch.setattr(memory_backend(), "extend", overlapping)
     MemoryBackend.advance(5)
     if way == "extend":
         held.extend()
@@ -209,7 +200,7 @@ def test_a_round_that_outlasts_the_lease_hands_it_on_if_it_was_extended_meanwhil
     else:
         with pytest.raises(LockLost, match="before it was handed on"):
             held.transfer()
-    assert not look(backend(), [NAME]).locks, "nothing is left"
+    assert not look(memory_backend(), [NAME]).locks, "nothing is left"
 
 
 def test_an_extension_that_ends_during_a_transfer_is_released(
@@ -219,7 +210,7 @@ def test_an_extension_that_ends_during_a_transfer_is_released(
     held = lock(NAME).acquire()
     held_lease = held._held_lease
     assert held_lease is not None
-    key, keyspace = backend().deployment.lock(NAME), backend().masters[2].keyspace
+    key, keyspace = memory_backend().deployment.lock(NAME), memory_backend().masters[2].keyspace
     keyspace.strings.pop(key)
     held_lease.extend(10)  # learns that the master has forgotten it
     before, acquire = held_lease.lease, MemoryBackend.acquire
@@ -243,13 +234,13 @@ def test_the_giver_gets_the_lock_back_if_too_few_masters_answer() -> None:
     lost: list[Any] = []
     signals.lock_lost.connect(lost.append)
     with lock(NAME) as held:
-        backend().hang(0)
-        backend().hang(1)
+        memory_backend().hang(0)
+        memory_backend().hang(1)
         with pytest.raises(QuorumUnreachable):
             held.transfer()
         held.ensure_held()
-        backend().restore(0)
-        backend().restore(1)
+        memory_backend().restore(0)
+        memory_backend().restore(1)
         held.extend()
         held.transfer()
     assert not lost
@@ -261,8 +252,8 @@ def test_a_lost_lock_is_not_handed_on() -> None:
         with pytest.raises(LockLost):
             held.transfer()
     held = lock(NAME).acquire()
-    for master in backend().masters:
-        master.keyspace.strings.pop(backend().deployment.lock(NAME))
+    for master in memory_backend().masters:
+        master.keyspace.strings.pop(memory_backend().deployment.lock(NAME))
     with pytest.raises(LockLost, match="lost before it was handed on"):
         held.transfer()
     assert not refused()
@@ -289,7 +280,7 @@ def test_the_ttl_is_checked() -> None:
             held.transfer(ttl="60")  # type: ignore[arg-type]
         held.ensure_held()
         held.transfer()
-    assert 55 < (look(backend(), [NAME]).locks[0].ttl or 0) <= 60
+    assert 55 < (look(memory_backend(), [NAME]).locks[0].ttl or 0) <= 60
 
 
 def test_the_hold_of_the_giver_is_reported_as_released(caplog: pytest.LogCaptureFixture) -> None:
@@ -331,12 +322,12 @@ def test_a_taker_without_a_quorum_can_try_again(settings: Settings) -> None:
         "default": {"BACKEND": MEMORY, "MASTERS": MASTERS, "ON_UNAVAILABLE": "proceed"}
     }
     ticket = given()
-    backend().hang(0)
-    backend().hang(1)
+    memory_backend().hang(0)
+    memory_backend().hang(1)
     with pytest.raises(QuorumUnreachable):
         resume_lock(ticket).acquire()
-    backend().restore(0)
-    backend().restore(1)
+    memory_backend().restore(0)
+    memory_backend().restore(1)
     with resume_lock(ticket) as held:
         held.ensure_held()
 
@@ -452,8 +443,8 @@ def test_a_lock_that_on_unavailable_left_out_is_not_handed_on(settings: Settings
     settings.REDLOCK = {
         "default": {"BACKEND": MEMORY, "MASTERS": MASTERS, "ON_UNAVAILABLE": "proceed"}
     }
-    backend().hang(0)
-    backend().hang(1)
+    memory_backend().hang(0)
+    memory_backend().hang(1)
     with lock(NAME) as held, pytest.raises(NotHeld, match="ON_UNAVAILABLE let the caller"):
         held.transfer()
 
@@ -533,8 +524,8 @@ def test_a_ticket_is_not_a_name(urls: Callable[..., None]) -> None:
 def test_a_ticket_does_not_contain_the_token() -> None:
     ticket = given()
     (token,) = {
-        (master.keyspace.get(backend().deployment.lock(NAME)) or b"")[:32].decode()
-        for master in backend().masters
+        (master.keyspace.get(memory_backend().deployment.lock(NAME)) or b"")[:32].decode()
+        for master in memory_backend().masters
     }
     body = ticket.removeprefix("redlock-ticket*").partition(":")[0]
     assert token not in base64.urlsafe_b64decode(body + "==").decode()
@@ -678,37 +669,6 @@ def test_a_stream_goes_on_after_its_lock_was_handed_on(ask: Ask) -> None:
     answer.close()
     assert refused()
     resume_lock(tickets[0]).acquire().release()
-    assert not refused()
-
-
-def test_an_async_view_hands_its_lock_on(urls: Callable[..., None], transactional_db: None) -> None:
-    tickets: list[str] = []
-
-    async def view(request: HttpRequest) -> HttpResponse:
-        held = await lock(NAME, reentrant=True).aacquire()
-        tickets.append(await held.atransfer(ttl=60))
-        return HttpResponse()
-
-    urls(path("", lock_resource(NAME)(transaction.non_atomic_requests(view))))
-
-    assert async_to_sync(AsyncClient().get)("/").status_code == 200
-    assert refused()
-    resume_lock(tickets[0]).acquire().release()
-    assert not refused()
-
-
-def test_a_recorded_view_hands_its_lock_on(
-    urls: Callable[..., None], transactional_db: None
-) -> None:
-    @idempotent(anonymous_scope=lambda request: "all")
-    @lock_resource(NAME)
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse(inner().acquire().transfer())
-
-    urls(path("", view))
-    ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()
-    assert refused()
-    resume_lock(ticket).acquire().release()
     assert not refused()
 
 

@@ -18,7 +18,7 @@ from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import LockService, LockServices, locks
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, memory_backend
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -69,8 +69,7 @@ def test_the_handler_has_the_aliases_of_the_settings() -> None:
 
 
 def test_no_masters_with_the_memory_backend_is_one_master() -> None:
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     assert backend.deployment.names == ("memory",)
     assert backend.deployment.restart_delay == 0
 

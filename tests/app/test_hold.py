@@ -15,7 +15,6 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import TestCase
 
 from redlock_django import hold, lock
-from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -26,6 +25,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import held_elsewhere, lose_lock
+from tests.app.conftest import memory_backend
 from tests.inspecting import look
 
 if TYPE_CHECKING:
@@ -112,8 +112,7 @@ def test_skip_is_only_about_the_functions_own_lock() -> None:
 
 
 def test_skip_does_not_hide_that_there_is_no_quorum() -> None:
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
 
     @hold("nightly", on_conflict="skip")
     def function() -> None:

@@ -22,12 +22,11 @@ from redlock_django import (
     ResourceLocked,
     leader,
     lock,
-    locks,
 )
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.leader import current_terms
 from redlock_django.testing import lose_lock
-from tests.app.conftest import MEMORY, elsewhere, stop_clocks, wake_renewals
+from tests.app.conftest import MEMORY, elsewhere, memory_backend, stop_clocks, wake_renewals
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
@@ -36,12 +35,6 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 pytestmark = pytest.mark.usefixtures("memory")
-
-
-def backend() -> MemoryBackend:
-    found = locks["default"].backend
-    assert isinstance(found, MemoryBackend)
-    return found
 
 
 def test_a_term_is_a_lock_with_a_number_and_a_beginning() -> None:
@@ -95,8 +88,11 @@ async def test_a_candidate_survives_an_outage(
     way: SyncWay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.05)
-    backend().refuse(0)
-    with caplog.at_level(logging.WARNING, "redlock_django"), soon(lambda: backend().restore(0)):
+    memory_backend().refuse(0)
+    with (
+        caplog.at_level(logging.WARNING, "redlock_django"),
+        soon(lambda: memory_backend().restore(0)),
+    ):
         async with way.block(leader("scheduler")) as term:
             term.ensure_held()
     assert [record.getMessage().partition(":")[0] for record in caplog.records].count(
@@ -108,15 +104,15 @@ def test_an_alias_that_proceeds_without_a_quorum_has_no_leader_without_one(
     settings: Settings,
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
-    backend().refuse(0)
-    with soon(lambda: backend().restore(0)), leader("scheduler") as term:
+    memory_backend().refuse(0)
+    with soon(lambda: memory_backend().restore(0)), leader("scheduler") as term:
         assert term.number > 0
 
 
 def test_a_candidate_that_waits_longer_than_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.1)  # as `leader()` reads it
-    lease = backend().acquire(("scheduler",), 60, 0, "{}")
-    with soon(lambda: backend().release(lease)), leader("scheduler") as term:
+    lease = memory_backend().acquire(("scheduler",), 60, 0, "{}")
+    with soon(lambda: memory_backend().release(lease)), leader("scheduler") as term:
         term.ensure_held()
 
 

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from redlock_django import LockLost, hold, leader, lock, lock_resource, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking.services import locks
 from redlock_django.management.child_process import ChildProcess
 from redlock_django.signals import lock_released
 from redlock_django.testing import lose_lock
-from tests.app.conftest import stop_clocks
+from tests.app.conftest import memory_backend, stop_clocks
 
 if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
@@ -39,8 +38,7 @@ def expire() -> None:
 
 def forget() -> None:
     """Make the masters forget the lock, which only a question to them shows."""
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     for master in backend.masters:
         for key in [key for key in master.keyspace.strings if ":lock:" in key]:
             del master.keyspace.strings[key]
@@ -224,22 +222,6 @@ def test_a_block_that_handed_its_lock_on_does_not_raise() -> None:
         expire()
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("sees_commits")
-@pytest.mark.parametrize("lose", [LOSSES["reported"], expire], ids=["reported", "expired"])
-def test_a_block_inside_a_transaction_rolls_it_back(lose: Lose) -> None:
-    @transaction.atomic
-    def work() -> None:
-        with lock(R):
-            Group.objects.create(name="under the lock")
-            lose()
-        pytest.fail("the block raises, and not only COMMIT")
-
-    with pytest.raises(LockLost, match=LOST):
-        work()
-    assert not Group.objects.exists()
-
-
 # Views.
 
 
@@ -286,7 +268,8 @@ def test_a_view_whose_lock_is_lost_after_its_commit_has_its_response() -> None:
 # Commands.
 
 
-def _forget_when_the_program_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lead_ends_with_a_program_that_ended_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_clocks()
     wait = ChildProcess.wait
 
     def wait_and_forget(child: ChildProcess) -> int | None:
@@ -295,24 +278,4 @@ def _forget_when_the_program_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
         return status
 
     monkeypatch.setattr(ChildProcess, "wait", wait_and_forget)
-
-
-@pytest.mark.parametrize("keeps_going", [False, True])
-def test_with_lock_reports_a_loss_that_it_notices_at_the_release(
-    keeps_going: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_clocks()
-    _forget_when_the_program_has_ended(monkeypatch)
-    arguments = ["with_lock", R, *(["--keep-going"] if keeps_going else []), "--", "true"]
-    if keeps_going:
-        call_command(*arguments)
-        return
-    with pytest.raises(CommandError, match=LOST) as raised:
-        call_command(*arguments)
-    assert raised.value.returncode == 74
-
-
-def test_lead_ends_with_a_program_that_ended_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_clocks()
-    _forget_when_the_program_has_ended(monkeypatch)
     call_command("lead", R, "--", "true")

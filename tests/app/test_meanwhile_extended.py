@@ -35,7 +35,7 @@ from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.signals import lock_lost
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, memory_backend
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -119,8 +119,7 @@ class Meanwhile:
 @pytest.fixture
 def meanwhile(settings: Settings) -> Meanwhile:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": TTL}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     return Meanwhile(backend)
 
 

@@ -19,9 +19,8 @@ from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
-from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
-from tests.app.conftest import stop_clocks
+from tests.app.conftest import memory_backend, stop_clocks
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ R = "order:1"
 @pytest.fixture
 def backend(settings: Settings) -> MemoryBackend:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    return backend
+    return memory_backend()
 
 
 @pytest.fixture
@@ -132,8 +129,7 @@ def test_split_votes_are_asked_again_for_twice_master_timeout_only(
 ) -> None:
     """The pauses between all the attempts that a split vote may have add up to more."""
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "MASTER_TIMEOUT": 0.02}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     for index, master in enumerate(backend.masters):
         master.keyspace.set(backend.deployment.lock(R), b"another %d" % (index % 3))
     attempts, run = [], MemoryMaster.run

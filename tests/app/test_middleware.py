@@ -18,7 +18,7 @@ from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
-from django.test import AsyncClient, Client, RequestFactory, TestCase, override_settings
+from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
 from django.utils.decorators import method_decorator
 from django.views.generic import View
@@ -148,16 +148,6 @@ def test_a_request_calls_few_functions(
     assert len(called) in calls, called
 
 
-async def test_an_async_view_is_answered_too(urls: Urls, plain: None) -> None:
-    async def view(request: HttpRequest) -> HttpResponse:
-        async with lock("nightly"):
-            raise ResourceLocked("x", retry_after=4)
-
-    urls(path("", view))
-    response = await AsyncClient().get("/")
-    assert (response.status_code, response["Retry-After"]) == (423, "4")
-
-
 async def test_the_middleware_is_async_where_its_neighbour_is(urls: Urls) -> None:
     async def respond(request: HttpRequest) -> HttpResponse:
         return HttpResponse(str(threading.get_ident()))
@@ -218,40 +208,6 @@ def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_loc
     urls(path("<int:pk>/", rendering))
     assert client.get("/7/").content == b"late, by the middleware"
     assert happened == ["lock", "BEGIN", "guard", "COMMIT", "render", "release"]
-
-
-@WRITES
-def test_a_locked_view_inside_another_is_handed_over(
-    urls: Urls, client: Client, happened: list[str], sees_commits: None
-) -> None:
-    @lock_resource("user:1")
-    def inner(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    @lock_resource("order:1")
-    def outer(request: HttpRequest) -> HttpResponse:
-        return inner(request)
-
-    urls(path("", outer))
-    assert client.get("/").status_code == 200
-    # The lock of the inner view is released last, by the middleware.
-    guards = ["guard"] * 3  # of the inner view, of the outer one, and before COMMIT
-    assert happened == ["lock", "BEGIN", "lock", *guards, "COMMIT", "release", "release"]
-
-
-@override_settings(
-    REDLOCK={"default": {"BACKEND": MEMORY}}, ROOT_URLCONF=__name__, MIDDLEWARE=[LOCK_MIDDLEWARE]
-)
-class InATestCase(TestCase):
-    """The same in Django's own test case, on SQLite, with ATOMIC_REQUESTS."""
-
-    def test_a_locked_handler_works(self) -> None:
-        for _ in range(2):
-            assert self.client.post("/7/").status_code == 200
-            Order.objects.all().delete()
-
-
-urlpatterns = [path("<int:pk>/", Handler.as_view())]
 
 
 # A transaction of another middleware, around LockMiddleware.
@@ -383,32 +339,6 @@ async def test_a_cancelled_task_waits_for_its_thread_before_its_release(
     await asyncio.to_thread(freed.wait, 20)
     assert is_free("nightly")
     assert free_meanwhile == [False]
-
-
-@pytest.mark.parametrize("variant", ["sync", "async"])
-def test_the_exception_of_the_body_wins(
-    urls: Urls, plain: None, monkeypatch: pytest.MonkeyPatch, variant: str
-) -> None:
-    from redlock_django.backends.memory.backend import MemoryBackend
-
-    def fail(*args: object) -> bool:
-        raise OSError("the release failed")
-
-    async def afail(*args: object) -> bool:
-        raise OSError("the release failed")
-
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        monkeypatch.setattr(MemoryBackend, "release", fail)
-        raise PermissionDenied
-
-    @lock_resource("nightly")
-    async def aview(request: HttpRequest) -> HttpResponse:
-        monkeypatch.setattr(MemoryBackend, "arelease", afail)
-        raise PermissionDenied
-
-    urls(path("", view if variant == "sync" else aview))
-    assert Client().get("/").status_code == 403
 
 
 def test_a_lock_kept_while_another_is_released_is_released_too() -> None:

@@ -26,6 +26,7 @@ from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import caller, transactions
 from redlock_django.locking.event_loops import _executor_of_caller, has_sync_caller
 from redlock_django.locking.lock import Lock
+from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, elsewhere
 
@@ -126,7 +127,7 @@ def test_a_lock_is_free_after_an_end_that_fails(
     assert is_free("order:1")
 
 
-@pytest.mark.parametrize("lost", ["in the block", "before COMMIT"])
+@pytest.mark.parametrize("lost", ["in the block", "reported in the block", "before COMMIT"])
 def test_writes_under_a_lost_lock_are_rolled_back(
     is_free: IsFree, lose_locks: Callable[[], None], lost: str
 ) -> None:
@@ -138,9 +139,11 @@ def test_writes_under_a_lost_lock_are_rolled_back(
             order()
             if lost == "in the block":
                 lose_locks()
+            elif lost == "reported in the block":
+                lose_lock("order:1")
+        assert lost == "before COMMIT", "the block raises, and not only COMMIT"
         transaction.on_commit(lambda: seen.append("committed"))
-        if lost == "before COMMIT":
-            lose_locks()
+        lose_locks()
 
     with pytest.raises(LockLost, match="order:1"):
         work()

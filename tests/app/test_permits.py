@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import ninja
 import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.contenttypes.models import ContentType
@@ -17,11 +16,9 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
 from django.views.generic import View
-from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, hold, lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadName,
@@ -29,16 +26,14 @@ from redlock_django.exceptions import (
     InvalidRedlock,
     LimitReached,
     LockLost,
-    NotHeld,
     RedlockError,
     ResourceLocked,
 )
 from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import assert_not_locked, held_elsewhere, lose_lock
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere, memory_backend
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
@@ -50,9 +45,7 @@ if TYPE_CHECKING:
 def store(settings: Settings) -> MemoryBackend:
     """Keep locks on five masters in memory."""
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "RESTART_DELAY": 0}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    return backend
+    return memory_backend()
 
 
 def others(many: int, limit: int = 3, name: str = "export") -> list[Lock]:
@@ -63,40 +56,12 @@ def others(many: int, limit: int = 3, name: str = "export") -> list[Lock]:
     return held
 
 
-def test_a_slot_is_free_once_its_holder_has_been_gone_for_its_ttl() -> None:
-    others(3)
-    MemoryBackend.advance(11)
-    with lock("export", limit=3) as held:
-        assert held.slot in {0, 1, 2}
-
-
 def test_a_limit_of_one_is_a_lock() -> None:
     with lock("export", limit=1) as held:
         assert (held.slot, held.limit) == (0, 1)
         held.disown()
         with pytest.raises(ResourceLocked):
             lock("export").acquire()
-
-
-def test_a_minority_of_dead_masters_costs_no_slot(store: MemoryBackend) -> None:
-    store.refuse(0)
-    store.hang(3)
-    held = others(3)
-    with pytest.raises(LimitReached):
-        lock("export", limit=3).acquire()
-    for one in held:
-        assert one.release()
-
-
-def test_a_smaller_limit_takes_effect_as_slots_come_free() -> None:
-    held = others(3, limit=3)
-    with pytest.raises(LimitReached):
-        lock("export", limit=2).acquire()
-    for one in held:
-        one.release()
-    others(2, limit=2)
-    with pytest.raises(LimitReached):
-        lock("export", limit=2).acquire()
 
 
 @in_both_ways
@@ -246,34 +211,12 @@ class Computed(Mixed):
         return f"report:{self.kwargs['pk']}"
 
 
-class Reports(LockAPIMixin, APIView):
-    authentication_classes = ()
-    permission_classes = ()
-
-    @locked
-    def get(self, request: Any, pk: int) -> HttpResponse:
-        return report(request, pk)
-
-
-def operation() -> Any:
-    api = ninja.NinjaAPI(urls_namespace="permits")
-
-    @api.get("/{pk}/")
-    @locked
-    def made(request: HttpRequest, pk: int) -> HttpResponse:
-        return report(request, pk)
-
-    return path("", api.urls)
-
-
 PATTERNS: dict[str, Any] = {
     "function": path("<int:pk>/", locked(report)),
     "async function": path("<int:pk>/", locked(areport)),
     "mixin": path("<int:pk>/", Mixed.as_view()),
     "mixin with get_lock_key()": path("<int:pk>/", Computed.as_view()),
     "rule": path("<int:pk>/", report, name="ruled"),
-    "REST framework": path("<int:pk>/", Reports.as_view()),
-    "ninja": operation(),
 }
 
 
@@ -374,18 +317,3 @@ def test_a_program_is_run_as_often_at_once_as_its_limit() -> None:
     with pytest.raises(CommandError, match="limit must be a whole number") as wrong:
         call_command("with_lock", "--limit", "0", *program[2:])
     assert wrong.value.returncode == 2
-
-
-def test_a_site_that_proceeds_without_a_store_has_no_slot(
-    store: MemoryBackend, settings: Settings
-) -> None:
-    section = settings.REDLOCK["default"]
-    settings.REDLOCK = {"default": {**section, "ON_UNAVAILABLE": "proceed"}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    for index in range(3):
-        backend.refuse(index)
-    with lock("export", limit=3) as held:
-        held.ensure_held()
-        with pytest.raises(NotHeld):
-            _ = held.slot

@@ -23,7 +23,7 @@ from redlock_django.locking.signal_thread import SignalThread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
-from tests.app.conftest import FIVE, MEMORY, wake_renewals
+from tests.app.conftest import FIVE, MEMORY, memory_backend, wake_renewals
 from tests.losses import ends_lost
 from tests.waiting import until
 
@@ -110,8 +110,7 @@ def make(settings: Settings) -> Callable[..., World]:
 
     def set_up(**section: Any) -> World:
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": 9, **section}}
-        backend = locks["default"].backend
-        assert isinstance(backend, MemoryBackend)
+        backend = memory_backend()
         worlds.append(World(backend))
         return worlds[-1]
 
@@ -193,9 +192,11 @@ def test_a_released_lock_is_not_renewed(world: World) -> None:
     assert world.left() == 0
 
 
-@pytest.mark.parametrize("renew", [None, False])
-def test_explicit_acquire_does_not_renew(world: World, renew: bool | None) -> None:
-    held = lock(R, renew=renew).acquire()
+@pytest.mark.parametrize("renew", [None, False, "in a block"])
+def test_only_blocks_renew_and_not_without_renew(world: World, renew: Any) -> None:
+    in_block = renew == "in a block"
+    held = lock(R, renew=False if in_block else renew)
+    held.__enter__() if in_block else held.acquire()
     world.idle()
     world.advance(8)
     world.idle()
@@ -215,16 +216,6 @@ def test_a_lock_that_its_holder_extends_is_not_renewed_at_its_former_end(world: 
     world.idle()
     assert world.extensions == [5]
     assert held.release() is True
-
-
-def test_a_block_does_not_renew_if_renew_is_off(world: World) -> None:
-    with ends_lost(), lock(R, renew=False):
-        world.idle()
-        world.advance(6)
-        world.idle()
-        assert world.extensions == []
-        world.renew_another()
-        assert world.extensions == [9]
 
 
 def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
@@ -327,8 +318,12 @@ def test_a_forgotten_lock_is_not_renewed(world: World) -> None:
     assert world.pttls() == {6_000}
 
 
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
 def test_a_failing_extension_does_not_end_the_thread(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
 ) -> None:
     real = world.backend.extend
     failures: list[float] = []
@@ -336,7 +331,7 @@ def test_a_failing_extension_does_not_end_the_thread(
     def fail(lease: Any, ttl: float) -> Any:
         if len(failures) < 2:
             failures.append(ttl)
-            raise RuntimeError("the extension is broken")
+            raise error
         return real(lease, ttl)
 
     monkeypatch.setattr(world.backend, "extend", fail)
@@ -403,28 +398,6 @@ def test_a_receiver_that_exits_ends_neither_renewals_nor_signals(
     world.until(lambda: caplog.text.count("a receiver of a signal ended its thread") == 2)
 
 
-def test_an_extension_that_exits_does_not_end_the_thread(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = world.backend.extend
-    failures: list[float] = []
-
-    def fail(lease: Any, ttl: float) -> Any:
-        if not failures:
-            failures.append(ttl)
-            sys.exit(3)
-        return real(lease, ttl)
-
-    monkeypatch.setattr(world.backend, "extend", fail)
-    with lock(R) as held:
-        world.idle()
-        world.advance(3)
-        world.until(lambda: failures)
-        world.idle()
-        world.advance(3)
-        world.until(lambda: held.remaining() > 8.8)
-
-
 def test_signals_that_wait_for_a_slow_receiver_are_bounded(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
@@ -453,19 +426,6 @@ def test_signals_that_wait_for_a_slow_receiver_are_bounded(
         over.set()
     world.until(lambda: lost == ["r5", "r0", "r1"])
     assert not any(one.locked for one in held)
-
-
-def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(world: World) -> None:
-    """The lock is renewed while the receivers of `lock_acquired` run."""
-
-    def slow(**arguments: Any) -> None:
-        world.renew(5)
-
-    lock_acquired.connect(slow)
-    with lock(R) as held:
-        assert held.remaining() > 8.8
-    assert world.extensions == [3, 6, 9, 12, 15]
-    assert world.lost == []
 
 
 @pytest.mark.attack
@@ -681,33 +641,3 @@ async def test_a_lock_of_a_task_is_renewed_by_the_thread(world: World) -> None:
     assert len(world.extensions) == 5, "it must stop at release"
     assert world.left() == 0
     assert world.lost == []
-
-
-async def test_an_outage_is_survived_by_the_lock_of_a_task(world: World) -> None:
-    with ends_lost():
-        async with lock(R) as held:
-            world.backend.down = DOWN
-            for number in range(1, 4):
-                world.advance(2.5 if number > 1 else 3.1)
-                await turn(lambda number=number: len(world.extensions) >= number)  # type: ignore[misc]
-                world.idle()  # it has failed, too
-            held.ensure_held()
-            world.backend.down = UP
-            world.advance(0.6)
-            await turn(lambda: held.remaining() > 8.8)
-            world.backend.down = DOWN
-            world.advance(10)
-            await turn(lambda: world.lost == ["its lease expired"])  # without a call to the lock
-            with pytest.raises(LockLost):
-                held.ensure_held()
-
-
-async def test_a_lock_that_a_task_forgot_is_not_renewed(world: World) -> None:
-
-    async def forget() -> None:
-        await lock(R, renew=True).aacquire()
-
-    await asyncio.create_task(forget())
-    gc.collect()
-    await asyncio.to_thread(world.renew_another)
-    assert len(world.extensions) == 1

@@ -89,7 +89,7 @@ def file(request: HttpRequest) -> FileResponse:
 
 
 @pytest.mark.parametrize("view", [stream, file])
-def test_a_stream_holds_its_lock_until_closed_and_releases_once(
+def test_a_stream_holds_its_lock_renewed_until_closed_and_releases_once(
     urls: Urls,
     middleware: None,
     is_free: IsFree,
@@ -98,6 +98,7 @@ def test_a_stream_holds_its_lock_until_closed_and_releases_once(
 ) -> None:
     urls(path("", view))
     response: Any = Client().get("/")
+    pass_two_ttls()
     assert not is_free("nightly")
     assert response.getvalue() == b"abc"  # the test client closes it at its end
     assert is_free("nightly")
@@ -110,15 +111,6 @@ def test_a_file_keeps_its_headers() -> None:
     assert response["Content-Length"] == "3"
     assert "a.txt" in response["Content-Disposition"]
     response.close()
-
-
-def test_the_lock_of_a_stream_is_renewed(urls: Urls, middleware: None, is_free: IsFree) -> None:
-    urls(path("", stream))
-    response: Any = Client().get("/")
-    pass_two_ttls()
-    assert not is_free("nightly")
-    assert response.getvalue() == b"abc"
-    assert is_free("nightly")
 
 
 async def test_the_lock_of_an_async_stream_is_renewed_and_released(

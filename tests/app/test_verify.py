@@ -20,7 +20,7 @@ from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests import inspecting
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, stop_clocks
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, memory_backend, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
@@ -33,8 +33,7 @@ def _three_masters(settings: Settings) -> None:
 
 
 def masters() -> list[tuple[MemoryBackend, int]]:
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     return [(backend, index) for index in range(len(backend.masters))]
 
 

@@ -17,14 +17,13 @@ from django.test import AsyncClient, Client
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django import idempotent, lock_resource, locks
-from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django import idempotent, lock_resource
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, memory_backend
 from tests.views.kinds import KINDS, body
 from tests.waiting import until
 
@@ -54,8 +53,7 @@ ASYNC = ("async function", "async handler, method_decorator")
 
 def waiters() -> int:
     """Return how many clients wait for a lock."""
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     # A copy: other threads add to it.
     queues = [
         queue for key, queue in backend.masters[0].keyspace.sets.copy().items() if ":queue:" in key
@@ -322,8 +320,7 @@ def test_without_a_quorum_a_waiting_request_goes_on_only_after_its_wait(
 ) -> None:
     configure(settings, ON_UNAVAILABLE="proceed")
     site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=20)(done)))
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     backend.down = [True] * len(backend.down)
 
     def sleep(seconds: float) -> None:

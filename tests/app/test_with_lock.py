@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,8 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.leader import Leadership, Term
 from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
-from tests.app.conftest import DATABASE, MEMORY
+from tests.app.conftest import DATABASE, MEMORY, memory_backend
 from tests.inspecting import free, look
-from tests.live.leading.supervisors import is_alive
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -37,20 +36,13 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
+
+
 # Exits with 7 on SIGTERM, else with 0 after two minutes. Prints when it is ready.
-PATIENT = (
-    "import signal, sys, time;"
-    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
-    "print('ready', flush=True); time.sleep(120)"
-)
-
-
 @pytest.fixture
 def memory(settings: Settings) -> MemoryBackend:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    return backend
+    return memory_backend()
 
 
 @pytest.fixture(params=["memory", "database"])
@@ -275,9 +267,11 @@ def test_a_lock_that_an_operator_releases_ends_the_command(
 
 
 @pytest.mark.usefixtures("store")
-@pytest.mark.parametrize(("exit_status", "reported"), [(0, 74), (3, 3)])
+@pytest.mark.parametrize(
+    ("options", "exit_status", "reported"), [([], 0, 74), ([], 3, 3), (["--keep-going"], 0, 0)]
+)
 def test_a_loss_that_the_release_finds_does_not_hide_a_failure(
-    monkeypatch: pytest.MonkeyPatch, exit_status: int, reported: int
+    monkeypatch: pytest.MonkeyPatch, options: list[str], exit_status: int, reported: int
 ) -> None:
     backend = locks["default"].backend
     acquire = backend.acquire
@@ -288,9 +282,9 @@ def test_a_loss_that_the_release_finds_does_not_hide_a_failure(
         return lease
 
     monkeypatch.setattr(backend, "acquire", acquire_and_release)
-    status, said = with_lock("nightly", "--", "sh", "-c", f"exit {exit_status}")
+    status, said = with_lock("nightly", *options, "--", "sh", "-c", f"exit {exit_status}")
     assert status == reported
-    assert "nightly: the lock was lost before its block ended" in said
+    assert ("nightly: the lock was lost before its block ended" in said) is (not options)
 
 
 def test_the_command_goes_on_while_too_few_masters_answer(
@@ -385,8 +379,7 @@ def test_a_command_without_a_lock_has_no_fencing_token(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     backend.refuse(0)
     monkeypatch.setenv("REDLOCK_FENCE", "7")  # of the lock around this process
     assert with_lock("nightly", "--", "sh", "-c", "echo ${REDLOCK_FENCE-none}")[0] == 0
@@ -401,29 +394,6 @@ def test_a_command_is_not_started_after_the_death_of_its_supervisor(tmp_path: Pa
     launched = [sys.executable, str(launcher), str(dead.pid), "2", "touch", str(made)]
     ended = subprocess.run(launched, check=False)
     assert (ended.returncode, made.exists()) == (-signal.SIGKILL, False)
-
-
-@pytest.mark.parametrize("command", ["with_lock", "lead"])
-def test_a_command_dies_with_a_supervisor_that_is_killed(tmp_path: Path, command: str) -> None:
-    redlock = {"default": {"BACKEND": MEMORY}}
-    code = f"from testproject.settings import *\nREDLOCK = {redlock!r}\n"
-    (tmp_path / "alone.py").write_text(code)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{tmp_path}{os.pathsep}{MANAGE.parent}",
-        "DJANGO_SETTINGS_MODULE": "alone",
-    }
-    deaf = "trap '' TERM HUP INT QUIT; echo $$; while true; do sleep 0.1; done"
-    supervisor = start(environment, "nightly", "--", "sh", "-c", deaf, command=command)
-    assert supervisor.stdout
-    program = int(supervisor.stdout.readline())
-    supervisor.kill()
-    try:
-        until(lambda: not is_alive(program), "its end", seconds=5)
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(program, signal.SIGKILL)
-        supervisor.communicate(timeout=90)
 
 
 @pytest.mark.usefixtures("lost_once_ready")
@@ -543,23 +513,6 @@ def catches(pid: int, number: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) & 1 << (number - 1))
-
-
-@pytest.mark.slow
-@pytest.mark.live
-def test_single_run_and_forwarded_signal(site: dict[str, str]) -> None:
-    first = start(site, "nightly", "--", sys.executable, "-c", PATIENT)
-    assert first.stdout
-    assert first.stdout.readline() == "ready\n"
-    second = start(site, "nightly", "--", "echo", "ran")
-    out, err = second.communicate(timeout=90)
-    assert (second.returncode, out) == (75, "")
-    assert err.startswith("CommandError: nightly")
-    first.send_signal(signal.SIGTERM)
-    out, err = first.communicate(timeout=90)
-    assert (first.returncode, out, err) == (7, "", "")
-    with lock("nightly", wait=3):
-        pass  # It has been released at once, not after its TTL of 10 s.
 
 
 @pytest.mark.live
