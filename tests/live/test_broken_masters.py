@@ -29,7 +29,7 @@ both = pytest.mark.parametrize("name", VARIANTS)
 @pytest.mark.slow
 @pytest.mark.fault(without=("a lost link is not reported",))
 def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
-    masters: list[LocalMaster],
+    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(masters[1].port))
@@ -70,6 +70,7 @@ def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
             traffic.wait_for_wins(20, "all masters are back")
         assert traffic.trouble == []
         all_freed(variants, masters)
+    assert " a reply " not in caplog.text, "each reply reaches its own round"
 
 
 @both
