@@ -17,6 +17,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import Acquire, Command, Release
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
+from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
@@ -121,6 +122,12 @@ class Ends:
         """Close both ends."""
         self._ours.close()
         self.theirs.close()
+
+
+def ballot(exchange: Exchange, master: int) -> Ballot | None:
+    """Return how a master has voted; None if its vote is not counted yet."""
+    vote = exchange.tally.votes[master]
+    return None if vote is None else vote.ballot
 
 
 def fences(exchange: Exchange) -> list[tuple[int, ...]]:
@@ -270,6 +277,11 @@ class ManualLinks(Links):
         now = self.time.wall + round(ahead * 1e6)
         reply = [number, status, now, *[fence] * (fences if status == 1 else 0)]
         self.say(index, resp(packed(reply)))
+
+    def grant(self, exchange: Exchange, *indexes: int) -> None:
+        """Reply to a round that acquires one lock, for some masters, or for all."""
+        for index in indexes or range(len(self.masters)):
+            self.reply(index, exchange.number)
 
     def trusted(self, index: int, status: int = Status.KNOWN, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""

@@ -21,14 +21,12 @@ from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.wire.drivers.loop import _complete
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
-from redlock_django.wire.links.late_masters import LONGEST
 from redlock_django.wire.links.link import Link
 from redlock_django.wire.links.sender import Sender
 from tests.live.test_locking_interrupts import Lines
 from tests.replies import packed
-from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
+from tests.wire.manual_links import DIAL, TOKEN, ManualLinks, manual_links
 from tests.wire.scripted import NAMES, push, resp
-from tests.wire.test_link_rules import age, poll
 
 GRANT = (Status.GRANTED, 7)
 REFUSAL = (Status.REFUSED, 1, 900, 5, -1, b"b" * 32)
@@ -58,25 +56,6 @@ def _strike_everywhere(
     for place, times in visits.items():
         for nth in range(1, times + 1):
             assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
-    """From the reply or, if that is lost, from its lateness."""
-    lines = Lines()
-    before, rest = ANSWERS[answer]
-
-    def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
-        with manual_links(1) as links:
-            exchange = links.ask(links.acquire())
-            links.ends[0].say(before + _reply(links, exchange.number, rest))
-            with suppress(KeyboardInterrupt):
-                lines.run(partial(links.read, links.masters[0]), wanted)
-            age(links, 10.0)
-            poll(links, LONGEST * TIMEOUT)
-            return exchange.decided
-
-    _strike_everywhere(strike, lines, least=10)
 
 
 class Checks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -27,16 +27,17 @@ from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Round
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import LateWatch
-from redlock_django.wire.links.link import Exchange, Kind
+from redlock_django.wire.links.link import Exchange, Link
 from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.links import Links
 from redlock_django.wire.links.master import INSPECTED, Master, find_twins
-from redlock_django.wire.links.replies import Replies
+from redlock_django.wire.links.replies import Replies, _of_round
 from redlock_django.wire.links.resp import MOST, PLAIN, Templates, pack_command
 from tests.engine.mutants import kills
 from tests.engine.mutation import always, instead, never, without
+from tests.engine.simulator import Simulation, replay
 from tests.replies import packed, refused
-from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, fences, manual_links
+from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, fences, manual_links
 from tests.wire.scripted import push, resp
 
 PUSH = push(b"message", b"a channel", b"a waiter")
@@ -44,170 +45,37 @@ PUSH = push(b"message", b"a channel", b"a waiter")
 
 
 @contextmanager
-def timed_links(masters: int = 3) -> Iterator[tuple[ManualLinks, Time]]:
+def timed_links(masters: int = 3) -> Iterator[ManualLinks]:
     """Open links to masters whose clocks are known exactly."""
-    with ExitStack() as stack:
-        # The reason of a late vote names the load average, which changes between two runs.
-        stack.enter_context(
-            patch("redlock_django.wire.links.late_masters.load_average", lambda: (0.0, 1))
-        )
-        links = stack.enter_context(manual_links(masters))
+    with manual_links(masters) as links:
         for master in links.masters:
             links.steps._keep(master, WALL - NOW, WALL - NOW, links.time.now)
-        yield links, links.time
+        yield links
 
 
-Said = list[object]
+def _trace(seed: int) -> list[object]:
+    """Return what a simulation over bytes did, and the state of links after all they received."""
+    seen: list[object] = []
+    feed = Replies.feed
+
+    def noted(replies: Replies, master: Master, link: Link, heard: float) -> None:
+        feed(replies, master, link, heard)
+        seen.append((
+            master.fault(heard), master.failures, sorted(master.unanswered),
+            sorted(master.pending_releases), sorted(master.refused_releases),
+            len(link.owed), link.expired, link.heard, link.ran, link.took,
+        ))  # fmt: skip
+
+    setup = replace(Simulation(seed).setup, over_bytes=True, seconds=2.0)
+    with patch.object(Replies, "feed", noted):
+        return [replay(seed, setup), *seen]
 
 
-class Session:
-    """A client that asks at random, and masters that answer at random."""
-
-    def __init__(self, links: ManualLinks, time: Time, seed: int) -> None:
-        self.links, self.time, self.rng = links, time, Random(seed)
-        self.rounds: list[tuple[Any, list[int]]] = []
-        self.trace: Said = []
-        self.owed: list[list[bytes]] = [[] for _ in links.ends]
-
-    def run(self, steps: int) -> Said:
-        """Do so many things; return all that could be observed."""
-        for _ in range(steps):
-            self.time.now += self.rng.choice((0.0, 0.0001, 0.001, 0.02, 0.3))
-            what = self.rng.choices((self.ask, self.answer, self.disturb), (3, 9, 0.4))[0]
-            what()
-            self.observe()
-        return self.trace
-
-    def ask(self) -> None:
-        links, rng = self.links, self.rng
-        token = f"{rng.getrandbits(128):032x}"
-        command: Command = rng.choice((links.acquire(token), links.release(token)))
-        if rng.random() < 0.2:
-            command = replace(command, resources=("r", "s"))
-        commands: list[Command | None] = [command] * len(links.masters)
-        if rng.random() < 0.2:
-            commands[rng.randrange(len(commands))] = None
-        rivals = isinstance(command, Acquire)
-        skew = links.deployment.skew if command.trusted else None
-        tally = Tally(len(commands), skew=skew, rivals=rivals)
-        woken: list[int] = []
-        exchange = Exchange(Round(tuple(commands), tally), lambda: woken.append(1))
-        links.begin(exchange)
-        links.sockets.flush()
-        self.rounds.append((exchange, woken))
-
-    def answer(self) -> None:
-        rng, index = self.rng, self.rng.randrange(len(self.links.ends))
-        for said in self.links.ends[index].heard():
-            self.trace.append((index, said))
-            self.owed[index].append(b" ".join(said))
-        link = self.links.masters[index].link
-        if not self.owed[index] or link is None or not link.owed:
-            return
-        self.owed[index].pop(0)
-        owed = link.owed[0]
-        number = owed.exchange.number if owed.exchange is not None else 0
-        command = owed.command
-        many = len(command.resources) if command is not None and command.fenced else 0
-        time = self.time.wall
-        word = rng.choices(
-            (
-                "grant",
-                "higher",
-                "ahead",
-                "refuse",
-                "another",
-                "not ready",
-                "error",
-                "number",
-                "shape",
-            ),
-            (30, 1, 1, 12, 1, 1, 1, 0.3, 0.3),
-        )[0]
-        self.trace.append(word)
-        reply: Any = {
-            "grant": [number, 1, time, *[7] * many],
-            "higher": [number, 1, time, *[9] * many],
-            "ahead": [number, 1, time + 400_000, *[7] * many],
-            "refuse": [number, 0, time, 1, 900, 5, -1, b"a" * 32],
-            "another": [number, 0, time, 1, 900, 5, rng.choice((-1, 0)), b"b" * 32],
-            "not ready": [number, -1, time],
-            "number": [number + 1, 1, time, *[7] * many],
-            "shape": [number, 1, time, *[7] * many, 7],
-        }.get(word)
-        answer = b"run_id:%d" % index if owed.kind is Kind.INFO else packed(reply or ())
-        self.say(index, b"-ERR no\r\n" if word == "error" else resp(answer))
-
-    def say(self, index: int, data: bytes) -> None:
-        cut = self.rng.randrange(1, len(data))
-        for piece in (data,) if self.rng.random() < 0.7 else (data[:cut], data[cut:]):
-            self.links.say(index, piece)
-
-    def disturb(self) -> None:
-        index = self.rng.randrange(len(self.links.ends))
-        self.rng.choice((self._lose, self._push, self._wait))(index)
-
-    def _lose(self, index: int) -> None:
-        self.links.cut(self.links.masters[index], "lost")
-        self.owed[index].clear()
-        if self.rng.random() < 0.8:
-            self.links.join(index)
-            self.links.sockets.flush()
-
-    def _push(self, index: int) -> None:
-        if self.links.masters[index].link is not None:
-            self.say(index, push(b"message", b"channel", b"waiter"))
-
-    def _wait(self, index: int) -> None:
-        self.links.sockets.waited(0.26, 0.26, self.time.now)
-        self.time.now += 0.26
-
-    def observe(self) -> None:
-        for master in self.links.masters:
-            link = master.link
-            self.trace.append((
-                master.fault(self.time.now), master.failures, sorted(master.unanswered),
-                sorted(master.pending_releases), sorted(master.refused_releases),
-                link and (len(link.owed), link.expired, link.heard, link.ran),
-            ))  # fmt: skip
-        self.trace += [
-            (exchange.decided, exchange.tally.verdict, exchange.tally.outstanding, woken[:])
-            for exchange, woken in self.rounds[-8:]
-        ]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_random_sessions_are_the_same_if_every_reply_is_parsed(seed: int) -> None:
-    traces = []
-    parsed = patch.dict(PLAIN, clear=True)
-    for way in (nullcontext(), parsed):
-        with way, timed_links() as (links, time):
-            session = Session(links, time, seed)
-            trace = session.run(150)
-            traces.append([*trace, *(exchange.tally.votes for exchange, _ in session.rounds)])
-    assert traces[0] == traces[1]
-
-
-def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
-    for index in range(len(links.ends)):
-        links.say(index, resp(packed([exchange.number, 1, time.wall, 7])))
-
-
-def test_plain_replies_are_not_parsed() -> None:
-    """Otherwise the tests above would compare nothing."""
-    with timed_links() as (links, time):
-        with patch.object(LinkChanges, "retry", side_effect=AssertionError("the long way")):
-            first = Exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
-            links.begin(first)
-            links.sockets.flush()
-        _answered(links, time, first)  # and now the clocks are known
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            exchange = Exchange(Round((links.acquire(),) * 3, Tally(3)), lambda: None)
-            links.begin(exchange)
-            links.sockets.flush()
-            _answered(links, time, exchange)
-        assert isinstance(exchange.tally, Tally)
-        assert exchange.tally.verdict is Verdict.WON
+@pytest.mark.parametrize("seed", range(6))
+def test_a_seed_over_bytes_is_the_same_if_every_reply_is_parsed(seed: int) -> None:
+    as_usual = _trace(seed)
+    with patch.dict(PLAIN, clear=True):
+        assert _trace(seed) == as_usual
 
 
 def _suspected(links: ManualLinks) -> None:
@@ -263,8 +131,8 @@ DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
        "another deployment")  # fmt: skip
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str) -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         links.ends[0].heard()
         DOUBTS[doubt](links)
         links.ask(links.acquire("b" * 32))
@@ -277,12 +145,12 @@ FAULTS: dict[str, tuple[Callable[[ManualLinks], None], str]] = {
 }
 
 
-def _reasons(links: ManualLinks, time: Time, command: Command, *masters: int) -> list[str]:
+def _reasons(links: ManualLinks, command: Command, *masters: int) -> list[str]:
     """Return the votes of a round that asks masters 1 and 2, once both have answered."""
     exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
-        links.say(index, resp(packed([exchange.number, 1, time.wall, *[7] * command.fenced])))
+        links.say(index, resp(packed([exchange.number, 1, links.time.wall, *[7] * command.fenced])))
     assert exchange.tally.verdict is Verdict.WON
     return exchange.tally.reasons()
 
@@ -292,34 +160,25 @@ def _reasons(links: ManualLinks, time: Time, command: Command, *masters: int) ->
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
     fail, reason = FAULTS[fault]
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         links.ends[0].heard()
         fail(links)
         acquire = links.acquire("b" * 32)
-        assert _reasons(links, time, acquire) == [reason, "granted", "granted"]
-        released = _reasons(links, time, links.release("b" * 32), 1, 2)
+        assert _reasons(links, acquire) == [reason, "granted", "granted"]
+        released = _reasons(links, links.release("b" * 32), 1, 2)
         assert released == ["not asked", "granted", "granted"]
         assert links.ends[0].names() == []
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_round_names_why_a_master_is_left_out_now(fault: str) -> None:
-    with timed_links() as (links, _):
-        FAULTS[fault][0](links)
-        links.ask(links.acquire())
-        master = links.masters[0]
-        setattr(master, "late" if fault == "late" else "reason", "something else")
-        exchange = links.ask(links.acquire("b" * 32))
-        assert exchange.tally.reasons()[0] == "something else"
+        setattr(links.masters[0], "late" if fault == "late" else "reason", "something else")
+        assert links.ask(links.acquire("c" * 32)).tally.reasons()[0] == "something else"
 
 
 @kills("a usable master is never inspected", Links.begin, never("now >= m.inspect_at"))
 def test_a_master_that_must_be_inspected_is_looked_at() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         links.ends[0].heard()
-        time.now += INSPECTED + 0.01
+        links.time.now += INSPECTED + 0.01
         links.ask(links.acquire("b" * 32))
         assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
 
@@ -337,15 +196,15 @@ def test_a_round_that_begins_after_the_links_were_closed_has_failed(end: str) ->
 
 
 def test_masters_are_looked_at_once_for_many_rounds() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
-            _answered(links, time, links.ask(links.acquire("b" * 32)))
+            links.grant(links.ask(links.acquire("b" * 32)))
 
 
 @kills("all masters are sent one command", Links.begin, never("owed.command is not command"))
 def test_each_master_is_sent_its_own_command() -> None:
-    with timed_links() as (links, _):
+    with timed_links() as links:
         commands = links.acquire(), links.release(), None
         exchange = Exchange(Round(commands, Tally(3)), lambda: None)
         links.begin(exchange)
@@ -356,32 +215,35 @@ def test_each_master_is_sent_its_own_command() -> None:
 
 @kills("a plain reply of any length", Replies._count_plain, never("len(data) < plain.size"))
 def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
-    with timed_links(masters=1) as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        for cut in range(1, len(resp(packed([1, 1, time.wall, 7])))):
+    with timed_links(masters=1) as links:
+        links.grant(links.ask(links.acquire()))
+        for cut in range(1, len(resp(packed([1, 1, links.time.wall, 7])))):
             exchange = links.ask(links.acquire("b" * 32))
-            reply = resp(packed([exchange.number, 1, time.wall, 7]))
+            reply = resp(packed([exchange.number, 1, links.time.wall, 7]))
             for part in (reply[:cut], reply[cut:]):
                 links.say(0, part)
                 assert links.masters[0].link is not None, f"cut after {cut} bytes"
             assert fences(exchange) == [(7,)], f"cut after {cut} bytes"
 
 
-def test_an_empty_reply_to_another_command_drops_the_link() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        links.ask(links.acquire("b" * 32), 0, 1)
-        links.say(0, resp([]))
-        assert links.masters[0].link is None
-
-
-@kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), b"")
-@pytest.mark.parametrize("before", [b"", PUSH], ids=["plain", "parsed"])
-def test_no_vote_counts_from_a_clock_step_on(before: bytes) -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+@kills("a stepped clock grants", Replies._believes, always("self._steps.note(...)"), "granted")
+@kills(
+    "a refusal shows no step",
+    Replies._count_plain,
+    instead(
+        "self._believes(...)", "(status == 0 or self._believes(master, time, oldest.sent, heard))"
+    ),
+    "refused",
+)
+@pytest.mark.parametrize("answer", ["granted", "granted, parsed", "refused"])
+def test_no_vote_counts_from_a_clock_step_on(answer: str) -> None:
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, before + resp(packed([exchange.number, 1, time.wall + 5_000_000, 7])))
+        grant = packed([exchange.number, 1, links.time.wall + 5_000_000, 7])
+        refusal = _refusal(links, exchange.number, ahead=5_000_000)
+        before = PUSH if answer == "granted, parsed" else b""
+        links.say(0, before + resp(refusal if answer == "refused" else grant))
         assert "stepped" in exchange.tally.reasons()[0]
         assert not links.link(0).owed or links.masters[0].checking
 
@@ -390,10 +252,10 @@ def test_no_vote_counts_from_a_clock_step_on(before: bytes) -> None:
        False)  # fmt: skip
 @pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
 def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
-        ahead = time.wall + 5_000_000
+        ahead = links.time.wall + 5_000_000
         replies = [resp(packed([one.number, 1, ahead, 7])) for one in asked]
         for said in [b"".join(replies)] if together else replies:
             links.say(0, said)
@@ -402,52 +264,46 @@ def test_no_reply_that_comes_with_or_after_a_clock_step_counts(together: bool) -
 
 @pytest.mark.parametrize("asks", ["acquire", "release"])
 def test_a_plain_reply_alone_grants(asks: str) -> None:
-    with timed_links() as (links, time):
+    with timed_links() as links:
         command = links.acquire() if asks == "acquire" else links.release()
         exchange = links.ask(command)
         fence = [7] * command.fenced
         for index in range(2):
-            links.ends[index].say(resp(packed([exchange.number, 1, time.wall, *fence])))
+            links.ends[index].say(resp(packed([exchange.number, 1, links.time.wall, *fence])))
             with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
                 links.read(links.masters[index])
         assert fences(exchange) == [tuple(fence)] * 2
 
 
-def _refusal(number: int, time: Time, *, ahead: int = 0, rival: bytes = b"f" * 32) -> Any:
+def _refusal(links: ManualLinks, number: int, *, ahead: int = 0, rival: bytes = b"f" * 32) -> Any:
     """Return the reply that refuses one resource to a client that does not wait."""
-    return packed([number, 0, time.wall + ahead, 1, 900, 5, -1, rival])
+    return packed([number, 0, links.time.wall + ahead, 1, 900, 5, -1, rival])
 
 
-def test_a_plain_reply_alone_refuses() -> None:
-    with timed_links() as (links, time):
-        exchange = links.ask(links.acquire())
-        with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            for index in range(3):
-                links.say(index, resp(_refusal(exchange.number, time)))
-        assert exchange.tally.rival_won
-        assert exchange.tally.verdict is Verdict.LOST
-        assert not links.link(2).owed
-        assert links.ends[2].names() == ["acquire"], "a late refusal needs no release"
-        assert exchange.tally.votes == [refused(time.wall, 900, 5, b"f" * 32)] * 3
-
-
-def test_plain_refusals_that_come_together_are_not_parsed() -> None:
-    with timed_links() as (links, time):
+def test_plain_replies_refuse_alone_and_together() -> None:
+    with timed_links() as links:
         asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
+        refusals = [resp(_refusal(links, one.number)) for one in asked]
         with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
-            for index in range(2):
-                links.say(index, b"".join(resp(_refusal(one.number, time)) for one in asked))
-        assert [one.tally.rival_won for one in asked] == [True, True]
+            links.say(0, *refusals)
+            for index in (1, 2):
+                links.say(index, b"".join(refusals))
+        for exchange in asked:
+            assert exchange.tally.rival_won
+            assert exchange.tally.verdict is Verdict.LOST
+            assert exchange.tally.votes == [refused(links.time.wall, 900, 5, b"f" * 32)] * 3
+        assert not links.link(2).owed
+        assert links.ends[2].names() == ["acquire"] * 2, "a late refusal needs no release"
 
 
 @kills("a part of a reply is lost", Replies._parse,
        instead("return", "return link.received.clear()"))  # fmt: skip
 @kills("a cut reply is parsed", Replies._parse, never("is_cut(...)"))
 def test_a_refusal_that_comes_in_two_parts_counts() -> None:
-    with timed_links(masters=1) as (links, time):
-        for cut in range(1, len(resp(_refusal(1, time)))):
+    with timed_links(masters=1) as links:
+        for cut in range(1, len(resp(_refusal(links, 1)))):
             exchange = links.ask(links.acquire("b" * 32))
-            reply = resp(_refusal(exchange.number, time))
+            reply = resp(_refusal(links, exchange.number))
             with patch.object(Replies, "_answer", side_effect=AssertionError("the long way")):
                 for part in (reply[:cut], reply[cut:]):
                     links.say(0, part)
@@ -456,72 +312,52 @@ def test_a_refusal_that_comes_in_two_parts_counts() -> None:
 
 @kills("a part of a reply is read twice", Replies._parse, without("del link.received[:]"))
 def test_a_refusal_that_is_parsed_in_two_parts_counts() -> None:
-    with timed_links(masters=1) as (links, time):
-        for cut in range(1, len(PUSH + resp(_refusal(1, time)))):
+    with timed_links(masters=1) as links:
+        for cut in range(1, len(PUSH + resp(_refusal(links, 1)))):
             exchange = links.ask(links.acquire("b" * 32))
-            reply = PUSH + resp(_refusal(exchange.number, time))
+            reply = PUSH + resp(_refusal(links, exchange.number))
             links.say(0, reply[:cut], reply[cut:])
             assert exchange.tally.refusals, f"cut after {cut} bytes"
 
 
-@pytest.mark.parametrize("together", [1, 2])
-def test_a_refusal_of_another_round_is_not_a_vote(together: int) -> None:
-    with timed_links() as (links, time):
-        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
-        links.say(0, resp(_refusal(asked[1].number, time)) * together)
-        assert links.masters[0].link is None
-        assert all(b"f" * 32 not in str(one.tally.votes).encode() for one in asked)
-        assert [one.tally.refusals for one in asked] == [[], []]
+def _of(kind: str, links: ManualLinks, number: int) -> bytes:
+    """Return a reply of this kind to the round of that number."""
+    refusal = resp(_refusal(links, number))
+    return {
+        "a grant": resp(packed([number, 1, links.time.wall, 7])),
+        "a release": resp(packed([number, 1, 0])),
+        "a refusal": refusal,
+        "two refusals": refusal * 2,
+        "another reply as long as a refusal": b"+abc\n" + refusal[5:],
+    }[kind]
 
 
-def test_another_reply_of_the_length_of_a_refusal_is_not_a_vote() -> None:
-    with timed_links() as (links, time):
-        exchange = links.ask(links.acquire())
-        links.say(0, b"+abc\n" + resp(_refusal(exchange.number, time))[5:])
-        assert links.masters[0].link is None
-        assert not exchange.tally.refusals
-
-
-@kills(
-    "a refusal shows no step",
-    Replies._count_plain,
-    instead(
-        "self._believes(...)", "(status == 0 or self._believes(master, time, oldest.sent, heard))"
-    ),
-)
-def test_a_refusal_whose_clock_stepped_has_no_vote() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        exchange = links.ask(links.acquire("b" * 32))
-        links.say(0, resp(_refusal(exchange.number, time, ahead=5_000_000)))
-        assert "stepped" in exchange.tally.reasons()[0]
-
-
-@kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"))
-def test_a_grant_of_another_round_is_not_a_vote() -> None:
-    with timed_links() as (links, time):
-        exchange = links.ask(links.acquire())
-        links.say(0, resp(packed([exchange.number + 1, 1, time.wall, 7])))
-        assert links.masters[0].link is None
-        assert exchange.tally.granted == 0
-
-
+@kills("a plain grant of any round", Replies._count_plain, never("number != oldest.number"),
+       "a grant")  # fmt: skip
+@kills("a reply of any round counts", _of_round, never("decoded.number != number"), "a grant")
 @kills("a plain release of any round", Replies._count_plain,
-       instead("number != oldest.number", "time and number != oldest.number"))  # fmt: skip
-def test_a_release_of_another_round_is_not_a_vote() -> None:
-    with timed_links() as (links, _):
-        exchange = links.ask(links.release())
-        links.say(0, resp(packed([exchange.number + 1, 1, 0])))
+       instead("number != oldest.number", "time and number != oldest.number"),
+       "a release")  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    ["a grant", "a release", "a refusal", "two refusals", "another reply as long as a refusal"],
+)
+def test_a_reply_of_another_round_is_not_a_vote(kind: str) -> None:
+    with timed_links() as links:
+        ask = links.release if kind == "a release" else links.acquire
+        asked = [links.ask(ask(word * 32)) for word in "bc"]
+        links.say(0, _of(kind, links, asked[1].number))
         assert links.masters[0].link is None
-        assert exchange.tally.granted == 0
+        assert [one.tally.granted for one in asked] == [0, 0]
+        assert [one.tally.refusals for one in asked] == [[], []]
 
 
 @kills("bytes inside a reply grant", Replies._count_plain, always("not link.parsing"))
 def test_bytes_inside_a_refusal_do_not_grant() -> None:
-    with timed_links() as (links, time):
+    with timed_links() as links:
         exchange = links.ask(links.release())
         grant = resp(packed([exchange.number, 1, 0]))
-        refusal = resp(packed([exchange.number, 0, time.wall, 1, 900, 5, -1, grant]))
+        refusal = resp(packed([exchange.number, 0, links.time.wall, 1, 900, 5, -1, grant]))
         begin = refusal.index(grant)
         for piece in PUSH + refusal[:begin], grant, refusal[begin + len(grant) :]:
             links.say(0, piece)
@@ -531,22 +367,24 @@ def test_bytes_inside_a_refusal_do_not_grant() -> None:
 @kills("an old look at the clock", Replies._believes, always("heard < until"))
 def test_bounds_of_clocks_are_not_old() -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
-    with timed_links(masters=1) as (links, time):
+    with timed_links(masters=1) as links:
         links.masters[0].inspect_at = NOW + 1000
         for stepped in [0] * 100 + [1_200_000]:
-            time.now += 1.0
+            links.time.now += 1.0
             exchange = links.ask(links.acquire())
-            links.say(0, resp(packed([exchange.number, 1, time.wall + stepped, 7])))
+            links.say(0, resp(packed([exchange.number, 1, links.time.wall + stepped, 7])))
         assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
 
 
 def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
-    with timed_links(masters=1) as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        time.now += 1.0
-        links.steps.clock = lambda: time.now + 0.001  # to count replies takes time, too
+    with timed_links(masters=1) as links:
+        links.grant(links.ask(links.acquire()))
+        links.time.now += 1.0
+        links.steps.clock = lambda: links.time.now + 0.001  # to count replies takes time, too
         asked = [links.ask(links.acquire(word * 32)) for word in "bcd"]
-        links.ends[0].say(b"".join(resp(packed([one.number, 1, time.wall, 7])) for one in asked))
+        links.ends[0].say(
+            b"".join(resp(packed([one.number, 1, links.time.wall, 7])) for one in asked)
+        )
         with patch.object(links.steps, "note", wraps=links.steps.note) as note:
             links.read(links.masters[0])
         assert note.call_count == 1
@@ -556,34 +394,44 @@ def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
 @kills("our clock's latest time is lost", StepWatch._blame_ourselves,
        instead("self.latest + KNOWN_FOR", "self.latest"))  # fmt: skip
 def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        time.now += 0.05
-        began = time.now
-        _answered(links, time, links.ask(links.acquire("b" * 32)))
-        time.now -= 10.0
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
+        links.time.now += 0.05
+        began = links.time.now
+        links.grant(links.ask(links.acquire("b" * 32)))
+        links.time.now -= 10.0
         links.steps._blame_ourselves(links.masters)
         assert links.steps.voided >= began
 
 
 @kills("our clock never goes back a little", Replies._believes, always("heard >= sent"))
 def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
-    with timed_links() as (links, time):
-        _answered(links, time, links.ask(links.acquire()))
-        time.now += 0.05
-        exchange, sent = links.ask(links.acquire("b" * 32)), time.now
-        time.now -= 0.004
-        _answered(links, time, exchange)
+    with timed_links() as links:
+        links.grant(links.ask(links.acquire()))
+        links.time.now += 0.05
+        exchange, sent = links.ask(links.acquire("b" * 32)), links.time.now
+        links.time.now -= 0.004
+        links.grant(exchange)
         assert links.steps.latest >= sent, "a lease of this round must be voided by a later step"
 
 
 # Templates.
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="100%s red")
-NAMES = ("r", "order:4711", "naïve ☃", "50%", "x" * 300, "a\x01b")
+NAMES = ("r", "exam", "order:4711", "naïve ☃", "50%", "x" * 300, "a\x01b")
 
 
 def _commands() -> Iterator[Command]:
+    yield Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN)
+    # The queue is that of the name, so a slot's release has more gaps than that of a lock.
+    for slot, digit, waiter in product(("r[1]", "s[2]", "exam"), "ab", ("", "wake 7")):
+        of_slot: dict[str, Any] = {
+            "deployment": DEPLOYMENT, "resources": (slot,), "value": f"{digit * 32} {{}}",
+            "waiter": waiter, "limit": 3,
+        }  # fmt: skip
+        yield Acquire(**of_slot, ttl=5.0, proposal=7, ticket=5)
+        yield Release(**of_slot)
+        yield Release(**of_slot, calls=False)
     rng = Random(3)
     for name, holder, ttl in product(NAMES, ("{}", '{"pid":77,"task":"é%d"}', ""), (10, 0.25)):
         for resources in ((name,), (name, "second")):
@@ -614,11 +462,6 @@ def test_templates_spell_commands_as_pack_command_does() -> None:
     for number in (1, 9, 10, 12345, 2**63):
         for command in [*commands, *commands]:
             assert templates.pack(command, number) == pack_command(command, number)
-
-
-def test_a_value_may_have_no_holder() -> None:
-    command = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN)
-    assert Templates().pack(command, 7) == pack_command(command, 7)
 
 
 def test_templates_are_limited() -> None:

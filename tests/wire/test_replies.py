@@ -34,6 +34,7 @@ WRONG: dict[str, Any] = {
     "an unknown status that fails": [NUMBER, -77, NOW],
     "half a refusal": [NUMBER, 0, NOW, 1],
     "nothing": [],
+    "an empty array": b"*0\r\n",
     "an array": b"*3\r\n:1\r\n:1\r\n:1\r\n",
     "nil": b"$-1\r\n",
     "not RESP": None,
@@ -197,17 +198,43 @@ def test_the_number_of_kept_releases_is_limited(monkeypatch: pytest.MonkeyPatch)
         assert master.link is not None
 
 
-def test_a_server_without_resp3_never_gets_a_subscribe(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_link_is_subscribed_to_from_the_first_waiter_on() -> None:
+    with manual_links(1) as links:
+        links.changes.waiter()
+        links.changes.waiter()
+        links.sockets.flush()
+        assert links.ends[0].names() == ["SUBSCRIBE"]
+        ends = links.join(0)
+        links.sockets.flush()
+        assert ends.names() == ["SUBSCRIBE"]
+
+
+NO_CALLS = {
+    "does not support RESP3": False,
+    "its ACL forbids 'subscribe'": True,
+}
+
+
+@pytest.mark.parametrize("why", NO_CALLS)
+def test_a_master_that_cannot_call_waiters_is_logged_once(
+    why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    pushes = NO_CALLS[why]
     with manual_links(1) as links:
         for _ in range(2):
             ends = links.new_ends(0)
-            links.sockets.arrived(0, replace(ends.joined("0"), pushes=False))
+            links.sockets.arrived(0, replace(ends.joined("0"), pushes=pushes))
             links.changes.waiter()
             links.sockets.flush()
+            if pushes:
+                assert ends.names() == ["SUBSCRIBE"]
+                links.say(
+                    0, b"-NOPERM User poor has no permissions to run the 'subscribe' command\r\n"
+                )
             links.reply(0, links.ask(links.acquire()).number)
-        assert ends.names() == ["acquire"]
+            assert ends.names() == ["acquire"]
     said = [record.getMessage() for record in caplog.records]
-    assert sum("does not support RESP3" in text for text in said) == 1
+    assert [why in text and "cannot call waiters" in text for text in said].count(True) == 1
 
 
 def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
