@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
-import json
 import select
-import signal
 import socket
 import ssl
 import sys
@@ -21,23 +18,20 @@ import pytest
 
 from redlock_django.backends.redis import backend as backend_module
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, sockets, threads
 from redlock_django.wire.drivers.sockets import LinkSocket, _in_order
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.links.link import Exchange, ProtocolDesync
+from redlock_django.wire.links.link import ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.engine.mutants import kills
 from tests.engine.mutation import never
-from tests.programs import started
-from tests.waiting import stalls, until
+from tests.waiting import until
 from tests.wire.manual_links import manual_links
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
-    HOLDER,
     PATIENT,
     VARIANTS,
     Variant,
@@ -71,11 +65,6 @@ def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[V
             variant.driver.deliver(index, player.joined(run_id=str(index)))
         variant.wait_usable(len(players))
         yield variant
-
-
-def present(master: LocalMaster, key: str) -> bool:
-    with master.client() as client:
-        return bool(client.exists(f"redlock:{key}"))
 
 
 # Replies.
@@ -138,45 +127,6 @@ def test_an_interrupted_receive_of_tls_drops_the_link() -> None:
         assert exchange.decided
 
 
-def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    connection, out = LinkSocket(ours), bytearray()
-    sent, struck, received = bytearray(), 0, bytearray()
-
-    armed = False
-
-    def strike(*_: object) -> None:
-        if armed:
-            raise Struck
-
-    before = signal.signal(signal.SIGALRM, strike)
-    try:
-        for number in range(20_000):
-            line = b"%d\r\n" % number
-            sent += line
-            out += line
-            try:
-                armed = True
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 40 + 1))
-                connection.send(out)
-                armed = False
-            except Struck:
-                armed, struck = False, struck + 1
-            received += theirs.recv(1 << 16) if number % 100 == 99 else b""
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    connection.send(out)
-    connection.close(cut=False)
-    while data := theirs.recv(1 << 16):
-        received += data
-    theirs.close()
-    assert struck > 100
-    assert received == sent
-
-
 class TalkativeTLS(ssl.SSLSocket):
     """A TLS socket whose master has two more parts of a reply, and then closes the connection."""
 
@@ -225,44 +175,6 @@ def test_a_master_that_still_answers_receives_the_last_release(name: str) -> Non
 # The breaker.
 
 
-@pytest.mark.slow
-@pytest.mark.fault(
-    without=(
-        "a late reply costs its link",
-        "a waiter asks again without an answer",
-    )
-)
-@both
-def test_a_late_majority_keeps_its_links_and_votes_again(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with joined(name, masters, master_timeout=0.4) as variant:
-        links = [master.link for master in variant.links.masters]
-        for master in masters[:3]:
-            master.pause()
-        with stalls() as late:
-            began = time.monotonic()
-            with pytest.raises(QuorumUnreachable, match="did not answer within"):
-                variant.acquire("order:1")
-            assert time.monotonic() - began < 2.0 + late()
-        variant.wait_late(0, 1, 2)
-        took = []
-        for _ in range(20):
-            began = time.monotonic()
-            with pytest.raises(QuorumUnreachable):
-                variant.acquire("order:1")
-            took.append(time.monotonic() - began)
-        assert min(took) < 0.4, "refused at once: no master is waited for"
-        for master in masters[:3]:
-            master.resume()
-        variant.wait_usable(5)
-        lease = variant.acquire("order:2", wait=60.0)
-        assert variant.release(lease) is True
-        variant.settle()
-        assert [master.link for master in variant.links.masters] == links
-        assert not any(present(master, "lock:order:1") for master in masters)
-
-
 @both
 def test_links_closed_while_idle_reconnect_before_they_are_needed(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
@@ -296,31 +208,6 @@ def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
                 proxy.forget()
             lease = variant.acquire("order:1")
             assert variant.release(lease) is True
-
-
-def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
-    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("drivers.loop", "links.master"):
-        monkeypatch.setattr(f"redlock_django.wire.{module}.IDLE", 0.0)
-    backend = make_backend([m.url for m in masters[:3]], master_timeout=3.0, connect_timeout=5.0)
-    loop = asyncio.new_event_loop()
-
-    async def once(name: str) -> None:
-        lease = await backend.aacquire((name,), 8.0, 0.0, HOLDER)
-        assert await backend.arelease(lease) is True
-
-    try:
-        for turn in range(3):
-            loop.run_until_complete(once(f"order:{turn}"))
-            for master in masters[:3]:
-                with master.client() as client:
-                    client.client_kill_filter(_type="normal", skipme=True)
-                    client.client_kill_filter(_type="pubsub", skipme=True)
-    finally:
-        loop.run_until_complete(backend.aclose())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
 
 
 @both
@@ -388,17 +275,25 @@ def markers(masters: list[LocalMaster]) -> list[object]:
     return found
 
 
+STALLS: dict[str, Callable[[Variant], None]] = {
+    "the GIL is held": lambda variant: hold_the_gil(1.0),
+    "the links are held": lambda variant: variant.inside(partial(time.sleep, 1.0)),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.fault(without=("only masters decide that a lock is over",))
 @both
-def test_a_held_gil_loses_no_link_and_marks_no_master(
-    name: str, masters: list[LocalMaster]
+@pytest.mark.parametrize("stall", STALLS)
+def test_a_stall_loses_no_link_and_marks_no_master(
+    name: str, stall: str, masters: list[LocalMaster]
 ) -> None:
+    """The mutex of the threads, or the loop, is held as by a callback that blocks."""
     with joined(name, masters[:3], master_timeout=0.4) as variant:
         links = [master.link for master in variant.links.masters]
         before = markers(masters[:3])
         with traffic(variant):
-            hold_the_gil(1.0)
+            STALLS[stall](variant)
         assert [master.link for master in variant.links.masters] == links
         assert all(master.failures == 0 for master in variant.links.masters)
         assert markers(masters[:3]) == before
@@ -436,107 +331,6 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         until(stall, "a poll stalls, and the driver checks for late masters")
         go.set()
         assert variant.release(taker.result(30)) is True
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("busy", [True, False])
-def test_a_blocked_loop_loses_no_link_and_marks_no_master(
-    masters: list[LocalMaster], busy: bool
-) -> None:
-    with joined("loop", masters[:3], master_timeout=0.4) as variant:
-        links = [master.link for master in variant.links.masters]
-        before = markers(masters[:3])
-
-        def block() -> None:
-            if not busy:
-                # The masters reply now to a loop that does not read.
-                variant.links.begin(probe)
-                variant.driver.sockets.flush()
-            time.sleep(1.0)
-
-        probe = Exchange(_nothing_to_say(variant), lambda: None)
-        if busy:
-            with traffic(variant):
-                variant.inside(block)
-        else:
-            variant.inside(block)
-            variant.settle()
-            assert all(vote is not None for vote in probe.tally.votes)
-        assert [master.link for master in variant.links.masters] == links
-        assert markers(masters[:3]) == before
-
-
-def _nothing_to_say(variant: Variant) -> Any:
-    from redlock_django.engine.quorum import Tally
-    from redlock_django.engine.steps import Round
-
-    release = Release(
-        deployment=variant.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"
-    )
-    return Round((release,) * 3, Tally(3))
-
-
-STALLED = """
-import json, logging, sys, threading, time
-from tests.wire.variants import open_variant, make_backend
-
-class Losses(logging.Handler):
-    def emit(self, record):
-        lost.append(record.getMessage())
-
-lost, failed, stop = [], [], threading.Event()
-urls = sys.argv[1:]
-with (
-    open_variant("threads", make_backend(urls, master_timeout=1.0)) as threads,
-    open_variant("loop", make_backend(urls, master_timeout=1.0)) as loop,
-):
-    for variant in (threads, loop):
-        variant.start()
-        variant.wait_usable(3)
-    logger = logging.getLogger("redlock_django")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(Losses())
-    links = [m.link for c in (threads, loop) for m in c.links.masters]
-    done = {}
-    def work(variant, name):
-        while not stop.is_set():
-            try:
-                assert variant.release(variant.acquire(name)) is True
-                done[name] = done.get(name, 0) + 1
-            except BaseException as error:
-                failed.append(repr(error))
-    workers = [
-        threading.Thread(target=work, args=(variant, f"{variant.__class__.__name__}:{n}"))
-        for variant in (threads, loop) for n in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    while len(done) < 4:
-        time.sleep(0.001)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    before = dict(done)
-    while any(done[name] < before[name] + 5 for name in done) and not failed:
-        time.sleep(0.001)
-    stop.set()
-    for worker in workers:
-        worker.join()
-    same = links == [m.link for c in (threads, loop) for m in c.links.masters]
-    print(json.dumps({"lost": lost, "failed": failed, "same": same}), flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_stopped_process_loses_no_link_and_marks_no_master(masters: list[LocalMaster]) -> None:
-    with started(STALLED, *(master.url for master in masters[:3])) as process:
-        before = markers(masters[:3])
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(2.0)
-        process.send_signal(signal.SIGCONT)
-        process.say("")
-        told = json.loads(process.hear())
-    assert told == {"lost": [], "failed": [], "same": True}
-    assert markers(masters[:3]) == before
 
 
 def test_a_reader_wakes_when_another_thread_decides_its_round(
