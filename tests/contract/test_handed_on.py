@@ -45,18 +45,22 @@ def give(caller: SyncCaller, lease: Lease, ttl: float = 30) -> Lease:
     )  # fmt: skip
 
 
-def test_the_taker_holds_with_the_fence_of_the_giver(caller: SyncCaller) -> None:
-    lease = caller.acquire(NAME)
-    taken = caller.resume(give(caller, lease))
-    assert taken.fences == lease.fences
-    assert taken.resources == lease.resources
-    assert taken.token not in (lease.token, "")
-    assert caller.extend(taken, 30)[0] is LeaseState.RENEWED
-    with pytest.raises(ResourceLocked):
-        caller.acquire(NAME)
-    assert caller.release(taken) is True
-    again = caller.acquire(NAME)
-    assert again.fences[0] > lease.fences[0]
+@pytest.mark.parametrize("names", [(NAME,), ("a", NAME, "c")], ids=["one name", "several"])
+def test_each_taker_holds_with_the_fences_of_the_giver(
+    caller: SyncCaller, names: tuple[str, ...]
+) -> None:
+    lease = first = caller.acquire(*names)
+    for _ in range(3):
+        taken = caller.resume(give(caller, lease))
+        assert taken.fences == first.fences
+        assert taken.resources == names
+        assert taken.token not in (lease.token, "")
+        assert caller.extend(taken, 30)[0] is LeaseState.RENEWED
+        with pytest.raises(ResourceLocked):
+            caller.acquire(NAME)
+        lease = taken
+    assert caller.release(lease) is True
+    assert caller.acquire(NAME).fences[0] > first.fences[first.resources.index(NAME)]
 
 
 def test_nobody_gets_a_lock_that_was_handed_on_and_not_taken(caller: SyncCaller) -> None:
@@ -208,15 +212,6 @@ def test_of_several_takers_at_once_one_holds(caller: SyncCaller) -> None:
         assert caller.release(taken) is True
 
 
-def test_several_resources_are_handed_on_together(caller: SyncCaller) -> None:
-    lease = caller.acquire("a", "b", "c")
-    taken = caller.resume(give(caller, lease))
-    assert taken.resources == ("a", "b", "c")
-    assert taken.fences == lease.fences
-    assert caller.release(taken) is True
-    caller.release(caller.acquire("b"))
-
-
 def test_a_slot_is_handed_on_with_its_number(caller: SyncCaller) -> None:
     if not caller.backend.has_permits:
         pytest.skip("the store has no permits")
@@ -230,15 +225,6 @@ def test_a_slot_is_handed_on_with_its_number(caller: SyncCaller) -> None:
     assert again.slot == second.slot
     assert caller.release(first) is True
     assert caller.release(again) is True
-
-
-def test_a_lock_is_handed_on_again_and_again(caller: SyncCaller) -> None:
-    lease = caller.acquire(NAME)
-    fences = lease.fences
-    for _ in range(3):
-        lease = caller.resume(give(caller, lease))
-    assert lease.fences == fences
-    assert caller.release(lease) is True
 
 
 def test_a_lost_lease_is_not_handed_on(store: Store, caller: SyncCaller) -> None:
