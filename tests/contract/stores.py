@@ -147,7 +147,9 @@ DATABASE = "redlock_django.backends.database.DatabaseBackend"
 
 
 class Database(Store):
-    """Tables whose times are moved where a test would wait."""
+    """Tables whose times are moved where a test would wait; `alias` is that of DATABASES."""
+
+    alias: str
 
     def pass_time(self, seconds: float) -> None:
         backend = self.backend
@@ -166,35 +168,35 @@ class Database(Store):
 class Sqlite(Database):
     """A file of SQLite."""
 
-    shown = "SQLite"
+    shown, alias = "SQLite", "locks"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("database_access")
         path = request.getfixturevalue("tmp_path") / "site.sqlite3"
         request.getfixturevalue("databases")(
-            "locks", {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+            self.alias, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
         )
-        return {"BACKEND": DATABASE, "DATABASE": "locks", "DATABASE_TIMEOUT": 10}
+        return {"BACKEND": DATABASE, "DATABASE": self.alias, "DATABASE_TIMEOUT": 10}
 
 
 class Postgres(Database):
     """Tables of PostgreSQL."""
 
-    shown = "PostgreSQL"
+    shown, alias = "PostgreSQL", "pg"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("postgres_tables")
-        return {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
+        return {"BACKEND": DATABASE, "DATABASE": self.alias, "DATABASE_TIMEOUT": 10}
 
 
 class MariaDB(Database):
     """Tables of MariaDB."""
 
-    shown = "MariaDB"
+    shown, alias = "MariaDB", "maria"
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         request.getfixturevalue("mysql_tables")
-        return {"BACKEND": DATABASE, "DATABASE": "maria", "DATABASE_TIMEOUT": 10}
+        return {"BACKEND": DATABASE, "DATABASE": self.alias, "DATABASE_TIMEOUT": 10}
 
 
 ZOOKEEPER = "redlock_django.backends.zookeeper.ZooKeeperBackend"

@@ -10,13 +10,11 @@ from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, sqlstate
-from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.locking.transaction_lock import limited_wait
 from tests import inspecting
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
-from tests.inspecting import look
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -65,31 +63,6 @@ def waiting_statements() -> int:
         return int(cursor.fetchone()[1])
 
 
-def test_no_option_of_requests_applies(
-    backend: DatabaseBackend, settings: Settings, databases: Databases
-) -> None:
-    options = {
-        "isolation_level": "repeatable read",
-        "sql_mode": "",
-        "init_command": "SET autocommit = 0, time_zone = '-11:00'",
-        "client_flag": 0,
-    }
-    databases("weak", {**connections.settings["maria"], "OPTIONS": options})
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "weak"}}
-    with transaction.atomic("weak"), connections["weak"].cursor() as cursor:
-        cursor.execute("SELECT 1")
-        lease = backend_of().acquire(("b:2", "a:1"), 30, 0, HOLDER)
-        with connections["maria"].cursor() as other:
-            other.execute(f"SELECT count(*) FROM {LOCKS} WHERE token_hash <> ''")
-            assert other.fetchone() == (2,)
-        transaction.set_rollback(True, "weak")
-    assert held("a:1")
-    assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED
-    assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED, "the row did not change"
-    assert 30 < (look(backend_of(), ["a:1"]).locks[0].ttl or 0) <= 40
-    assert backend_of().release(lease) is True
-
-
 def test_mysql_is_refused(backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections["maria"].__class__, "mysql_is_mariadb", False)
     with pytest.raises(StoreUnavailable, match="'maria' is MySQL, not MariaDB"):
@@ -131,23 +104,6 @@ def test_an_attempt_that_is_given_up_leaves_nothing(
             return False
 
     until(is_free, what="the lock is free", seconds=30)
-
-
-def test_a_killed_connection_is_replaced(backend: DatabaseBackend) -> None:
-    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
-    with connections["maria"].cursor() as cursor:
-        cursor.execute(
-            "SELECT id FROM information_schema.processlist "
-            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
-        )
-        numbers = [number for (number,) in cursor.fetchall()]
-        assert backend.connections.run(connection_id) in numbers
-        for number in numbers:
-            with suppress(OperationalError):  # one of an earlier test has ended by now
-                cursor.execute(f"KILL {number}")
-    assert backend.extend(lease, 30)[0] is LeaseState.RENEWED
-    assert held("order:1")
-    assert backend.release(lease) is True
 
 
 def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
@@ -193,15 +149,6 @@ def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: Databa
     with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
     assert (refused.value.retry_after or 0) > 50
-
-
-def test_missing_tables_are_named(
-    backend: DatabaseBackend, databases: Databases, settings: Settings
-) -> None:
-    databases("empty", {**connections.settings["maria"], "NAME": "mysql"})
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
-    with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, OperationalError])
