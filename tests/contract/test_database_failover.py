@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -14,7 +14,6 @@ from django.core.management import call_command
 from django.db import connections
 
 from redlock_django import lock, resume_lock
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SECOND, SERVERS
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
@@ -188,22 +187,6 @@ def test_a_client_of_a_standby_is_granted_nothing_before_and_after_its_promotion
     assert 0 < held.remaining() < (refused.value.retry_after or 0)
     pair.pass_time(59)
     until(lambda: granted("standby"), what="the promoted standby is trusted")
-
-
-@pytest.mark.nightly  # by day, the client of a standby has such a connection
-def test_a_connection_that_was_opened_in_recovery_grants_nothing_after_the_promotion(
-    pair: Pair,
-) -> None:
-    backend = locks["standby"].backend
-    assert isinstance(backend, DatabaseBackend)
-    with suppress(StoreUnavailable):
-        backend.connections.run(lambda cursor: None)  # as `locks.connect()` does
-    pair.lose_the_link()
-    held = lock("order:1", renew=False).acquire()
-    pair.promote()
-    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-        lock("order:1", using="standby").acquire()
-    assert 0 < held.remaining() < (refused.value.retry_after or 0)
 
 
 def test_a_connection_that_a_pooler_moves_to_a_promoted_standby_grants_nothing(

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +19,6 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.processes import run_in_processes
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started, Store
 from tests.waiting import until
 
@@ -71,21 +69,6 @@ def test_a_client_is_never_refused_while_a_slot_is_free(backend: DatabaseBackend
     for thread in threads:
         thread.join()
     assert refused == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("store", KINDS[:2], ids=["sqlite", "postgres"], indirect=True)
-def test_as_many_processes_as_slots_are_never_refused(
-    store: Store, settings: Settings, tmp_path: Path
-) -> None:
-    lines = f"""
-for _ in range(40):
-    with lock("{NAME}", ttl=20, limit=3) as held:
-        marker = os.open(f"slot {{held.slot}}", os.O_CREAT | os.O_EXCL)  # fails if another has it
-        os.close(marker)
-        os.unlink(f"slot {{held.slot}}")
-"""
-    run_in_processes(settings, tmp_path, lines)
 
 
 def test_slots_of_the_longest_name_have_rows(backend: DatabaseBackend) -> None:

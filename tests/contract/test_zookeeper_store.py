@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connection, models
 from django.views.debug import ExceptionReporter
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -44,18 +43,16 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
-from redlock_django.fenced import FencedModel, FencedQuerySet
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_lost
 from redlock_django.wire.clock import clock
 from tests import inspecting
 from tests.app.checking import found
 from tests.contract.interrupting import after_each_interrupt
-from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
+from tests.contract.stores import HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
-from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.zookeeper import LONGEST_SESSION, ZooKeeperServer, local_zookeeper
@@ -64,7 +61,6 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
     from redlock_django.engine.validity import Lease
-    from redlock_django.testing.masters import LocalMaster
 
 SECRET = "swordfish-9317"
 
@@ -935,57 +931,28 @@ def test_an_interrupted_client_leaves_no_node_whether_it_waits_or_not(
 # Fences.
 
 
-class Order(FencedModel):
-    state = models.CharField(max_length=20)
+def served_later(fences: list[int]) -> Started:
+    """Start a waiter for "order:1", which notes its fence and releases the lock at once."""
 
-    class Meta:
-        app_label = "switched"
+    def serve() -> Lease:
+        lease = backend_of().acquire(("order:1",), 30, 20, HOLDER)
+        fences.append(lease.fences[0])
+        backend_of().release(lease)
+        return lease
 
-
-@pytest.mark.django_db(transaction=True)
-def test_no_fence_goes_back_when_the_store_is_switched(
-    store: Store,
-    settings: Settings,
-    masters: list[LocalMaster],
-) -> None:
-    urls = [master.url for master in masters]
-    redis = {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}
-    database = {"BACKEND": DATABASE}
-    zookeeper = settings.REDLOCK["default"]
-    with connection.schema_editor() as editor:
-        editor.create_model(Order)
-    try:
-        row = Order.objects.create(state="new")
-        for number, section in enumerate(
-            [redis, database, zookeeper, redis, zookeeper, database, zookeeper, redis]
-        ):
-            settings.REDLOCK = {"default": {**section, "TTL": 20}}
-            with lock("order:1", wait=10) as held:
-                rows = Order.objects.filter(pk=row.pk)
-                assert isinstance(rows, FencedQuerySet)
-                assert rows.fenced(held).update(state=str(number)) == 1
-    finally:
-        locks.close()
-        with connection.schema_editor() as editor:
-            editor.delete_model(Order)
+    waiter = Started(serve)
+    until(partial(_waits, 1), what="it waits")
+    return waiter
 
 
 def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     store: Store, settings: Settings, client: KazooClient
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    backend, fences = backend_of(), []
-
-    def serve() -> Lease:
-        lease = backend.acquire(("order:1",), 30, 20, HOLDER)
-        fences.append(lease.fences[0])
-        backend.release(lease)
-        return lease
-
+    backend = backend_of()
     holder = backend.acquire(("order:1",), 30, 0, HOLDER)
-    fences.append(holder.fences[0])
-    waiter = Started(serve)
-    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
+    fences = [*holder.fences]
+    waiter = served_later(fences)
     other = backend_of("other")  # a new session, which raises the base
     fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
     base = client.exists(backend.session.tree.fences).version
@@ -1004,22 +971,14 @@ def test_a_client_that_joins_before_a_waiter_is_served_gets_a_higher_fence(
 ) -> None:
     """It is the first when it looks, but was not when it created its node."""
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    backend, other, fences = backend_of(), backend_of("other"), []
-    holder = backend.acquire(("order:1",), 30, 0, HOLDER)
-
-    def serve() -> Lease:
-        lease = backend.acquire(("order:1",), 30, 20, HOLDER)
-        fences.append(lease.fences[0])
-        backend.release(lease)
-        return lease
-
-    waiter = Started(serve)
-    until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="it waits")
+    other, fences = backend_of("other"), list[int]()
+    holder = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    waiter = served_later(fences)
 
     def look_late(queue: str, base: str, client: KazooClient) -> list[Any]:
         if client is kazoo_of(other) and not fences:
-            until(lambda: look(backend, ["order:1"]).locks[0].waiters == 2, what="it joined")
-            backend.release(holder)
+            until(partial(_waits, 2), what="it joined")
+            backend_of().release(holder)
             waiter.lease()
         return look_at(queue, base, client)
 
@@ -1150,19 +1109,18 @@ def ensemble() -> Iterator[list[ZooKeeperServer]]:
         pytest.skip(str(missing))
 
 
+def use(servers: list[ZooKeeperServer], settings: Settings, **section: float) -> None:
+    """Use these servers, by these settings."""
+    hosts = [server.host for server in servers]
+    settings.REDLOCK = {"default": {"BACKEND": ZOOKEEPER, "HOSTS": hosts, **section}}
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_one_of_three_servers_fails(
     ensemble: list[ZooKeeperServer], settings: Settings, fault: str
 ) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "BACKEND": ZOOKEEPER,
-            "HOSTS": [server.host for server in ensemble],
-            "SESSION_TIMEOUT": 6,
-            "ZOOKEEPER_TIMEOUT": 20,
-        }
-    }
+    use(ensemble, settings, SESSION_TIMEOUT=6, ZOOKEEPER_TIMEOUT=20)
     backend_of().declare_new()
     fences = []
     for server in ensemble:
@@ -1187,14 +1145,7 @@ def test_one_of_three_servers_fails(
 def test_the_majority_of_the_servers_fails(
     ensemble: list[ZooKeeperServer], settings: Settings
 ) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "BACKEND": ZOOKEEPER,
-            "HOSTS": [server.host for server in ensemble],
-            "SESSION_TIMEOUT": 3,
-            "ZOOKEEPER_TIMEOUT": 1,
-        }
-    }
+    use(ensemble, settings, SESSION_TIMEOUT=3, ZOOKEEPER_TIMEOUT=1)
     until(_declared, what="the servers are trusted")
     held = lock("order:1", ttl=60)
     held.acquire()
