@@ -45,7 +45,7 @@ from tests.restricted import restrict
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from pytest_django import Settings
 
@@ -220,6 +220,33 @@ def pytest_make_collect_report(
         return (yield)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Note how long a test takes: on a busy machine, its own processor time only."""
+    began, used = time.monotonic(), time.process_time()
+    try:
+        return (yield)
+    finally:
+        is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+        took = time.process_time() - used if is_busy else time.monotonic() - began
+        item.user_properties.append(("seconds", took))
+
+
+def unmarked(reports: Iterable[pytest.TestReport]) -> str:
+    """Return a line about tests that took over a second without the mark; "" if there are none."""
+    taken: list[tuple[float, str]] = sorted(
+        (dict(report.user_properties)["seconds"], report.nodeid)
+        for report in reports
+        if not {"slow", "nightly"} & report.keywords.keys()
+    )
+    slow = [one for one in taken if one[0] > 1]
+    if not slow:
+        return ""
+    tests = "1 test" if len(slow) == 1 else f"{len(slow)} tests, the slowest"
+    seconds, name = slow[-1]
+    return f"Slower than a second and not marked slow: {tests} {name} ({seconds:.1f} s)"
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
@@ -231,6 +258,8 @@ def pytest_terminal_summary(
     for reason, many in reasons.most_common():
         tests = "1 test" if many == 1 else f"{many} tests"
         terminalreporter.write_line(f"Left out: {tests}: {reason}")
+    if line := unmarked(terminalreporter.stats.get("passed", ())):
+        terminalreporter.write_line(line)
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(pytest_report_header(config))  # "-q" leaves out the header
     if not config.option.slow:
