@@ -234,12 +234,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 def unmarked(reports: Iterable[pytest.TestReport]) -> str:
     """Return a line about tests that took over a second without the mark; "" if there are none."""
-    taken: list[tuple[float, str]] = sorted(
-        (dict(report.user_properties)["seconds"], report.nodeid)
+    slow = sorted(
+        (seconds, report.nodeid)
         for report in reports
+        for name, seconds in report.user_properties
+        if name == "seconds" and isinstance(seconds, float) and seconds > 1
         if not {"slow", "nightly"} & report.keywords.keys()
     )
-    slow = [one for one in taken if one[0] > 1]
     if not slow:
         return ""
     tests = "1 test" if len(slow) == 1 else f"{len(slow)} tests, the slowest"
