@@ -20,6 +20,7 @@ from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, least_acl
+from tests.app.checking import found
 from tests.live.left_over import nothing_left
 from tests.losses import ends_lost
 from tests.operate.commands import run
@@ -176,8 +177,13 @@ def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) ->
         client.execute_command("ACL", "SETUSER", "shop", *rights)
         try:
             ran = run("redlock_status", "--format=json")
+            checked = found(deploy=True, tag="redlock_masters", databases=["default"])
         finally:
             client.execute_command("ACL", "SETUSER", "shop", *least_acl("redlock").split())
+    assert {*checked} == {"E025"}
+    assert re.search(rf"its ACL forbids .*{re.escape(missing)}", checked["E025"])
+    assert least_acl("redlock") in checked["E025"]
+    assert "canary" not in f"{checked} {ran}"
     assert ran.status == 1
     assert [[f["code"] for f in m["faults"]] for m in ran.json["masters"]] == [["acl"], [], []]
     assert ran.json["masters"][0]["counted"] is False
@@ -233,12 +239,12 @@ def test_a_lock_without_permission_has_no_quorum(site: list[LocalMaster]) -> Non
 
 def owned(masters: list[LocalMaster], resource: str, held: Any) -> int:
     """Return on how many masters a resource is locked by this lock."""
-    found = 0
+    many = 0
     for master in masters:
         with master.client() as client:
             value: Any = client.get(f"redlock:lock:{resource}") or b""
-            found += value.startswith(held._held_lease.lease.token.encode())
-    return found
+            many += value.startswith(held._held_lease.lease.token.encode())
+    return many
 
 
 def denials(client: Any) -> list[bytes]:

@@ -288,12 +288,6 @@ def test_page_with_every_master_down(five: list[LocalMaster], viewer: Client) ->
     assert "No server answered, so it is unknown which locks are held." in body
 
 
-def test_page_with_a_database_that_does_not_answer(database_down: None, viewer: Client) -> None:
-    body = body_of(viewer)
-    assert body.count("unable to open database file") == 1
-    assert "No quorum: locks are refused now." in body
-
-
 def test_page_shows_faults_of_servers(five: list[LocalMaster], viewer: Client) -> None:
     with five[0].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")

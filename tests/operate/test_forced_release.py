@@ -71,22 +71,6 @@ def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
         assert second.fence > fence
 
 
-@pytest.mark.slow
-def test_a_release_without_a_quorum_is_logged(
-    masters: list[LocalMaster], short_wait: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    with lock(R):
-        everywhere(masters)
-        for master in masters[:3]:
-            master.pause()
-        freed = force_release(R, by="me")
-        assert freed.outcome is ReleaseOutcome.NO_QUORUM
-        assert sorted(freed.masters.values())[-2:] == ["released", "released"]
-        assert "was released by force by me: no quorum (" in caplog.text
-        for master in masters[:3]:
-            master.resume()
-
-
 def test_a_foreign_lock_of_any_bytes_can_be_released(masters: list[LocalMaster]) -> None:
     for master in masters:
         with master.client() as client:

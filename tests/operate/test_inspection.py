@@ -68,26 +68,6 @@ def test_a_lock_that_a_waiter_has_got_is_listed_by_a_majority(masters: list[Loca
     assert listed.result(60) >= 3
 
 
-def test_each_state_is_recognized(masters: list[LocalMaster]) -> None:
-    put(masters, "all")
-    put(masters[:3], "quorum")
-    put(masters[:2], "minority")
-    put(masters, "theirs", value="someone else")
-    put(masters[:2], "split")
-    put(masters[2:], "split", value="b" * 32 + " {}")
-    put(masters[2:3], "split", value="c" * 32 + " {}")
-    put(masters, "soon", ttl=1900)
-    states = {holding.resource: holding.state for holding in held_locks().locks}
-    assert states == {
-        "all": HoldingState.HELD,
-        "quorum": HoldingState.HELD,
-        "minority": HoldingState.PARTIAL,
-        "soon": HoldingState.EXPIRING,
-        "theirs": HoldingState.FOREIGN,
-        "split": HoldingState.DISAGREEING,
-    }
-
-
 def test_a_foreign_lock_without_expiry_is_listed_once_it_contends(
     masters: list[LocalMaster],
 ) -> None:

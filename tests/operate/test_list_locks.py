@@ -239,14 +239,6 @@ def test_silent_masters_and_missing_quorum() -> None:
     assert ran.json["locks"][0]["state"] == "unclear"
 
 
-def test_a_database_that_does_not_answer(database_down: None) -> None:
-    ran = run("list_locks", "--format=json")
-    assert ran.status == 3
-    assert "default unable to open database file" in ran.said
-    assert "Only 0 of 1 servers answered" in ran.said
-    assert ran.json["quorum"] is False
-
-
 EVIL = {
     "host": "web\x1b[2J", "app": "a\nb", "path": "/\u202e<b>", "x\x9b": "\ud800", "at": 1e400,
 }  # fmt: skip

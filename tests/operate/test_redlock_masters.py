@@ -98,10 +98,11 @@ def put(settings: Settings, *masters: str) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.parametrize(("many", "first"), [(1, "1 master runs ("), (3, "3 masters run (")])
 def test_the_masters_that_the_settings_name_are_started(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, many: int, first: str
 ) -> None:
-    ports = [free_port() for _ in range(3)]
+    ports = [free_port() for _ in range(many)]
     put(settings, *(f"redis://localhost:{port}/0" for port in ports))
     started: list[int] = []
 
@@ -113,16 +114,7 @@ def test_the_masters_that_the_settings_name_are_started(
     call_command("redlock_masters", stdout=out)
     assert started == ports
     assert "REDLOCK = " not in out.getvalue()
-    assert out.getvalue().startswith("3 masters run (")
-
-
-@pytest.mark.live
-def test_one_master_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(settings, f"redis://localhost:{free_port()}/0")
-    monkeypatch.setattr(redlock_masters.Command, "_watch", lambda command, masters: None)
-    out = StringIO()
-    call_command("redlock_masters", stdout=out)
-    assert out.getvalue().startswith("1 master runs (")
+    assert out.getvalue().startswith(first)
 
 
 @pytest.mark.parametrize(

