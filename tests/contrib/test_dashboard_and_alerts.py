@@ -103,19 +103,6 @@ def test_the_variable_of_the_dashboard_lists_aliases(scraped: dict[str, set[str]
     assert found[2] in scraped[found[1]]
 
 
-def test_panels_do_not_overlap() -> None:
-    cells = [
-        (x, y)
-        for panel in DASHBOARD["panels"]
-        for at in [panel["gridPos"]]
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-
-
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
     """Return a time series for promtool, with a value for each minute."""
     texts = ", ".join(f'{key}="{value}"' for key, value in {"using": "default", **labels}.items())
