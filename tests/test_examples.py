@@ -20,6 +20,7 @@ from asgiref.sync import async_to_sync
 from django.contrib.admin import site
 from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
+from django.core.checks import run_checks
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import CommandError
 from django.test import RequestFactory
@@ -40,7 +41,7 @@ COMMAND = re.compile(
 MODULE = re.compile(r"python -m ([\w.]+)")
 
 TESTED = {
-    "README.md": "tests/test_readme.py",
+    "README.md": "tests/test_examples.py",
     "docs/how-to/deploy.md": "tests/test_deploy_page.py",
     "docs/how-to/fencing.md": "tests/app/test_fenced.py",
     "docs/how-to/migrate.md": "tests/scenarios/test_migrate_page.py",
@@ -154,11 +155,22 @@ def test_every_module_that_is_run_exists() -> None:
     assert {name for name in modules if find_spec(name) is None} == set()
 
 
-# Locks, views and permits: what the examples do.
+# README, locks, views and permits: what the examples do.
 
 in_memory = pytest.mark.usefixtures("redlock_memory")
 PERMITS = Page("docs/how-to/permits.md")
 factory = RequestFactory()
+
+
+def test_the_checks_of_the_demo_find_nothing() -> None:
+    assert run_checks() == []
+
+
+@in_memory
+def test_the_examples_of_the_readme_run() -> None:
+    names = Page("README.md").section("Examples").run()
+    with held_elsewhere("order:7"):
+        assert names["pay"](factory.post("/"), pk=7).status_code == 423
 
 
 @in_memory

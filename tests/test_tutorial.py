@@ -24,7 +24,7 @@ PART = re.compile(
 SERVER = "python manage.py runserver"
 
 
-@pytest.mark.nightly  # by day, tests/test_readme.py pastes a quick start
+@pytest.mark.nightly  # by day, tests/newcomer.py pastes the quick start
 def test_every_step_shows_the_output_of_the_page(tmp_path: Path) -> None:
     site, shown, served = tmp_path, "", False
     for part in PART.finditer(PAGE.text):
