@@ -166,35 +166,6 @@ def test_an_unanswered_extension_shortens_nothing() -> None:
 # What a master checks.
 
 
-@kills("any marker will do", "acquire", lua("seen[1] ~= ARGV[#ARGV - 1] or"))
-def test_a_master_that_was_flushed_has_no_vote() -> None:
-    masters = Masters(3)
-    masters.run(masters.acquire(), deaf=(2,))
-    masters.memories[1].keyspace.strings.clear()
-    _denied(masters, deaf=(0,))
-
-
-@kills("extend without a marker", "extend",
-       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
-def test_a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    del masters.memories[0].keyspace.strings[masters.deployment.marker]
-    assert _extended(masters, lease, 10.0) is not LeaseState.RENEWED
-
-
-@kills("ready before its time", "acquire", lua(" or now < tonumber(ARGV[#ARGV])"))
-def test_a_master_is_not_counted_before_its_time() -> None:
-    masters = Masters(1)
-    ask = _acquire(masters, "a")
-    ready_at = int((masters.now + 5) * 1e6)
-    reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
-    assert ask.vote(*reply[1:]).ballot is Ballot.FAILED
-    _passed(masters, 5.0)
-    reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
-    assert ask.vote(*reply[1:]).ballot is Ballot.GRANTED
-
-
 def _join(
     masters: Masters, run: str, fingerprint: str = "", how: str = "join"
 ) -> tuple[int, bytes]:
@@ -458,18 +429,6 @@ def test_an_extension_counts_no_clock_off_the_median() -> None:
     lease = masters.taken()
     masters.off[2] = 1.2
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
-
-
-@kills("heal without a marker", "heal",
-       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
-def test_no_heal_writes_to_a_master_of_another_deployment() -> None:
-    masters = Masters(1)
-    lease = masters.taken()
-    masters.memories[0].keyspace.strings.clear()
-    _join(masters, RUNS[0], Masters(5).deployment.fingerprint)
-    before = dict(masters.memories[0].keyspace.strings)
-    masters.memories[0].say(_heal(masters, lease), 0, MARKER)
-    assert masters.memories[0].keyspace.strings == before
 
 
 @kills("what an overlapped extension healed is forgotten", rounds.merged,

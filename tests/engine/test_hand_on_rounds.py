@@ -553,16 +553,6 @@ def test_the_token_is_compared_whole() -> None:
         assert masters.memories[0].keyspace.get(key) == other.encode()
 
 
-@kills("a hand-on without a marker", "take",
-       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
-def test_a_master_that_is_not_trusted_hands_nothing_on() -> None:
-    masters = Masters(1)
-    handed = given(masters)
-    del masters.memories[0].keyspace.strings[masters.deployment.marker]
-    with pytest.raises(QuorumUnreachable):
-        masters.run(taking(masters, handed))
-
-
 @kills("a released token is set", "take", lua("if seen[3] then", "if false then"))
 def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
     masters = Masters(1)

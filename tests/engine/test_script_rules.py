@@ -42,22 +42,32 @@ def _said(masters: Masters, command: Command, ready_at: int = 0) -> list[Any]:
     return unpacked(masters.memories[0].say(command, 0, MARKER, ready_at))
 
 
-@kills("extend is ready at once", "extend", lua(" or now < tonumber(ARGV[#ARGV])"))
-@kills("a hand-on is ready at once", "take", lua(" or now < tonumber(ARGV[#ARGV])"))
-def test_no_script_counts_a_master_before_its_time() -> None:
+@kills("any marker will do", "trusted", lua("seen[1] ~= ARGV[#ARGV - 1] or"))
+@kills("ready before its time", "trusted", lua(" or now < tonumber(ARGV[#ARGV])"))
+def test_no_script_counts_a_master_without_its_marker_or_before_its_time() -> None:
     masters = Masters(1)
-    now = int(masters.now * 1_000_000)
+    memory, now = masters.memories[0], int(masters.now * 1_000_000)
+    fence = int(_said(masters, _acquire(masters))[2])
     common, later = _common(masters), now + 1_000_000
     commands: tuple[Command, ...] = (
         Acquire(**common, ttl=10.0, proposal=now),
         Acquire(**common, ttl=10.0, proposal=now, limit=2),
-        Confirm(**common, fences=(now,)),
+        Confirm(**common, fences=(fence,)),
         Extend(**common, ttl=10.0),
-        Heal(**common, ttl=10.0, fences=(now,)),
-        Take(**common, ttl=10.0, proposal=now, expected=B, fences=(now,)),
+        Heal(**common, ttl=10.0, fences=(fence,)),
+        Take(**{**common, "value": f"{B} {{}}"}, ttl=10.0, proposal=now, expected=A, fences=(0,)),
     )
+    stored = dict(memory.keyspace.strings)
     for command in commands:
-        assert _said(masters, command, later)[0] == Status.NOT_READY, command.name
+        for marker, ready_at in ((b"another", 0), (MARKER, later)):
+            reply = memory.say(command, 0, marker, ready_at)
+            assert reply.status == Status.NOT_READY, command.name
+    assert memory.keyspace.strings == stored
+    for command in commands:
+        assert _said(masters, command, now)[0] == Status.GRANTED, "at its time it is counted"
+    del memory.keyspace.strings[masters.deployment.marker]  # as FLUSHALL does
+    for command in commands:
+        assert _said(masters, command)[0] == Status.NOT_READY, command.name
 
 
 @kills("confirm goes down", "confirm",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -305,8 +304,6 @@ def test_a_call_asks_for_each_slot_that_may_be_free() -> None:
     assert masters.carry(protocol, step).attempts == limit
 
 
-@kills("a slot is taken from its holder", "acquire",
-       lua("if lock ~= value then", "if not lock then"))  # fmt: skip
 @kills("asked again although all are taken", Wait._may_take_another, always("self.slots.is_open"))
 def test_a_refusal_needs_one_round_where_all_are_taken() -> None:
     masters = Masters(3)
@@ -355,16 +352,6 @@ def asks(masters: Masters, resource: str = "r", token: str = "a" * 32, **how: An
     return Acquire(masters.deployment, (resource,), f"{token} {{}}", 5.0, **how)
 
 
-@kills("compare the token of a slot only", "acquire",
-       lua("if lock ~= value then",
-           "if (lock or ''):sub(1, 32) ~= value:sub(1, 32) then"))  # fmt: skip
-def test_a_slot_whose_value_only_begins_with_the_token_is_another_clients() -> None:
-    masters = Masters(1)
-    say(masters, asks(masters))
-    other = replace(asks(masters), value=f'{"a" * 32} {{"pid":2}}')
-    assert say(masters, other)[0] == Status.REFUSED
-
-
 def test_a_refusal_where_all_slots_are_taken_is_that_of_a_lock() -> None:
     masters = Masters(1)
     for resource, token in (("r", "a"), ("r[1]", "c")):
@@ -383,8 +370,6 @@ def test_a_refusal_shows_which_slots_are_taken() -> None:
     assert text == b"a" * 32 + b"010"
 
 
-@kills("a slot of any deployment", "acquire",
-       lua("seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV])", "false"))  # fmt: skip
 def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
     masters = Masters(1)
     assert say(masters, asks(masters), b"another")[0] == Status.NOT_READY
