@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine import fencing, quorum, renewal, rounds, validity
-from redlock_django.engine.attempt import Attempt, Wait
-from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine import fencing, quorum, renewal, rounds
+from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.errors import LockLost, NotAcquired, ResourceLocked
 from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
@@ -17,7 +17,7 @@ from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.steps import Round, Step
-from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import locks
@@ -72,17 +72,11 @@ def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
 
 
 @kills("quorum of half", quorum.quorum, returns("max(1, masters // 2)"))
+@kills("quorum of those that are up", Tally._judge,
+       at_start("self.need = quorum(self.masters - self.failed)"))  # fmt: skip
 def test_two_halves_do_not_both_hold() -> None:
     masters = Masters(4)
     _denied(masters, down=(2, 3))
-    _denied(masters, down=(0, 1))
-
-
-@kills("quorum of those that are up", Tally._judge,
-       at_start("self.need = quorum(self.masters - self.failed)"))  # fmt: skip
-def test_masters_that_are_down_count_in_the_number() -> None:
-    masters = Masters(3)
-    _denied(masters, down=(1, 2))
     _denied(masters, down=(0, 1))
 
 
@@ -111,45 +105,12 @@ def test_a_proven_holder_ends_the_round() -> None:
 # For how long.
 
 
-@kills("no drift", validity.drift, returns("0.0"))
-def test_clocks_that_run_apart_make_no_second_holder() -> None:
-    masters = Masters(3)
-    lease = masters.taken(ttl=10.0)
-    masters.now = lease.until - 0.001
-    masters.off = [0.009 * (masters.now - START)] * 3
-    _denied(masters)
-
-
-@kills("validity from the answer", Attempt.end, argument(valid_until, started="now"))
-def test_the_duration_of_a_round_shortens_the_validity() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(ttl=10.0)
-    first = next(protocol)
-    masters.hear(first)
-    _passed(masters, 4.0)
-    try:
-        protocol.send(masters.now)
-    except StopIteration as done:
-        masters.now = done.value.until - 0.001
-    _denied(masters)
-
-
-@kills("elapsed time is ignored", Attempt.end, never("now >= self.until"))
-def test_a_round_longer_than_the_ttl_holds_nothing() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(ttl=1.0)
-    masters.hear(next(protocol))
-    _passed(masters, 1.1)
-    with pytest.raises(QuorumUnreachable, match="too slowly"):
-        masters.carry(protocol, protocol.send(masters.now))
-
-
 @kills("renewed beyond the hold", renewal.next_extension, instead("min(ttl, ...)", "ttl"))
 def test_no_extension_reaches_beyond_the_hold() -> None:
     lease = Masters(3).taken(ttl=10.0)
     plan = next_extension(lease, lease.started + 1, ttl=10.0, hold_until=lease.started + 11.0)
     assert plan is not None
-    assert plan[0] + plan[1] <= lease.started + 11.0 + 1e-6
+    assert plan[0] + plan[1] - lease.started == pytest.approx(11.0)
 
 
 @kills("an extension shortens", "extend",
@@ -214,7 +175,7 @@ def test_a_lock_from_a_clock_gone_back_is_cut() -> None:
         masters.deployment.fence("r")
     ]  # it is ahead of the clock, too
     _passed(masters, -HOUR)
-    _denied(masters)
+    assert _denied(masters).retry_after == pytest.approx(masters.deployment.max_ttl)
     _passed(masters, masters.deployment.max_ttl + 0.1)
     masters.taken()
 
@@ -395,32 +356,7 @@ def test_a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     assert second.fences[0] > first.fences[0], "the fence went back"
 
 
-@kills("confirmed by anybody", "confirm", lua("if lock ~= ARGV[2] then", "if false then"))
-def test_a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
-    """Two of three masters lost the lock before the fence was confirmed: nobody holds it."""
-    masters = Masters(3)
-    masters.memories[2].keyspace.set(
-        masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
-    )
-    protocol = masters.acquire()
-    masters.hear(next(protocol))
-    confirm = _asked(protocol.send(masters.now))
-    for index in (0, 1):
-        masters.memories[index].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
-    masters.hear(confirm)
-    assert confirm.tally.verdict is Verdict.LOST
-
-
 # Extensions and healing.
-
-
-@kills("a heal counts at once", Heal.vote, never("vote.ballot is Ballot.GRANTED"))
-def test_a_healed_master_does_not_count_at_once() -> None:
-    """It had forgotten the lock, and may have voted for another client meanwhile."""
-    masters = Masters(3)
-    lease = masters.run(masters.acquire(), down=(2,))
-    _, lease = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
-    assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 
 @kills("any clock extends", rounds.extend, argument(Tally, skew="None"))
@@ -458,16 +394,6 @@ def test_a_release_reaches_what_an_overlapped_extension_healed() -> None:
         assert held.reached == {0, 1, 2}
     assert _freed(masters, held)
     assert not masters.memories[2].keyspace.get(masters.deployment.lock("r"))
-
-
-@kills("cancelled without an undo", Wait.undo_interrupted, always("self.resting"))
-def test_interrupted_after_the_grants_nothing_is_left() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire()
-    step = next(protocol)
-    masters.hear(step, mute=(1,))
-    masters.hear(protocol.throw(RuntimeError()))
-    assert masters.tokens() == [""] * 3
 
 
 @kills("a child holds its parent's lock", HeldLease.inherited, never("self.forks != locks.forks"))

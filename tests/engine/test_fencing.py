@@ -101,6 +101,7 @@ def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
         masters.now += 0.001
 
 
+@kills("confirmed by anybody", "confirm", lua("if lock ~= ARGV[2] then", "if false then"))
 def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
     masters = Masters(3)
     lease = masters.taken()
@@ -114,6 +115,7 @@ def test_confirm_raises_a_fence_only_where_the_token_matches() -> None:
     masters.hear(asked)
     assert masters.fences() == [high, 0, NOW]
     assert asked.tally.granted == 1
+    assert asked.tally.verdict is Verdict.LOST
 
 
 @kills("any fences are unanimous", Tally.unanimous, always("len(said) == 1"))

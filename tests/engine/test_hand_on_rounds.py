@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import refusal, rounds, validity
 from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Client, Wait
 from redlock_django.engine.errors import (
@@ -17,7 +16,6 @@ from redlock_django.engine.errors import (
 )
 from redlock_django.engine.protocol.commands import TOKEN, Extend, Restore, Take
 from redlock_django.engine.protocol.slots import slot_resource
-from redlock_django.engine.protocol.votes import Ballot
 from redlock_django.engine.steps import Pause, Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.engine.lua_mutation import lua
@@ -72,6 +70,9 @@ def release_rest(masters: Masters, lease: RedlockLease, *, bury: bool = False) -
 # The giver.
 
 
+@kills("a taker has the TTL of its ticket", "take",
+       lua("redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', ARGV[4])",
+           "redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', rest)"))  # fmt: skip
 def test_what_was_handed_on_has_a_new_token_and_is_held_for_its_ttl() -> None:
     masters = Masters(3)
     lease = masters.taken("r", "s")
@@ -103,6 +104,8 @@ def test_an_acquire_that_arrives_after_a_hand_on_on_other_links_sets_nothing(bur
     assert masters.tokens() == [handed.token, handed.token, late]
 
 
+@kills("a taker that failed shortens the ticket", "restore",
+       lua("tonumber(ends) - math.floor(now / 1000)", "redis.call('PTTL', key)"))  # fmt: skip
 @kills("an undo prolongs the lock", "restore",
        lua("tonumber(ends) - math.floor(now / 1000)", "100000"))  # fmt: skip
 def test_an_undo_restores_what_the_lock_had_before() -> None:
@@ -145,6 +148,7 @@ def test_an_undo_restores_only_its_own_token() -> None:
     assert masters.tokens() == [other.token]
 
 
+@kills("a released token is set", "take", lua("if seen[3] then", "if false then"))
 @kills("a late token follows its undo", "restore",
        lua("redis.call('SET', KEYS[3], '1', 'PX', MAX_TTL)"))  # fmt: skip
 def test_a_token_that_arrives_after_its_undo_is_not_set() -> None:
@@ -333,30 +337,6 @@ def test_a_ticket_that_no_other_client_has_used_shows_which_masters_fail() -> No
     with pytest.raises(QuorumUnreachable, match=r"m1: did not answer; m2: forgot the lock"):
         masters.run(taking(masters, handed), mute=(1,))
     masters.run(taking(masters, handed))
-
-
-@kills("a taker has the TTL of its ticket", "take",
-       lua("redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', ARGV[4])",
-           "redis.call('SET', KEYS[4 + index], ARGV[2], 'PX', rest)"))  # fmt: skip
-def test_the_lock_of_a_taker_that_dies_ends_with_its_ttl() -> None:
-    masters = Masters(3)
-    taken = masters.run(taking(masters, given(masters), 2.0))
-    masters.now = taken.until - 0.01
-    with pytest.raises(ResourceLocked):
-        masters.run(masters.acquire())
-    masters.now = taken.until + 0.1
-    masters.taken()
-
-
-@kills("a taker that failed shortens the ticket", "restore",
-       lua("tonumber(ends) - math.floor(now / 1000)", "redis.call('PTTL', key)"))  # fmt: skip
-def test_a_taker_that_fails_does_not_shorten_the_ticket() -> None:
-    masters = Masters(3)
-    handed = given(masters)
-    with pytest.raises(QuorumUnreachable):
-        masters.run(taking(masters, handed, 2.0), mute=(0, 1, 2))
-    masters.now = handed.until - 0.5
-    masters.run(taking(masters, handed, 2.0))
 
 
 @kills("a minimum hold ends with its ticket", Wait.lease, without("lease.earliest_end = ..."))
@@ -551,24 +531,6 @@ def test_the_token_is_compared_whole() -> None:
         with pytest.raises(LockLost):
             masters.run(taking(masters, handed))
         assert masters.memories[0].keyspace.get(key) == other.encode()
-
-
-@kills("a released token is set", "take", lua("if seen[3] then", "if false then"))
-def test_a_token_that_arrives_after_its_release_is_not_set() -> None:
-    masters = Masters(1)
-    handed = given(masters)
-    taken = masters.run(taking(masters, handed))
-    masters.run(rounds.release(masters.deployment, taken, bury=True))
-    other = masters.taken()
-    late = Take(
-        masters.deployment, ("r",), taken.value, 10.0, 1, expected=other.token, fences=other.fences
-    )
-    assert late.vote(*_said(masters.memories[0], late)).ballot is Ballot.FAILED
-    assert masters.tokens() == [other.token]
-
-
-def _said(memory: MemoryMaster, command: Take) -> tuple[int, int, bytes]:
-    return memory.say(command, 0, MARKER)[1:]
 
 
 @kills("one lock of several is compared", "ownership",

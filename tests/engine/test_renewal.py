@@ -57,13 +57,6 @@ def test_extensions_come_sooner_and_sooner_after_unknown_results(lease: RedlockL
     assert lease.until - now < 0.01
 
 
-def test_an_extension_does_not_reach_beyond_the_end_of_the_hold(lease: RedlockLease) -> None:
-    plan = next_extension(lease, 101, ttl=10, hold_until=110.0)
-    assert plan is not None
-    when, asked = plan
-    assert when + asked == pytest.approx(110.0)
-
-
 def test_an_extension_that_would_gain_nothing_is_not_made(lease: RedlockLease) -> None:
     assert next_extension(lease, 101, ttl=10, hold_until=109.9) is None
     assert next_extension(lease, 101, ttl=1, hold_until=FOREVER) is None

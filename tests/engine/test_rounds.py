@@ -331,6 +331,8 @@ def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
     assert pause.seconds == pytest.approx(0.004)
 
 
+@kills("elapsed time is ignored", Attempt.end, never("now >= self.until"))
+@kills("validity from the answer", Attempt.end, argument(valid_until, started="now"))
 @kills("no undo", Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE"))
 def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
     masters = Masters(3)
@@ -418,6 +420,7 @@ def test_validity_is_judged_after_the_confirm_round() -> None:
 INTERRUPTS = [Cancelled, KeyboardInterrupt, SystemExit, RuntimeError]
 
 
+@kills("cancelled without an undo", Wait.undo_interrupted, always("self.resting"), RuntimeError)
 @kills("undo only what was granted", Tally.asked,
        instead("vote is None or ...", "vote is not None and vote.ballot is _GRANTED"),
        SystemExit)  # fmt: skip
@@ -588,6 +591,7 @@ def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     assert same.until == lease.until
 
 
+@kills("a heal counts at once", Heal.vote, never("vote.ballot is Ballot.GRANTED"))
 @kills("no master is healed", rounds.extend, never("master in forgot"))
 def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
     None

@@ -387,18 +387,6 @@ def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
     assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == Status.CORRUPT
 
 
-@kills("an overlong slot stays", "refuse", lua("lasts > MAX_TTL and", "false and"))
-@kills("foreign slots are cut", "refuse", lua("lasts > MAX_TTL and is_known", "lasts > MAX_TTL"))
-def test_a_slot_that_lasts_longer_than_max_ttl_is_cut_if_it_is_ours() -> None:
-    masters = Masters(1)
-    keyspace, deployment = masters.memories[0].keyspace, masters.deployment
-    keyspace.set(deployment.lock("r"), b"a" * 32 + b" {}", 9e9)
-    keyspace.set(deployment.lock("r[1]"), b"foreign", 9e9)
-    assert say(masters, asks(masters, "r", "b" * 32))[3] == 60_000
-    assert keyspace.pttl(deployment.lock("r")) == 60_000
-    assert keyspace.pttl(deployment.lock("r[1]")) > 60_000
-
-
 def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
     masters = Masters(1)
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from redlock_django.engine import validity
 from redlock_django.engine.validity import drift, valid_until
 from tests.engine.masters import Masters
+from tests.engine.mutants import kills
+from tests.engine.mutation import returns
 
 
 @pytest.mark.parametrize(
@@ -19,6 +22,7 @@ def test_validity_counts_from_before_the_first_byte() -> None:
     assert valid_until(10.0, 1000.0) == pytest.approx(1009.898)
 
 
+@kills("no drift", validity.drift, returns("0.0"))
 def test_the_key_outlives_the_lease_at_any_rate_within_the_drift() -> None:
     """The client is slow and the master fast by 0.45 % each: the key must outlive the lease."""
     for ttl in (0.1, 0.5, 1.0, 10.0, 60.0):
