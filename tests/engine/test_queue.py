@@ -83,20 +83,6 @@ def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
         masters.taken()
 
 
-def test_the_first_waiter_wins_without_a_call() -> None:
-    masters = Masters(3)
-    masters.taken(ttl=1.0)
-    first, second = Waiting(masters, A), Waiting(masters, B)
-    masters.now += 1.1
-    for memory in masters.memories[:2]:
-        memory.keyspace.sets.clear()  # restarted: only B has asked again here
-    second.ask()
-    masters.hear(second.step, silent=(0, 1))
-    masters.called.clear()
-    first.won()
-    assert masters.called == []
-
-
 @kills("dead waiters are called", "queue", lua("type(heard) ~= 'number' or heard == 0", "false"))
 def test_dead_waiters_are_skipped_at_once() -> None:
     masters = Masters(3)
@@ -295,20 +281,6 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
     slow.refused()
     Waiting(masters, C)
     assert masters.queues() == [[A, C]] * 3, "it keeps its ticket"
-    free(masters, lease)
-    assert masters.called == on_all(masters, A)
-
-
-def test_a_wrong_clock_neither_gains_nor_loses_a_place() -> None:
-    masters = Masters(3)
-    lease = masters.taken()
-    Waiting(masters, A, wall=-3600.0)
-    masters.now += 1.1
-    Waiting(masters, B)
-    masters.now += 1.1
-    Waiting(masters, C, wall=-3600.0)
-    masters.now += 1.1
-    assert masters.queues() == [[A, B, C]] * 3
     free(masters, lease)
     assert masters.called == on_all(masters, A)
 

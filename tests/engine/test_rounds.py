@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.engine import pauses, rounds, undo
-from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Wait
+from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import (
     Acquire,
@@ -22,7 +22,6 @@ from redlock_django.engine.protocol.commands import (
 )
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
-from redlock_django.engine.run_protocol import is_finished
 from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.lua_mutation import lua
@@ -98,16 +97,6 @@ def test_a_round_is_won_before_the_slowest_master_has_answered() -> None:
     lease = masters.run(masters.acquire(), silent=(3, 4))
     assert lease.reached == {0, 1, 2, 3, 4}, "silent masters may have the lock too"
     assert lease.tally.outstanding == 2
-
-
-def test_reached_leaves_out_only_masters_that_surely_have_nothing() -> None:
-    masters = Masters(9)
-    masters.run(masters.acquire(), down=(5, 6, 7, 8))
-    for index in (0, 1, 2, 3):
-        masters.forget(index)
-    lease = masters.run(masters.acquire(), down=(1,), deaf=(2,), mute=(3,))
-    assert masters.tokens()[4] != lease.token
-    assert lease.reached == {0, 2, 3, 5, 6, 7, 8}
 
 
 @kills("one proposal for all rounds", Wait.next_attempt,
@@ -213,22 +202,6 @@ def test_an_acquire_without_a_quorum_is_refused_and_undone() -> None:
     assert masters.tokens() == ["", "", ""]
 
 
-def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(wait=0.0)
-    step = next(protocol)
-    for _ in range(SPLIT_ROUNDS - 1):
-        refuse(step, "A", "B", None)
-        is_undo(protocol.send(masters.now), one(step), {2})
-        assert isinstance(protocol.send(masters.now), Pause)
-        step = protocol.send(masters.now)
-    refuse(step, "A", "B", None)
-    protocol.send(masters.now)
-    with pytest.raises(ResourceLocked) as caught:
-        protocol.send(masters.now)
-    assert caught.value.retry_after == pytest.approx(5.0)
-
-
 @kills("stale connections refuse a lock", Attempt.split, never("last.only_stale"))
 def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
     """Also without waiting, if the masters that failed for another reason are a minority."""
@@ -312,14 +285,6 @@ def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
     assert 0 < caught.value.waited <= caught.value.took
 
 
-def test_waiting_wins_as_soon_as_the_lock_has_expired() -> None:
-    masters = Masters(3)
-    masters.taken(ttl=1)
-    lease = masters.run(masters.acquire(wait=5.0))
-    assert masters.tokens() == [lease.token] * 3
-    assert 1.0 <= masters.now - START < 1.02
-
-
 @kills("pauses are only random", pauses._until_expiry, always("left is None"))
 def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
     masters = Masters(3)
@@ -345,17 +310,6 @@ def test_a_round_that_is_won_too_late_is_undone_everywhere() -> None:
         protocol.send(masters.now)
 
 
-def test_a_round_that_is_won_too_late_may_be_tried_again() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire(ttl=1.0, wait=9.0)
-    step = next(protocol)
-    masters.hear(step)
-    masters.now += 1.0
-    masters.hear(protocol.send(masters.now))
-    assert isinstance(protocol.send(masters.now), Pause)
-    assert masters.carry(protocol, protocol.send(masters.now)).started == masters.now
-
-
 # Acquire: the confirm round.
 
 
@@ -372,13 +326,6 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], R
     assert isinstance(one(confirm), Confirm)
     assert one(confirm).value == ask.value
     return protocol, confirm, ask
-
-
-def test_a_lock_is_held_once_a_majority_has_confirmed() -> None:
-    masters = Masters(5)
-    protocol, confirm, _ = _to_confirm(masters)
-    lease = masters.carry(protocol, confirm, deaf=(0, 1))
-    assert lease.fences == (int((START + 0.3) * 1e6) + 1,)
 
 
 def test_a_lock_that_a_minority_confirms_is_not_held() -> None:
@@ -496,14 +443,6 @@ def test_a_closed_protocol_sends_nothing(make: Callable[[Masters], Protocol[Any]
 def test_a_protocol_can_be_closed_in_the_confirm_round() -> None:
     protocol, _, _ = _to_confirm(Masters(3))
     protocol.close()
-
-
-def test_a_protocol_knows_that_it_has_ended() -> None:
-    masters = Masters(3)
-    protocol = masters.acquire()
-    assert not is_finished(protocol)
-    masters.run(protocol)
-    assert is_finished(protocol)
 
 
 # Extend.

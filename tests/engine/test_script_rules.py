@@ -133,18 +133,6 @@ def test_a_waiter_for_a_slot_stands_in_the_queue() -> None:
     assert (waiting[0], masters.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
-def test_a_free_slot_is_reserved_for_the_first_waiter() -> None:
-    masters = Masters(1)
-    a_waiter = "redlock:wake:c 1"
-    for token, resource in ((A, "r"), (B, "r[1]")):
-        _said(masters, _slot(masters, token, resource))
-    _said(masters, _slot(masters, C, waiter=a_waiter))
-    _said(masters, Release(**_common(masters), limit=2))
-    assert masters.called == [(0, f"{a_waiter}/0")]
-    assert _said(masters, _slot(masters, "d" * 32))[0] == Status.RESERVED
-    assert _said(masters, _slot(masters, C, waiter=a_waiter))[0] == Status.GRANTED
-
-
 def _replies_to_plain_commands(seed: int) -> list[Any]:
     """Return what a master answers to random commands, and what it has stored after each."""
     rng, masters = Random(seed), Masters(1)
