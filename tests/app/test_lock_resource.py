@@ -87,7 +87,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     return found
 
 
-def test_only_the_aliases_of_atomic_requests_are_opened(
+def test_only_the_aliases_of_atomic_requests_are_opened_as_django_nests_them(
     monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, bool]]
 ) -> None:
     default = connections.settings["default"]
@@ -103,21 +103,8 @@ def test_only_the_aliases_of_atomic_requests_are_opened(
     assert opened == [("atomic", True), ("default", True)]
     marker = vars(view)["_non_atomic_requests"]
     assert all(alias in marker for alias in ("default", "atomic", "plain", "new"))
-
-
-def test_several_transactions_are_nested_as_django_nests_them(
-    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, bool]]
-) -> None:
-    monkeypatch.setitem(connections.settings, "second", connections.settings["default"])
-
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    view(factory.get("/"))
-    assert opened == [("second", True), ("default", True)]
     opened.clear()
-    for alias in ("default", "second"):
+    for alias in ("default", "atomic"):
         transaction.non_atomic_requests(using=alias)(view)
     view(factory.get("/"))
     assert not opened

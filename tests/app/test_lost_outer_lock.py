@@ -7,10 +7,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse
-from django.test import AsyncClient, Client
+from django.test import Client
 from django.urls import path
 from pytest_django import Settings
 
@@ -168,25 +167,3 @@ def test_a_view_that_nests_in_a_lost_lock_is_rolled_back(
         settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
     urls(path("<int:pk>/", view if rule else lock_resource("order:<int:pk>")(view), name="view"))
     answered(Client(headers={"accept": "application/json"}).post("/7/"))
-
-
-@pytest.mark.parametrize("nest", [aby_lock, aby_hold])
-async def test_an_async_view_that_nests_in_a_lost_lock_is_answered(
-    settings: Settings,
-    urls: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    lose: Lose,
-    nest: Callable[[], Any],
-) -> None:
-    @lock_resource("order:<int:pk>")
-    async def view(request: HttpRequest, pk: int) -> HttpResponse:
-        lose()
-        await nest()
-        return HttpResponse("done")
-
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    urls(path("<int:pk>/", view))
-    await sync_to_async(answered)(
-        await AsyncClient(headers={"accept": "application/json"}).post("/7/")
-    )

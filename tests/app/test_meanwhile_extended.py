@@ -35,14 +35,13 @@ from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.signals import lock_lost
-from tests.app.conftest import MEMORY, memory_backend
+from tests.app.conftest import FIVE, MEMORY, memory_backend
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
 R = "order:1"
 TTL, DUE, LATER = 9.0, 6.0, 5.0
-FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 READERS = {
     module.__file__ for module in (caller, lease, leader_module, lock_module, nesting, transactions)
 }

@@ -20,14 +20,12 @@ from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.operate.health import master_status
-from tests.app.conftest import memory_backend, stop_clocks
+from tests.app.conftest import FIVE, MEMORY, memory_backend, stop_clocks
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-MEMORY = "redlock_django.backends.memory.MemoryBackend"
-FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 R = "order:1"
 
 

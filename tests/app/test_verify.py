@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import connection, transaction
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -169,15 +168,3 @@ def test_a_view_that_asks_at_its_end_is_rolled_back(
     else:
         assert response.content == b"paid"
         assert Order.objects.count() == 1
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("sees_commits")
-@pytest.mark.parametrize("asks", [True, False])
-def test_a_transaction_that_asks_at_its_end_is_rolled_back(asks: bool) -> None:
-    with suppress(LockLost), transaction.atomic(), lock("r1") as held:
-        Order.objects.create(number="A-1", total=1)
-        free("r1")
-        if asks:
-            held.verify()
-    assert Order.objects.exists() is not asks
