@@ -199,6 +199,13 @@ class MariaDB(Database):
         return {"BACKEND": DATABASE, "DATABASE": self.alias, "DATABASE_TIMEOUT": 10}
 
 
+DATABASES: list[Any] = [
+    pytest.param(Sqlite, id="sqlite"),
+    pytest.param(Postgres, id="postgres", marks=pytest.mark.postgres),
+    pytest.param(MariaDB, id="mariadb"),
+]
+"""The databases, as parameters of a test."""
+
 ZOOKEEPER = "redlock_django.backends.zookeeper.ZooKeeperBackend"
 
 

@@ -19,7 +19,7 @@ from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.exceptions import LimitReached
 from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started, Store
+from tests.contract.stores import DATABASES, HOLDER, MariaDB, Postgres, Sqlite, Started, Store
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
 
 NAME = "export"
-KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
 
 
-@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Store]:
     kind: type[Store] = request.param
     yield kind(request, settings)
@@ -201,8 +200,7 @@ def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
 
 @pytest.mark.parametrize(
     "store",
-    [KINDS[1], MariaDB],
-    ids=["postgres", "mariadb"],
+    DATABASES[1:],
     indirect=True,
 )
 def test_two_later_clients_do_not_take_the_slot_of_the_first_waiter(

@@ -12,7 +12,7 @@ from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.purge import purge
 from redlock_django.locking.services import locks
 from redlock_django.management.commands import redlock_purge
-from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Store
+from tests.contract.stores import DATABASES, HOLDER, Sqlite, Store
 from tests.operate.commands import run
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 PURGE = "redlock_purge"
 DAY = 86_400 * 10**6  # µs
-KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
 
 
-@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(params=DATABASES)
 def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
     kind: type[Store] = request.param
     return kind(request, settings)

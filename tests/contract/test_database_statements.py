@@ -12,16 +12,14 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections
 from redlock_django.exceptions import LimitReached, ResourceLocked
 from redlock_django.locking.services import locks
-from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Started
+from tests.contract.stores import DATABASES, HOLDER, Postgres, Started
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
 
-
-@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(params=DATABASES)
 def backend(
     request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DatabaseBackend]:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,13 +32,12 @@ from redlock_django.web.answers import problem_of
 from tests import inspecting
 from tests.app.checking import found
 from tests.contract.interrupting import after_each_interrupt
-from tests.contract.processes import run_in_processes
 from tests.contract.stores import (
     DATABASE,
+    DATABASES,
     HOLDER,
     AsyncCaller,
     Database,
-    MariaDB,
     Postgres,
     Sqlite,
     Started,
@@ -86,10 +85,7 @@ def postgres_store(request: pytest.FixtureRequest, settings: Settings) -> Store:
     return Postgres(request, settings)
 
 
-SERVERS_OF_LOCKS: Any = [pytest.param(Postgres, marks=pytest.mark.postgres, id="postgres"), MariaDB]
-
-
-@pytest.fixture(params=SERVERS_OF_LOCKS)
+@pytest.fixture(params=DATABASES[1:])
 def server(request: pytest.FixtureRequest, settings: Settings) -> Database:
     """Keep locks in a database server."""
     store: Database = request.param(request, settings)
@@ -287,6 +283,37 @@ def test_aliases_that_name_one_file_exclude_each_other(
 # Faults.
 
 
+@contextmanager
+def processes(settings: Settings, folder: Path, lines: str, many: int) -> Iterator[list[Any]]:
+    """Run so many processes with the same lines, in that folder; kill those that are left.
+
+    The locks of `lock()` are in the database of the default alias.
+    """
+    database = connections.settings[settings.REDLOCK["default"]["DATABASE"]]
+    entry = {name: str(database[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER")}
+    source = f"""
+import os, time, django
+from django.conf import settings
+settings.configure(
+    DATABASES={{"default": {entry!r}}}, INSTALLED_APPS=["redlock_django"],
+    REDLOCK={{"default": {{"BACKEND": "{DATABASE}", "DATABASE_TIMEOUT": 20}}}},
+)
+django.setup()
+from redlock_django import lock
+{lines}"""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command: Any = [sys.executable, "-c", source]
+    children = [
+        subprocess.Popen(command, cwd=folder, env=path, stdout=subprocess.PIPE) for _ in range(many)
+    ]
+    try:
+        yield children
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.nightly)])
 def test_many_processes_take_turns(
@@ -302,42 +329,28 @@ for _ in range(10):
         os.close(marker)
         os.unlink("inside")
 """
-    run_in_processes(settings, tmp_path, lines)
+    with processes(settings, tmp_path, lines, many=3) as children:
+        assert [child.wait(60) for child in children] == [0] * 3
     fences = [int(line) for line in (tmp_path / "fences").read_text().split()]
     assert len(fences) == 30
     assert fences == sorted(set(fences))
 
 
 def test_other_processes_are_excluded_and_a_killed_process_is_outlived(
-    sqlite: Store, tmp_path: Path
+    sqlite: Store, settings: Settings, tmp_path: Path
 ) -> None:
-    script = f"""
-import sys, time, django
-from django.conf import settings
-settings.configure(
-    DATABASES={{"default": {{"ENGINE": "{SQLITE}", "NAME": {str(tmp_path / "site.sqlite3")!r}}}}},
-    INSTALLED_APPS=["redlock_django"],
-    REDLOCK={{"default": {{"BACKEND": "{DATABASE}"}}}},
-)
-django.setup()
-from redlock_django import lock
+    lines = """
 lock("order:1", ttl=30).acquire()
 print("held", flush=True)
 time.sleep(60)
 """
-    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    try:
+    with processes(settings, tmp_path, lines, many=1) as (child,):
         assert child.stdout.readline() == b"held\n"
         child.kill()
         child.wait()
         assert taken("order:1")
         sqlite.pass_time(30)
         assert not taken("order:1")
-    finally:
-        child.kill()
-        child.wait()
-        child.stdout.close()
 
 
 @pytest.mark.postgres
@@ -461,7 +474,7 @@ def _waiting_statements(alias: str) -> int:
         return count
 
 
-@pytest.mark.parametrize("server", SERVERS_OF_LOCKS[:1], indirect=True)
+@pytest.mark.parametrize("server", DATABASES[1:2], indirect=True)
 def test_a_conflict_of_serializable_transactions_is_tried_again(weak: None) -> None:
     backend_of().release(backend_of().acquire(("order:1",), 30, 0, HOLDER))
     with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
@@ -772,7 +785,7 @@ def test_missing_tables_are_named(
     assert "E024" not in found(deploy=True, tag="database", databases=[server.alias])
 
 
-@pytest.mark.parametrize("kind", [Sqlite, Postgres, MariaDB], ids=["sqlite", "postgres", "mariadb"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_a_clock_that_is_set_back_keeps_no_released_lock(
     request: pytest.FixtureRequest, settings: Settings, kind: type[Store]
 ) -> None:

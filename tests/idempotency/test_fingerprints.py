@@ -143,13 +143,6 @@ def test_a_form_that_django_does_not_parse_by_itself() -> None:
     assert of(patch(b"a=1&b=2", FORM)) == of(patch(b"b=2&a=1", FORM)) != of(patch(b"a=1", FORM))
 
 
-def test_an_upload_is_there_for_the_view_afterwards() -> None:
-    request = multipart(a="1", f=upload(b"x" * 100_000))
-    of(request)
-    assert request.POST["a"] == "1"
-    assert request.FILES["f"].read() == b"x" * 100_000
-
-
 def test_a_body_is_there_for_the_view_afterwards() -> None:
     request = post(b'{"a": 1}')
     of(request)

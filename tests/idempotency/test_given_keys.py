@@ -34,7 +34,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 Urls = Callable[..., None]
 KEYS: dict[str, Any] = {
     "callable": event_id,
-    "deep": lambda request, **_: json.loads(request.body)["data"]["object"]["id"],
     "header": "header:webhook-id",
 }
 
