@@ -14,7 +14,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import (
-    HELD,
     Visitor,
     overflowing,
     serving,
@@ -85,24 +84,6 @@ def tour(page: Page, name: str) -> None:
     select(page, "stock:42")
     shoot(page, f"{name}-confirm")
     assert cut_off(page) == []
-
-
-def test_the_list_is_refreshed_without_a_script(
-    visitor: Visitor, masters: list[LocalMaster]
-) -> None:
-    plant(masters, "order:1", ttl=600)
-    page = visitor.open(f"{HELD}?q=order&refresh=2", java_script_enabled=False)
-    expect(row(page, "order:1")).to_be_visible()
-    plant(masters, "order:2", ttl=600)
-    expect(row(page, "order:2")).to_be_visible()
-    expect(page.get_by_role("checkbox")).to_have_count(0)
-    page.get_by_role("link", name="Stop, to select locks").click()
-    plant(masters, "order:3", ttl=600)
-    page.wait_for_timeout(3000)
-    expect(row(page, "order:3")).to_have_count(0)
-    select(page, "order:2")
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("Released: order:2.")
 
 
 @pytest.mark.nightly
@@ -191,18 +172,6 @@ def test_a_lock_can_be_released_by_keyboard_only(
     page.keyboard.press("Enter")
     expect(page.locator(".messagelist")).to_contain_text("Released: order:1.")
     assert on(masters, "order:1") == 0
-
-
-def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-    plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil, ttl=600)
-    page = visitor.open()
-    expect(page.locator("#redlock-locks")).to_contain_text("<script>alert(1)")
-    page.get_by_role("checkbox").check()
-    page.get_by_role("button", name="Release selected locks…").click()
-    expect(page.locator("#redlock-locks")).to_contain_text("<script>alert(1)")
-    yes(page)
-    expect(page.locator(".messagelist")).to_contain_text("Released: odd:'&%3C;/é~ü.")
 
 
 @pytest.mark.nightly

@@ -34,18 +34,6 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 STRICT = "tests.browser.site.strict"  # the middleware with a Content-Security-Policy
 
-STATUSES = {
-    "pay-twice": {"200 OK", "423 Locked"},
-    "double-click": {"200 OK"},
-    "retry": {"200 OK"},
-    "three-at-once": {"200 OK", "423 Locked"},
-    "two-editors": {"302 Found", "200 OK"},
-    "lost-lock": {"503 Service Unavailable", "200 OK"},
-    "master-down": {"200 OK", "423 Locked"},
-    "quorum-lost": {"503 Service Unavailable", "200 OK"},
-    "forced-release": {"423 Locked", "200 OK"},
-}
-
 
 class Client:
     """A browser without JavaScript."""
@@ -248,7 +236,6 @@ def walk(page: Page) -> Iterator[str]:
         page.get_by_role("button", name=step.button).click()
         answers = page.locator(".answer .status")
         expect(answers).to_have_count(5 if step.slug == "three-at-once" else 2)
-        assert set(answers.all_inner_texts()) == STATUSES[step.slug]
         expect(page.locator("#outcome .master")).not_to_have_count(0)
         yield step.slug
     expect(page.locator("a[rel=next]")).to_have_count(0)
@@ -298,26 +285,6 @@ def same_origin(page: Page) -> dict[str, str]:
     return {"X-CSRFToken": token, "Referer": page.url}
 
 
-def test_the_visitor_releases_a_lock_by_force(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 5.0)
-    page.set_viewport_size({"width": 1280, "height": 900})
-    page.goto("/tour/forced-release/")
-    page.get_by_role("button", name="Release a lock by force").click()
-    locked = page.locator("#now .master[data-state=locked]")
-    expect(locked).not_to_have_count(0)
-    page.get_by_role("button", name="Held locks in the admin").click()
-    page.wait_for_url(f"**{HELD}")
-    expect(page.locator("#redlock-quorum")).to_contain_text("5 servers are")
-    page.locator("#redlock-locks input").last.check()  # the newest has most of its TTL left
-    page.get_by_role("button", name="Release selected locks…").click()
-    page.get_by_role("button", name=re.compile("^Yes")).click()
-    expect(page.locator(".messagelist")).to_contain_text("Released: order:")
-    page.goto("/tour/forced-release/")
-    expect(page.locator("#outcome .status")).to_have_count(2)
-    expect(locked).to_have_count(0)
-
-
-@pytest.mark.nightly
 def test_the_tour_goes_on_after_the_login(page: Page) -> None:
     page.goto("/tour/pay-twice/")
     page.get_by_role("button", name="Held locks in the admin").click()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
+from django.utils.html import escape
 
 from redlock_django.admin import held_locks_page
 from redlock_django.backends.inspection.contract import Inspection
@@ -330,9 +331,11 @@ def test_holder_fields_are_escaped(site: Site, operator: Client) -> None:
         assert "&lt;script&gt;alert(1)" in body
         assert "\u202e" not in body
         assert "<b>bad" not in body
-    for one in re.findall(r'name="lock" value="([^"]+)"', operator.get(LIST).content.decode()):
-        question = operator.post(LIST, {"lock": html.unescape(one)})
-        assert "Yes, release it" in question.content.decode()
+    ids = re.findall(r'name="lock" value="([^"]+)"', operator.get(LIST).content.decode())
+    for one in map(html.unescape, ids):
+        assert "Yes, release it" in operator.post(LIST, {"lock": one}).content.decode()
+        done = operator.post(LIST, {"lock": one, "confirmed": "yes"}, follow=True)
+        assert f"Released: {escape(one.partition(':')[2])}." in done.content.decode()
 
 
 @on_stores
