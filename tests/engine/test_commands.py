@@ -74,11 +74,12 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
         Deployment(names=("a", "b", "c"), max_ttl=30),
         Deployment(names=("a", "b", "c"), max_clock_skew=0.4),
         Deployment(names=("a", "b", "c"), restart_delay=0),
+        Deployment(names=("a", "b", "c"), failover=True),
         Deployment(names=("a", "b", "d")),
         Deployment(names=("a", "b", "c"), members="other_addresses"),
     ]
     prints = {deployment.fingerprint for deployment in [DEPLOYMENT, *others]}
-    assert len(prints) == 7
+    assert len(prints) == 8
     assert Deployment(names=("c", "b", "a")).fingerprint in prints, "their order does not count"
     assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
 

@@ -1,9 +1,8 @@
-"""Which masters count: restarted or flushed masters, unsuitable servers, clocks that step."""
+"""Which masters count: restarted or flushed masters, and unsuitable servers."""
 
 from __future__ import annotations
 
 import logging
-import re
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ from redlock_django.wire.servers.info import read_info
 from tests import inspecting
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,31 +150,6 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
 
 
 @pytest.mark.slow
-def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
-    masters: list[LocalMaster],
-) -> None:
-    """The master that hangs might belong to another deployment, which takes the empty one."""
-    with trusted("threads", masters[:3], restart_delay=0.2, **SOON) as variant:
-        masters[0].pause()
-        variant.release(variant.acquire("order:1"))
-        variant.wait_gone(0)
-        hung, master = variant.links.masters[0], variant.links.masters[2]
-        may_mark = variant.links.membership.may_mark
-        until(lambda: not may_mark(clock()), "what was read is not recent")
-        masters[2].restart()
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:1")
-        until(
-            lambda: variant.fault(master).startswith("new or emptied: not counted before"),
-            "the reason is named",
-        )
-        assert hung.address.name in variant.fault(master)
-        assert marker(masters[2]) is None
-        masters[0].resume()
-        variant.wait_usable(3)
-
-
-@pytest.mark.slow
 @pytest.mark.fault
 @pytest.mark.parametrize(("name", "delay", "ttl"), [("loop", 0.9, 0.7), ("threads", 0.0, 60.0)])
 def test_an_old_holder_and_a_master_that_forgot_never_make_two(
@@ -210,25 +184,6 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
         b.release(taken)
 
 
-@pytest.mark.slow
-def test_a_ready_at_that_is_too_far_away_is_cut(masters: list[LocalMaster]) -> None:
-    backend = make_backend([master.url for master in masters[:3]], restart_delay=1.2)
-    for master in masters[:3]:
-        trust(master, backend.deployment)
-        run_id, ready_at, print_ = (marker(master) or b"").split()
-        with master.client() as client:
-            # A marker written while the master's clock was an hour ahead.
-            client.set(
-                "redlock:master", b"%s %d %s" % (run_id, int(ready_at) + 3_600_000_000, print_)
-            )
-    with open_variant("threads", backend) as variant:
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:1")
-        variant.wait_fault("waits to be trusted: trusted in")
-        variant.wait_usable(3)
-        assert variant.release(variant.acquire("order:1")) is True
-
-
 def test_a_missing_or_invalid_marker_is_written_again(masters: list[LocalMaster]) -> None:
     with trusted("threads", masters[:3], restart_delay=0.25) as variant:
         for text in (None, b"rubbish", b"0" * 40 + b" 17"):
@@ -245,83 +200,7 @@ def test_a_missing_or_invalid_marker_is_written_again(masters: list[LocalMaster]
             variant.wait_usable(3)
 
 
-# Other deployments on the same masters.
-
-
-@pytest.mark.fault(without=("a mismatch is ignored",))
-@pytest.mark.attack
-@pytest.mark.parametrize(
-    ("other", "count", "named"),
-    [
-        ({"max_ttl": 20.0}, 3, "ttl=20000"),
-        ({"max_clock_skew": 0.25}, 3, "skew=250"),
-        ({"restart_delay": 2.0}, 3, "delay=2000"),
-        ({"failover": True}, 3, "profile=failover"),
-        ({}, 4, "n=4"),
-    ],
-)
-def test_other_numbers_on_the_same_masters_are_a_mismatch(
-    masters: list[LocalMaster], other: dict[str, float], count: int, named: str
-) -> None:
-    with trusted("threads", masters[:3]) as variant:
-        before = [marker(master) for master in masters[:3]]
-        urls = [master.url for master in masters[:count]]
-        backend = make_backend(urls, **other)  # type: ignore[arg-type]
-        with open_variant("threads", backend) as stranger:
-            with pytest.raises(QuorumUnreachable) as caught:
-                stranger.acquire("order:1")
-            text = str(caught.value)
-            assert named in text
-            assert variant.backend.deployment.fingerprint in text
-            assert "MASTERS, PROFILE, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
-            assert "redlock_init --reconfigure" in text
-        assert [marker(master) for master in masters[:3]] == before
-        assert variant.release(variant.acquire("order:1")) is True
-
-
-@pytest.mark.fault(without=("a mismatch is ignored",))
-@both
-def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with trusted(name, masters[:3]) as variant:
-        run_id, ready_at, _ = (marker(masters[0]) or b"").split()
-        foreign = b"%s %s %s" % (run_id, ready_at, b"n=7,ttl=1,skew=1,delay=1")
-        with masters[0].client() as client:
-            client.set("redlock:master", foreign)
-        assert variant.release(variant.acquire("order:1")) is True
-        variant.settle()
-        master = variant.links.masters[0]
-        until(lambda: "n=7" in variant.fault(master), "the mismatch is named")
-        assert marker(masters[0]) == foreign
-
-
 # Unsuitable servers.
-
-
-@pytest.mark.attack
-def test_one_server_under_two_names_counts_under_neither(
-    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
-) -> None:
-    urls = [masters[0].url, masters[0].unix_url, masters[1].url]
-    backend = make_backend(urls)
-    first, second = backend.addresses[0].name, backend.addresses[1].name
-    with open_variant("threads", backend) as variant:
-        # As long as only one of the two names has joined, the server may vote, once.
-        with suppress(QuorumUnreachable):
-            variant.release(variant.acquire("warm-up"))
-        variant.wait_joined()
-        variant.settle()
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire("order:1")
-        assert caught.value.tally[first] == f"is the same server as {second}"
-        assert caught.value.tally[second] == f"is the same server as {first}"
-        assert variant.usable() == 1
-    assert f"{first} and {second} are the same server" in caplog.text or (
-        f"{second} and {first} are the same server" in caplog.text
-    )
-    with masters[0].client() as client:
-        assert not client.exists("redlock:lock:order:1")
 
 
 def replica(master: LocalMaster, of: LocalMaster) -> None:
@@ -342,32 +221,6 @@ ODD = [
         "may evict locks (maxmemory-policy allkeys-lru): set maxmemory-policy to noeviction",
     ),
 ]
-
-
-@pytest.mark.fault(
-    without=(
-        "evicting servers vote",
-        "a live link is never inspected",
-        "evicted keys are forgotten",
-    )
-)
-@pytest.mark.attack
-@pytest.mark.parametrize(("odd", "said"), ODD)
-def test_an_odd_server_is_not_counted_and_named(
-    masters: list[LocalMaster],
-    odd: Callable[[LocalMaster, LocalMaster], None],
-    said: str,
-) -> None:
-    said = said.format(port=masters[4].port)
-    odd(masters[0], masters[4])
-    odd(masters[1], masters[4])
-    backend = make_backend([master.url for master in masters[:3]])
-    with open_variant("threads", backend) as variant:
-        with pytest.raises(QuorumUnreachable) as caught:
-            variant.acquire("order:1")
-        assert [caught.value.tally[address.name] for address in backend.addresses[:2]] == [said] * 2
-        one, other = backend.addresses[:2]
-        assert f" ({one.name}, {other.name}: {said}" in str(caught.value)
 
 
 @pytest.mark.fault(without=("cluster nodes vote",))
@@ -459,26 +312,6 @@ def test_a_server_without_a_run_id_is_named(
         "evicted keys are forgotten",
     )
 )
-@pytest.mark.usefixtures("often_inspected")
-def test_a_policy_that_changes_while_locks_go_on_is_noticed(masters: list[LocalMaster]) -> None:
-    with trusted("threads", masters[:3]) as variant:
-        evicting(masters[0], masters[4])
-        master = variant.links.masters[0]
-
-        def noticed() -> bool:
-            variant.release(variant.acquire("order:1"))
-            return "may evict locks" in variant.fault(master)
-
-        until(noticed, "the policy is noticed")
-
-
-@pytest.mark.fault(
-    without=(
-        "evicting servers vote",
-        "a live link is never inspected",
-        "evicted keys are forgotten",
-    )
-)
 @pytest.mark.parametrize("name", VARIANTS[1:])
 @pytest.mark.usefixtures("often_inspected")
 def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
@@ -534,95 +367,3 @@ def test_a_fault_that_is_tolerated_is_a_warning(
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     said = said.format(port=masters[4].port)
     assert f"redlock master {backend.addresses[0].name} {said}" in warnings
-
-
-# Clocks that step. The tests change the clock offset that the client remembers of a master, so
-# that the next reply looks like the first one after a step.
-
-
-def shift_remembered_clock(variant: Variant, *indexes: int) -> None:
-    def change() -> None:
-        for index in indexes:
-            master = variant.links.masters[index]
-            assert master.offset is not None
-            low, high, at = master.offset
-            master.offset = (low - 60, high - 60, at)
-            least, most, end = master.steady
-            master.steady = (least - 60, most - 60, end)
-
-    variant.inside(change)
-
-
-@both
-def test_the_clock_of_a_minority_steps(
-    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
-) -> None:
-    with trusted(name, masters[:5], restart_delay=0.5) as variant:
-        before = [marker(master) for master in masters]
-        lease = variant.acquire("order:1")
-        variant.settle()
-        shift_remembered_clock(variant, 0, 1)
-        assert variant.release(variant.acquire("order:2")) is True
-        for index in (0, 1):
-            until(
-                lambda index=index: marker(masters[index]) != before[index],  # type: ignore[misc]
-                "the step is noticed",
-            )
-        assert [marker(master) == old for master, old in zip(masters, before, strict=True)] == [
-            False, False, True, True, True,
-        ]  # fmt: skip
-        assert not variant.backend.voided(lease)
-        assert variant.release(variant.acquire("order:3")) is True
-        variant.wait_usable(5)
-        assert variant.release(lease) is True
-    # The log names the smallest step that is certain: 60 s less the time that the replies took.
-    assert re.search(r"its clock stepped by (5[5-9]\.\d|60\.0) s", caplog.text)
-
-
-@both
-def test_another_client_learns_of_the_step_from_the_master(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with (
-        trusted(name, masters[:3], restart_delay=30.0) as variant,
-        joined(name, masters[:3], restart_delay=30.0) as other,
-    ):
-        shift_remembered_clock(variant, 0)
-        variant.release(variant.acquire("order:1"))
-        master = variant.links.masters[0]
-        until(lambda: "stepped: trusted in" in variant.fault(master), "the step is noticed")
-        other.release(other.acquire("order:1"))
-        other.wait_usable(2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "away"), [("threads", False), ("loop", True)])
-def test_a_step_of_the_clocks_of_a_majority_is_a_step_of_the_clients_clock(
-    name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    with trusted(name, masters[:5], restart_delay=1.2, **SOON) as variant:
-        lease = variant.acquire("order:1")
-        variant.settle()
-        if away:
-            # When it is back, this master alone shows the same step.
-            masters[4].pause()
-            variant.release(variant.acquire("order:2"))
-            variant.wait_gone(4)
-            shift_remembered_clock(variant, 0, 1, 2, 3, 4)
-        else:
-            shift_remembered_clock(variant, 0, 1, 2)
-        before = [marker(master) for master in masters[:4]]
-        with pytest.raises(QuorumUnreachable, match="clock stepped"):
-            variant.acquire("order:2")
-        until(lambda: variant.backend.voided(lease), "the lease is voided")
-        with pytest.raises(QuorumUnreachable, match="our own clock stepped: trusted in"):
-            variant.acquire("order:2")
-        masters[4].resume()
-        variant.wait_usable(5)
-        again = variant.acquire("order:2")
-        assert not variant.backend.voided(again)
-        assert variant.release(again) is True
-        assert [marker(master) for master in masters[:4]] == before
-        assert "its clock stepped" not in variant.fault(variant.links.masters[4])
-    assert "the clock of this process stepped" in caplog.text
-    assert "stepped by" not in caplog.text

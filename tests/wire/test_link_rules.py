@@ -20,6 +20,7 @@ from redlock_django.wire.drivers.dialing import Pace
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.sockets import Sockets
 from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.links import clock_steps
 from redlock_django.wire.links.clock_steps import StepWatch
 from redlock_django.wire.links.late_masters import (
     GIVE_UP,
@@ -1049,8 +1050,10 @@ def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
 @kills("a stepped master still votes", Replies._handle_vote,
        instead("master.doubt(read) if command.trusted else ''", "''"))  # fmt: skip
 def test_a_clock_that_steps_is_marked_on_its_master() -> None:
-    with manual_links(3) as links:
+    with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
         exchange = _stepped(links, 0)
+        ((_, *words),) = (call.args for call in logged.mock_calls)
+        assert words == [links.masters[0].address.name, "its clock stepped by 30.0 s"]
         assert ballot(exchange, 0) is Ballot.FAILED
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
         assert links.steps.voided == float("-inf")
@@ -1058,8 +1061,10 @@ def test_a_clock_that_steps_is_marked_on_its_master() -> None:
 
 @kills("our own step is the masters'", StepWatch.decide, never("len(stepped) >= quorum(...)"))
 def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
-    with manual_links(3) as links:
+    with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
         _stepped(links, 0, 1)
+        ((text, _),) = (call.args for call in logged.mock_calls)
+        assert text.startswith("the clock of this process stepped relative to a majority")
         assert links.steps.voided > 0, "leases begun before are void"
         assert [ends.names() for ends in links.ends] == [[], [], []], "no master is marked"
         assert "our own clock" in links.masters[0].fault(links.time())
