@@ -167,11 +167,6 @@ class Host:
         kind = rate if kbit else ["pfifo"]
         self._spoil("tc", "qdisc", "replace", "dev", "cable", "root", *kind)
 
-    def delayed(self) -> int:
-        """Return how many packets were delayed since the rate was limited."""
-        said = self._spoil("tc", "-statistics", "qdisc", "show", "dev", "cable", "root")
-        return sum(map(int, re.findall(r"overlimits (\d+)", said)))
-
     def _spoil(self, *words: str) -> str:
         if shutil.which(words[0]) is None:
             raise FaultUnavailable(f"no {words[0]} (apt-get install iptables iproute2)")

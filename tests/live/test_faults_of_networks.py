@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers.sockets import LinkSocket
 from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards_both
-from tests.live.traffic import Traffic, all_freed, left
+from tests.live.traffic import left
 from tests.ports import free_port
 from tests.replies import unpacked
 from tests.waiting import until
@@ -212,38 +211,6 @@ def attempt(variant: Variant, resource: str) -> RedlockLease | None:
         return variant.acquire(resource)
     except NotAcquired:
         return None
-
-
-@pytest.mark.slow
-@pytest.mark.fault(without=("quorum of half",))
-def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> None:
-    """Masters are disconnected and come back in random order, up to all five at once."""
-    rng = random.Random(15)
-    with behind(masters) as proxies, ExitStack() as stack:
-        backend = make_backend([proxy.url for proxy in proxies])
-        variants = [stack.enter_context(open_variant(name, backend)) for name in VARIANTS]
-        with Traffic(variants, workers=4, resources=2) as traffic:
-            traffic.wait_for_wins(10, "all masters are reachable")
-            for _ in range(3):
-                away = rng.sample(proxies, 2)
-                for proxy in away:
-                    proxy.refuse()
-                traffic.wait_for_wins(5, "a minority is disconnected")
-                a, b = rng.sample(variants, 2)
-                held = a.acquire("order:held", ttl=8.0, wait=60.0)
-                for proxy in away:
-                    proxy.accept()
-                b.wait_usable(5)
-                with pytest.raises(NotAcquired):
-                    b.acquire("order:held")
-                assert a.release(held) is True
-                for proxy in rng.sample(proxies, 5):
-                    proxy.refuse()
-                for proxy in rng.sample(proxies, 5):
-                    proxy.accept()
-                traffic.wait_for_wins(5, "all masters are back")
-        assert traffic.trouble == []
-        all_freed(variants, masters)
 
 
 @pytest.mark.fault

@@ -8,22 +8,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psycopg
 import pytest
 
-from tests.live.leading.supervisors import ROOT
-from tests.live.test_leading import settings_for, three
-
-if TYPE_CHECKING:
-    from redlock_django.testing.masters import LocalMaster
-
-__all__ = ["three"]  # a fixture
+from tests.programs import ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
-containers = pytest.mark.parametrize("containers", [2, pytest.param(4, marks=pytest.mark.nightly)])
+SETTINGS = """
+from testproject.settings import *
+DATABASES = {{"default": {database!r}, "direct": {database!r}}}
+REDLOCK = {{"default": {{"BACKEND": "redlock_django.backends.database.DatabaseBackend"}}}}
+"""
 
 
 @pytest.fixture
@@ -36,25 +34,19 @@ def empty_database(postgres: dict[str, Any]) -> Iterator[dict[str, Any]]:
         server.execute("DROP DATABASE deployed WITH (FORCE)")
 
 
-def started(directory: Path, redlock: dict[str, Any], database: dict[str, Any],
-            command: list[str], containers: int) -> list[str]:  # fmt: skip
-    """Run the containers; return what each has written."""
-    databases = {"default": database, "direct": database}
-    code = f"""
-from testproject.settings import *
-DATABASES = {databases!r}
-REDLOCK = {redlock!r}
-REDLOCK["jobs"] = {{**REDLOCK["default"], "MAX_HOLD": 3600}}
-"""
-    (directory / "deployed.py").write_text(code)
+@pytest.mark.parametrize("containers", [2, pytest.param(4, marks=pytest.mark.nightly)])
+def test_one_migrates_under_a_transaction_where_the_locks_have_no_table_yet(
+    empty_database: dict[str, Any], tmp_path: Path, containers: int
+) -> None:
+    (tmp_path / "deployed.py").write_text(SETTINGS.format(database=empty_database))
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{directory}{os.pathsep}{ROOT}",
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
         "DJANGO_SETTINGS_MODULE": "deployed",
     }
     running = [
         subprocess.Popen(
-            [sys.executable, *command],
+            [sys.executable, ROOT / "tests/live/leading/migrate_once.py"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -65,28 +57,5 @@ REDLOCK["jobs"] = {{**REDLOCK["default"], "MAX_HOLD": 3600}}
     ]
     written = [process.communicate(timeout=90)[0] for process in running]
     assert [process.returncode for process in running] == [0] * containers, written
-    return written
-
-
-def check(written: list[str]) -> None:
     assert sum("Applying shop.0001_initial" in text for text in written) == 1
-    assert sum("No migrations to apply" in text for text in written) == len(written) - 1
-
-
-@containers
-def test_one_migrates_under_a_lock_in_redis(
-    three: list[LocalMaster], empty_database: dict[str, Any], tmp_path: Path, containers: int
-) -> None:
-    manage = str(ROOT / "manage.py")
-    command = [*(manage, "with_lock", "migrate", "--wait", "600", "--using", "jobs", "--"),
-               *(sys.executable, manage, "migrate")]  # fmt: skip
-    check(started(tmp_path, settings_for(three), empty_database, command, containers))
-
-
-@containers
-def test_one_migrates_under_a_transaction_where_the_locks_have_no_table_yet(
-    empty_database: dict[str, Any], tmp_path: Path, containers: int
-) -> None:
-    redlock = {"default": {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}}
-    command = [str(ROOT / "tests/live/leading/migrate_once.py")]
-    check(started(tmp_path, redlock, empty_database, command, containers))
+    assert sum("No migrations to apply" in text for text in written) == containers - 1

@@ -15,7 +15,16 @@ from redlock_django.engine.errors import QuorumUnreachable, TicketUsed
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy, behind
-from tests.wire.variants import HOLDER, PATIENT, VARIANTS, Loop, Variant, make_backend, open_variant
+from tests.wire.variants import (
+    HOLDER,
+    PATIENT,
+    VARIANTS,
+    Loop,
+    Variant,
+    joined,
+    make_backend,
+    open_variant,
+)
 
 if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
@@ -211,3 +220,21 @@ def _value(master: LocalMaster) -> tuple[bytes, int]:
     """Return the value of the lock of order:1, and the ms that it has left."""
     with master.client() as client:
         return client.get("redlock:lock:order:1"), client.pttl("redlock:lock:order:1")
+
+
+def test_a_lock_of_a_loop_that_has_ended_is_buried_when_it_is_handed_on(
+    masters: list[LocalMaster],
+) -> None:
+    with joined("threads", masters[:3]) as threads:
+        with open_variant("loop", threads.backend) as loop:
+            loop.start()
+            loop.wait_usable(3)
+            held = loop.acquire("order:1")
+            loop.settle()
+        tombstone = f"redlock:tomb:{held.token}"
+        with masters[2].client() as client:
+            client.delete("redlock:lock:order:1")  # as if the acquire were still on its way
+            threads.backend.acquire(held.names, 30, 0.0, HOLDER, 1, held)
+            threads.backend.post_release(held)  # as `Handing.ticket` does
+            threads.settle()
+            until(lambda: client.exists(tombstone), "the token cannot be set any more")

@@ -1,1 +1,0 @@
-"""A process that hands a lock on, and a Celery worker that takes it."""
