@@ -43,7 +43,7 @@ from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from redlock_django.web.lock_resource import lock_resource
-from tests.app.conftest import FIVE, MEMORY, elsewhere, memory_backend
+from tests.app.conftest import FIVE, MEMORY, elsewhere, memory_backend, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 
 if TYPE_CHECKING:
@@ -51,36 +51,21 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 MOST = RedlockBackend.max_resources
+advance = MemoryBackend.advance
 R = "order:1"
 
 Configure = Callable[..., MemoryBackend]
 
 
-class Time:
-    """A clock that moves only when a test advances it."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
 @pytest.fixture
-def clock() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def configure(settings: Settings, clock: Time) -> Configure:
-    """Return a function that sets REDLOCK, with the backend and its masters on `clock`."""
+def configure(settings: Settings) -> Configure:
+    """Return a function that sets REDLOCK, and stops the clocks of the store and its masters."""
 
     def set_up(**section: Any) -> MemoryBackend:
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, **section}}
+        stop_clocks()
         backend = memory_backend()
-        backend.now = lambda: clock.now
-        backend.time = lambda: round(clock.now * 1_000_000)
-        backend.sleep = clock.advance
+        backend.sleep = advance
         return backend
 
     return set_up
@@ -222,14 +207,14 @@ async def test_a_refusal_leaves_nothing_to_the_garbage_collector(
 
 @pytest.mark.parametrize(("wait", "waited"), [(3, 3), (None, 2)])
 def test_a_waiter_gives_up_after_its_wait_or_that_of_the_settings(
-    configure: Configure, clock: Time, wait: float | None, waited: float
+    configure: Configure, wait: float | None, waited: float
 ) -> None:
     backend = configure(WAIT=2)
     steal(backend, 5)
-    began = clock.now
+    began = backend.clock()
     with pytest.raises(ResourceLocked):
         lock(R, wait=wait).acquire()
-    assert clock.now - began == pytest.approx(waited, abs=0.2)
+    assert backend.clock() - began == pytest.approx(waited, abs=0.2)
 
 
 def test_using_selects_the_alias(settings: Settings) -> None:
@@ -566,13 +551,13 @@ def leases_remembered() -> int:
     return len(caller._acquired_here.get())
 
 
-def test_a_context_keeps_no_locks_that_have_ended(clock: Time) -> None:
+def test_a_context_keeps_no_locks_that_have_ended() -> None:
     before = leases_remembered()
     for number in range(20):
         one = lock(f"order:{number}").acquire()
         if number % 2:
             elsewhere(one.release)
-    clock.advance(20)
+    advance(20)
     with lock(R):
         assert leases_remembered() <= before + 4  # twice as many as were held at one time
 
@@ -626,9 +611,9 @@ def test_many_locks_of_a_thread_cost_as_much_as_few_each(order: int) -> None:
     assert per_lock(200) < 2 * per_lock(10)
 
 
-def test_a_lost_lock_can_be_acquired_again(clock: Time) -> None:
+def test_a_lost_lock_can_be_acquired_again() -> None:
     first = lock(R).acquire()
-    clock.advance(20)
+    advance(20)
     with lock(R) as second:
         assert second.locked
         assert not first.locked
@@ -657,13 +642,13 @@ async def test_sync_calls_refuse_inside_a_loop(backend: MemoryBackend, sent: lis
 
 
 def test_lost_when_its_lease_expires(
-    backend: MemoryBackend, clock: Time, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
+    backend: MemoryBackend, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = lock(R).acquire()
     fingerprint, time_held = held.fingerprint, pytest.approx(9.899)
-    clock.advance(9.897)
+    advance(9.897)
     held.ensure_held()
-    clock.advance(0.002)
+    advance(0.002)
     assert not held.locked
     assert held.remaining() == 0
     for _ in range(2):
@@ -705,12 +690,10 @@ async def test_a_lock_that_another_client_acquired_is_not_extended(
     assert names(sent_signals) == ["acquired", "lost"]
 
 
-def test_extend_without_quorum_keeps_the_remaining_time(
-    backend: MemoryBackend, clock: Time
-) -> None:
+def test_extend_without_quorum_keeps_the_remaining_time(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     backend.down = [True] * 3 + [False] * 2
-    clock.advance(4)
+    advance(4)
     assert held.remaining() == pytest.approx(5.898)
     assert held.extend() == pytest.approx(5.898)
     backend.down = [False] * 5
@@ -718,9 +701,9 @@ def test_extend_without_quorum_keeps_the_remaining_time(
     assert pttls(backend) == {10_000}
 
 
-def test_extend_never_shortens(backend: MemoryBackend, clock: Time) -> None:
+def test_extend_never_shortens(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
-    clock.advance(1)
+    advance(1)
     assert held.extend(0.6) == pytest.approx(8.898)
     assert pttls(backend) == {9_000}, "the validity granted by acquire() must not be shortened"
     with pytest.raises(ResourceLocked):
@@ -833,7 +816,6 @@ def test_a_receiver_may_take_locks_itself() -> None:
 async def test_a_failing_receiver_breaks_nothing(
     way: SyncWay,
     backend: MemoryBackend,
-    clock: Time,
     sent_signals: SentSignals,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -848,7 +830,7 @@ async def test_a_failing_receiver_breaks_nothing(
             await way.acquire(lock("other"))
         await way.settle()
     assert (await way.acquire(held)).locked
-    clock.advance(20)
+    advance(20)
     assert not held.locked
     await way.settle()
     assert keys(backend) == []
@@ -1121,17 +1103,15 @@ def test_the_ttl_of_the_settings(configure: Configure) -> None:
 # MAX_HOLD.
 
 
-def test_extend_stops_at_max_hold(
-    configure: Configure, clock: Time, sent_signals: SentSignals
-) -> None:
+def test_extend_stops_at_max_hold(configure: Configure, sent_signals: SentSignals) -> None:
     backend = configure(MAX_HOLD=15)
     held = lock(R).acquire()
-    clock.advance(9)
+    advance(9)
     assert held.extend() == pytest.approx(6 * 0.99 - 0.002)
     assert pttls(backend) == {6_000}
-    clock.advance(5)
+    advance(5)
     assert held.extend() == pytest.approx(0.988)
-    clock.advance(0.999)
+    advance(0.999)
     with pytest.raises(LockLost):
         held.extend()
     assert keys(backend) == []
