@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.files.uploadhandler import MemoryFileUploadHandler
-from django.db import connection
 from django.http import HttpResponse, JsonResponse
 from django.test import Client
 from pytest_django import Settings
@@ -58,9 +57,8 @@ def post(body: Body, declared: int) -> Any:
 
 
 @pytest.fixture
-def serve(urls: Urls, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def serve(urls: Urls, plain: None) -> Callable[..., None]:
     """Return a function that makes a view of this kind, which does this, the whole site."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
     def put(work: Callable[[Any], Any], kind: str = "function") -> None:
         body[:] = [work]

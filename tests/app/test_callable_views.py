@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connection, connections, transaction
+from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -32,13 +32,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def _middleware(memory: None, settings: Settings) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set ATOMIC_REQUESTS to False."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
-    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
 
 
 def pay(request: HttpRequest, pk: int, **_: Any) -> HttpResponse:

@@ -11,7 +11,6 @@ from typing import Any
 import ninja
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
@@ -32,8 +31,7 @@ ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule", "ninja")
 
 
 @pytest.fixture(autouse=True)
-def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+def _plain(settings: Settings, plain: None) -> None:
     settings.MIDDLEWARE = []
 
 

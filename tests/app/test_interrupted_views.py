@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 from django.core.handlers.base import BaseHandler
-from django.db import connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -167,11 +166,10 @@ def site(
     request: pytest.FixtureRequest,
     settings: Settings,
     urls: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
 ) -> str:
     """Serve a view, with a rule if it has no lock of its own; return the method of its requests."""
     name, (kind, work) = request.param
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
     wait = 5 if "wait" in name else 0
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules, "WAIT": wait}}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.decorators import login_required
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -34,12 +33,10 @@ locked = lock_resource("order:7")
 by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")
 KEY = {"Idempotency-Key": "k-1"}
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def _plain(memory: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("memory", "plain"),
+]
 
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])

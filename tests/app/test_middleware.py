@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
-from django.db import connection, connections
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -50,11 +50,6 @@ locked = lock_resource("order:<int:pk>")
 @pytest.fixture(autouse=True)
 def _middleware(settings: Settings, memory: None) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 def order(number: str = "A-1") -> Order:

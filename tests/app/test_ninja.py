@@ -8,7 +8,6 @@ from typing import Any
 
 import ninja
 import pytest
-from django.db import connection
 from django.http import HttpRequest
 from django.test import Client
 from django.urls import path
@@ -51,11 +50,10 @@ def around(request: HttpRequest, pk: int) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_the_user_is_authenticated_before_the_lock(
     urls: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
     held_elsewhere: Callable[[str], AbstractContextManager[None]],
     kind: str,
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     urls(path("", api.urls))
     ann = Client(headers={"X-User": "ann"})
     assert ann.post(f"/{kind}/07/").json() == {"paid": 7}
@@ -74,9 +72,8 @@ def later(request: HttpRequest, pk: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", ["k-1", None])
 def test_an_idempotent_function_that_returns_no_response_is_refused(
-    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, key: str | None
+    urls: Callable[..., None], plain: None, key: str | None
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     urls(path("", api.urls))
     headers = {"X-User": "ann"} | ({"Idempotency-Key": key} if key else {})
     with pytest.raises(InvalidRedlock, match=r"returned dict.*JsonResponse"):
@@ -124,9 +121,8 @@ def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import(
     ],
 )
 def test_annotations_that_are_strings_are_found_in_the_module_of_the_view(
-    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, place: str
+    urls: Callable[..., None], plain: None, place: str
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     urls(path("", ninja_annotations.api.urls))
     data = {"order": "6fa459ea-ee8a-3ca4-894e-db77e160355e", "amount": 3}
     headers = {"Idempotency-Key": "k-1"}

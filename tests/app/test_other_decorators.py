@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.core.cache import cache
 from django.core.exceptions import PermissionDenied
-from django.db import connection, connections
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import ResolverMatch, path
@@ -85,11 +85,10 @@ def test_in_a_test_with_a_transaction_such_a_view_is_rolled_back(
 @pytest.mark.parametrize("is_async", [False, True])
 def test_what_on_locked_returns_is_not_cached(
     urls: Urls,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
     held_elsewhere: Callable[[str], Any],
     is_async: bool,
 ) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     cache.clear()
 
     def served(own: HttpResponse) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
@@ -223,9 +223,8 @@ PATTERNS: dict[str, Any] = {
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", PATTERNS)
 def test_a_view_is_run_by_as_many_requests_as_its_limit(
-    urls: Callable[..., None], settings: Settings, monkeypatch: pytest.MonkeyPatch, kind: str
+    urls: Callable[..., None], settings: Settings, plain: None, kind: str
 ) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     if kind == "rule":
         rule = {"view": "ruled", "key": "report:<int:pk>", "limit": 2, "status": 429}

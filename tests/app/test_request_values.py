@@ -13,7 +13,6 @@ from urllib.parse import quote
 import ninja
 import pytest
 from django.core.exceptions import BadRequest
-from django.db import connections
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import path
@@ -36,8 +35,7 @@ JSON = "application/json"
 
 
 @pytest.fixture(autouse=True)
-def _site(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+def _site(settings: Settings, plain: None) -> None:
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]

@@ -26,9 +26,8 @@ MIDDLEWARE = "reversion.middleware.RevisionMiddleware"
 
 
 @pytest.fixture
-def versions(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+def versions(settings: Settings, plain: None) -> Iterator[Callable[[], int]]:
     """Install django-reversion for orders, and return a function that counts their versions."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "reversion"]
     import reversion
     from reversion.models import Revision, Version

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import connections
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import path
@@ -32,9 +31,8 @@ factory = RequestFactory()
 
 
 @pytest.fixture(autouse=True)
-def _short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def _short(settings: Settings, plain: None) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": TTL}}
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture(params=[[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])

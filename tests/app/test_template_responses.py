@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -65,8 +64,7 @@ class Page(LockResourceMixin, View):
 
 
 @pytest.fixture(autouse=True)
-def _site(memory: None, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+def _site(memory: None, settings: Settings, plain: None) -> None:
     settings.MIDDLEWARE = [ADDS_CONTEXT]
 
 

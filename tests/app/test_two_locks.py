@@ -34,9 +34,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def _plain(memory: None, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def _plain(memory: None, settings: Settings, plain: None) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 def sync_class() -> Any:

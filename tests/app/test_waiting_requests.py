@@ -27,6 +27,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, memory_backend
 from tests.views.kinds import KINDS, body
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("plain")
 ALIAS = "pooled"
 NAME = "order:7"
 
@@ -84,11 +85,6 @@ class Request:
     def status(self) -> int:
         self._thread.join(60)
         return int(self.answer.status_code)
-
-
-@pytest.fixture(autouse=True)
-def no_other_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture
