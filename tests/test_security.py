@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,29 +13,16 @@ from redlock_django.backends.redis import backend as redlock
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
+from tests.test_architecture import imports, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "redlock_django"
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
 
-@cache
-def _imported() -> dict[str, set[str]]:
-    """Return what each file of the package imports."""
-    found: dict[str, set[str]] = {}
-    for path in PACKAGE.rglob("*.py"):
-        names = found[path.relative_to(PACKAGE).as_posix()] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                names.add(node.module or "")
-    return found
-
-
 def _importing(module: str) -> set[str]:
-    """Return the files of the package that import a module."""
-    return {name for name, modules in _imported().items() if module in modules}
+    """Return the modules of the package that import a module."""
+    return {name for name, path in modules().items() if module in imports(path)}
 
 
 @pytest.mark.attack
@@ -74,13 +59,13 @@ def test_nothing_is_pickled() -> None:
 def test_random_is_used_for_delays_and_the_choice_of_a_slot_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {
-        "backends/database/backend.py",
-        "backends/redis/backend.py",
-        "backends/zookeeper/slots.py",
-        "locking/leader.py",
-        "wire/links/master.py",
-        "wire/drivers/dialing.py",
-        "testing/masters.py",
+        "redlock_django.backends.database.backend",
+        "redlock_django.backends.redis.backend",
+        "redlock_django.backends.zookeeper.slots",
+        "redlock_django.locking.leader",
+        "redlock_django.wire.links.master",
+        "redlock_django.wire.drivers.dialing",
+        "redlock_django.testing.masters",
     }
     tokens = (PACKAGE / "backends" / "redis" / "backend.py").read_text()
     assert "partial(random_source(), 16)" in tokens

@@ -182,12 +182,6 @@ def test_a_search_finds_names_and_holders(site: Site) -> None:
         assert sorted(resources(search=words)) == expected, words
 
 
-def test_waiters_are_shown(site: Site) -> None:
-    site.put("order:1")
-    site.add_waiters("order:1", 3)
-    assert run("list_locks", "--format=json").json["locks"][0]["waiters"] == 3
-
-
 def test_the_master_with_most_waiters_counts() -> None:
     put("order:1", VALUE)
     for index, waiting in enumerate((2, 3, 1)):

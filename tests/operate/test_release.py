@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
-from django.core.management import call_command
 from django.test.utils import override_settings
 
 from redlock_django import InvalidRedlock, lock
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing import memory_masters
+from tests.operate.commands import run
+from tests.operate.conftest import LIST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,27 +37,18 @@ def held(settings: Settings) -> Iterator[None]:
 
 
 def listed(*arguments: str) -> str:
-    out = StringIO()
-    call_command("list_locks", *arguments, stdout=out)
-    return out.getvalue()
+    return run("list_locks", *arguments).out
 
 
 @pytest.mark.usefixtures("held")
-def test_list_locks_shows_and_finds_releases() -> None:
-    shown = listed()
-    assert OLD in shown
-    assert NEW in shown
+def test_operators_see_and_find_releases(admin_client: Client) -> None:
+    for shown in (listed(), admin_client.get(LIST).content.decode()):
+        assert OLD in shown
+        assert NEW in shown
     found = json.loads(listed("--format", "json"))["locks"]
     releases = {one["resource"]: one["holder"]["release"] for one in found}
     assert releases == {"order:1": OLD, "order:2": NEW}
     assert [one.name for one in held_locks(search=OLD).locks] == ["order:1"]
-
-
-@pytest.mark.usefixtures("held")
-def test_the_admin_shows_releases(admin_client: Client) -> None:
-    page = admin_client.get("/admin/redlock_django/heldlock/").content.decode()
-    assert OLD in page
-    assert NEW in page
 
 
 def test_without_the_setting_holders_have_no_release() -> None:
