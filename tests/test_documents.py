@@ -206,6 +206,7 @@ def test_every_name_in_code_font_exists() -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_every_name_in_docstrings_and_comments_exists() -> None:
     known = _words_of("redlock_django", "testproject", "benchmarks")
     known |= {path.stem for path in _sources("tests")}

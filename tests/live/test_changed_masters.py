@@ -97,23 +97,6 @@ def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
         assert deployment(d) == ""
 
 
-@pytest.mark.slow
-@pytest.mark.fault(without=("a marker without evidence",))
-@threads_by_day
-def test_growing_without_a_reconfiguration_is_refused_for_good(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    with old_client(name, masters[:1]) as old, client(name, [m.url for m in masters[:3]]) as new:
-        refused(new)
-        until(lambda: new.links.masters[0].reason.startswith("its marker has"), "a mismatch")
-        until(lambda: refused(new).count("no marker yet") == 1, "the others name the reason")
-        began = clock()
-        while clock() < began + 3 * DELAY:
-            assert "no marker yet" in refused(new)
-        assert [deployment(master) for master in masters[1:3]] == ["", ""]
-        old.release(old.acquire("order:1"))
-
-
 @pytest.mark.fault(without=("another deployment stops nothing",))
 @threads_by_day
 def test_a_master_of_another_deployment_stops_all_new_locks(
@@ -166,21 +149,6 @@ def test_the_same_servers_under_other_names_are_shared(
             variant.wait_usable(3)
         prints = {deployment(master) for master in three}
         assert prints == {old.backend.deployment.fingerprint}
-
-
-@threads_by_day
-def test_other_names_are_refused_while_a_server_is_down(
-    name: str, masters: list[LocalMaster]
-) -> None:
-    three = masters[:3]
-    with old_client(name, three) as old:
-        three[2].pause()
-        with client(name, [master.unix_url for master in three], connect_timeout=1.0) as new:
-            assert "its marker has" in refused(new)
-            old.release(old.acquire("order:1"))
-            three[2].resume()
-            new.wait_usable(3)
-            new.release(new.acquire("order:1"))
 
 
 # Replacing a master, as docs/how-to/replace-a-master.md says.

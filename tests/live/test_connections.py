@@ -294,6 +294,7 @@ def names(masters: Sequence[LocalMaster]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_each_event_loop_closes_its_links_and_releases_its_locks(
     masters: list[LocalMaster],
 ) -> None:

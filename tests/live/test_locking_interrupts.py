@@ -242,26 +242,6 @@ def test_a_lock_timed_out_while_the_masters_hang_leaves_nothing(masters: list[Lo
     nothing_left(masters)
 
 
-def test_a_loop_that_ends_while_locks_are_taken(masters: list[LocalMaster]) -> None:
-    """asyncio.run cancels the remaining tasks, which are at all stages."""
-    for turns in range(0, 12, 2):
-
-        async def main(turns: int = turns) -> None:
-            background: set[asyncio.Task[None]] = set()
-
-            async def work(number: int) -> None:
-                async with lock(f"r{number}", wait=1):
-                    await asyncio.sleep(0.0005 * number)
-
-            for number in range(20):
-                background.add(asyncio.create_task(work(number % 10)))
-            for _ in range(turns):
-                await asyncio.sleep(0.0005)
-
-        asyncio.run(main())
-        nothing_left(masters)
-
-
 # Threads, interrupted by Ctrl-C at every line of the package.
 
 

@@ -1,4 +1,4 @@
-"""Locks and processes: killed processes, forks, and workers of a preloading server."""
+"""Locks and processes: killed processes, forks, and children that exit."""
 
 from __future__ import annotations
 
@@ -376,41 +376,7 @@ def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
     nothing_left(masters)
 
 
-# A server that loads the site and then forks its workers.
-
-
-@pytest.mark.fault(without=("a child holds its parent's lock",))
-def test_workers_of_a_preloading_server(
-    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A parent and two children use locks on the same resources at the same time."""
-    log: list[str] = []
-
-    def work() -> None:
-        # On a busy machine seconds may pass in the middle of any line.
-        with lock(f"warm:{os.getpid()}", wait=60, ttl=30):
-            pass
-        for number in range(200):
-            with lock(f"r{number % 5}", wait=60, ttl=30) as held:
-                held.ensure_held()
-
-    def child() -> None:
-        caplog.clear()
-        work()
-        bad = [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
-        assert bad == [], bad
-        locks.close()
-
-    with lock("preloaded", ttl=30, renew=True) as held:
-        caplog.clear()
-        children = [Child(child) for _ in range(2)]
-        work()
-        for process in children:
-            process.check()
-        log += [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
-        held.ensure_held()
-    assert log == []
-    nothing_left(masters)
+# A child that exits.
 
 
 EXITS = """

@@ -37,14 +37,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine import pauses
 from redlock_django.exceptions import LockLost, QuorumUnreachable
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.services import locks
@@ -163,38 +161,6 @@ def _quietly(path: Path) -> None:
         add_one(path)
     except ValueError:
         path.write_text("0")  # read while another client wrote
-
-
-def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
-    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A delay that no test reaches: a waiter asks again only when it is its turn.
-    monkeypatch.setattr(pauses, "FALLBACK", 30.0)
-    monkeypatch.setattr(pauses, "LONGEST", 30.0)
-    two = (R, "order:2")
-    served: list[int] = []
-
-    def take(index: int, resources: Sequence[str]) -> None:
-        with lock(*resources, wait=60, ttl=8):
-            served.append(index)
-
-    def waits(many: int) -> bool:
-        found = 0
-        for master in masters:
-            with master.client() as client:
-                found += sum(int(client.zcard(f"redlock:queue:{name}")) for name in two)
-        return found == many * len(masters)
-
-    held = lock(*two, ttl=60).acquire()
-    with ThreadPoolExecutor(6) as pool:
-        takers = []
-        for index in range(6):
-            takers.append(pool.submit(take, index, two[:: 1 if index % 2 else -1]))
-            until(partial(waits, index + 1), what=f"{index + 1} waiters")
-        held.release()
-        for taker in takers:
-            taker.result(60)
-    assert served == [0, 1, 2, 3, 4, 5]
 
 
 def test_the_first_use_of_all_by_many_at_once() -> None:
