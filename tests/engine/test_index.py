@@ -137,16 +137,6 @@ def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() 
     assert not index_exists(masters)
 
 
-def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
-    masters = Masters(1)
-    for left in (1000, 9000):
-        masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", left)
-        with pytest.raises(ResourceLocked):
-            masters.taken()
-    masters.now += 5.0
-    assert listed(masters) == {b"r"}
-
-
 @kills("a foreign lock that ends when it did hides a new period", "acquire",
        lua("redis.pcall('ZREM', KEYS[2], KEYS[at]:sub(NAME))"))  # fmt: skip
 def test_contention_for_a_foreign_lock_prolongs_the_index_in_a_new_period() -> None:

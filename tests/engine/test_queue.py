@@ -8,7 +8,7 @@ import pytest
 
 from redlock_django.engine import pauses, undo
 from redlock_django.engine.attempt import Attempt, Wait
-from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
@@ -287,30 +287,20 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
 
 @kills("the ticket is by the client's own clock", pauses.clock_lag,
        instead("least if ... else 0", "0"))  # fmt: skip
-def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round() -> None:
-    masters = Masters(3)
-    masters.taken()
-    Waiting(masters, A)
-    masters.now += 0.2
-    wrong = Waiting(masters, B, wall=-3600.0)
-    assert masters.queues() == [[B, A]] * 3, "MAX_CLOCK_SKEW is half a second"
-    wrong.ask()
-    wrong.refused()
-    assert masters.queues() == [[A, B]] * 3
-
-
 @kills("a clock near the skew is near", pauses.clock_lag,
        instead("tally.skew / 2", "tally.skew * 2"))  # fmt: skip
-def test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well() -> None:
-    masters = Masters(3)
-    masters.taken()
-    Waiting(masters, A)
-    masters.now += 0.2
-    wrong = Waiting(masters, B, wall=-0.4)
-    assert masters.queues() == [[B, A]] * 3
-    wrong.ask()
-    wrong.refused()
-    assert masters.queues() == [[A, B]] * 3
+def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round() -> None:
+    """MAX_CLOCK_SKEW is half a second: the clock is off by more, or by a little less."""
+    for wall in (-3600.0, -0.4):
+        masters = Masters(3)
+        masters.taken()
+        Waiting(masters, A)
+        masters.now += 0.2
+        wrong = Waiting(masters, B, wall=wall)
+        assert masters.queues() == [[B, A]] * 3
+        wrong.ask()
+        wrong.refused()
+        assert masters.queues() == [[A, B]] * 3
 
 
 @kills("a stopped waiter has a wrong clock", pauses.clock_lag, instead("most - round(...)", "most"))
@@ -521,19 +511,6 @@ def test_a_queue_key_of_another_type_costs_no_lock() -> None:
 # Several resources.
 
 
-def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() -> None:
-    masters = Masters(3)
-    lease = masters.taken("s")
-    waiting = Waiting(masters, A, "r", "s")
-    assert masters.queues("r") == [[], [], []]
-    assert masters.queues("s") == [[A]] * 3
-    masters.taken("r")
-    free(masters, lease)
-    waiting.ask()
-    waiting.refused()
-    assert masters.queues("r") == [[A]] * 3
-
-
 @kills("a turn that cannot be used is kept", "acquire", lua("another ~= index and", "false and"))
 def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
     masters = Masters(3)
@@ -695,18 +672,3 @@ def test_without_a_queue_the_pause_is_random() -> None:
     for index in range(3):
         free_already.cast(index, granted())
     assert _pauses(free_already, 0.03) == (0.001, 0.001)
-
-
-def test_a_waiter_without_a_majority_asks_as_if_it_stood_in_no_queue() -> None:
-    masters = Masters(3)
-    masters.taken()
-    waiting = Waiting(masters, A, wait=0.2)
-    waiting.ask()
-    waiting.refused(deaf=(0, 1))
-    assert isinstance(waiting.step, Pause)
-    assert waiting.step.seconds == pytest.approx(0.199), "until its wait is over"
-    masters.now = START + 1
-    waiting.ask()
-    with pytest.raises(QuorumUnreachable):
-        masters.carry(waiting.protocol, waiting.step, deaf=(0, 1))
-    assert masters.queues()[2] == []

@@ -77,16 +77,6 @@ def is_undo(step: Step, of: Command, indexes: set[int]) -> None:
 # Acquire: won.
 
 
-def test_a_lock_is_held_on_every_master_that_granted_it() -> None:
-    masters = Masters(5)
-    lease = masters.taken("r", "s", ttl=10)
-    assert masters.tokens("r") == masters.tokens("s") == [lease.token] * 5
-    assert lease.attempts == 1
-    assert lease.reached == {0, 1, 2, 3, 4}
-    assert len(lease.fences) == 2
-    assert lease.home is None
-
-
 @kills(
     "a verdict waits for all",
     Tally._judge,
@@ -328,15 +318,6 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], R
     return protocol, confirm, ask
 
 
-def test_a_lock_that_a_minority_confirms_is_not_held() -> None:
-    masters = Masters(5)
-    protocol, confirm, ask = _to_confirm(masters)
-    masters.hear(confirm, deaf=(0, 1, 2))
-    is_undo(protocol.send(masters.now), ask, {0, 1, 2, 3, 4})
-    with pytest.raises(QuorumUnreachable):
-        protocol.send(masters.now)
-
-
 @kills("confirmed where it is gone", "confirm",
        lua("if not lock then", "lock = lock or ARGV[2] if false then"))  # fmt: skip
 def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
@@ -468,14 +449,6 @@ def test_an_extension_is_valid_from_before_its_first_byte() -> None:
     assert renewed.until == pytest.approx(begun + 8.0 - 0.082, abs=1e-6)
     assert renewed.fences == lease.fences
     assert renewed.value == lease.value
-
-
-def test_half_of_an_even_number_that_no_longer_has_the_lock_is_a_loss_too() -> None:
-    masters = Masters(4)
-    lease = masters.taken()
-    masters.forget(0)
-    masters.forget(1)
-    assert masters.run(_extend(masters, lease), mute=(2, 3))[0] is LeaseState.LOST
 
 
 @kills("an extension takes over", "ownership",

@@ -133,6 +133,17 @@ def test_a_waiter_for_a_slot_stands_in_the_queue() -> None:
     assert (waiting[0], masters.queues()) == (Status.REFUSED, [["redlock:wake:c 1"]])
 
 
+def test_a_lock_or_an_index_of_another_type_is_an_answer_and_sets_nothing() -> None:
+    masters = Masters(1)
+    keyspace, keys = masters.memories[0].keyspace, masters.deployment
+    keyspace.sets[keys.lock("r")] = {b"x": 1.0}
+    assert _said(masters, _acquire(masters))[0] == Status.CORRUPT
+    keyspace.drop(keys.held)
+    keyspace.set(keys.held, b"x")
+    assert _said(masters, _acquire(masters, A, "s"))[0] == Status.CORRUPT
+    assert masters.tokens("s") == [""]
+
+
 def _replies_to_plain_commands(seed: int) -> list[Any]:
     """Return what a master answers to random commands, and what it has stored after each."""
     rng, masters = Random(seed), Masters(1)

@@ -370,23 +370,6 @@ def test_a_refusal_shows_which_slots_are_taken() -> None:
     assert text == b"a" * 32 + b"010"
 
 
-def test_a_slot_is_not_granted_where_a_lock_would_not_be() -> None:
-    masters = Masters(1)
-    assert say(masters, asks(masters), b"another")[0] == Status.NOT_READY
-    keyspace, deployment = masters.memories[0].keyspace, masters.deployment
-    keyspace.set(deployment.tomb("a" * 32), b"1")
-    assert say(masters, asks(masters))[0] == Status.BURIED
-    keyspace.set(deployment.fence("r"), b"1e3")
-    assert say(masters, asks(masters, token="b" * 32))[0] == Status.CORRUPT
-    keyspace.set(deployment.fence("r"), b"%d" % (int(masters.now * 1_000_000) + 9_000_000))
-    assert say(masters, asks(masters, token="b" * 32))[0] == Status.FENCE_AHEAD
-    keyspace.strings.pop(deployment.fence("r"))
-    keyspace.sets[deployment.lock("r")] = {b"x": 1.0}
-    assert say(masters, asks(masters, token="b" * 32))[0] == Status.CORRUPT
-    keyspace.set(deployment.held, b"x")
-    assert say(masters, asks(masters, "r[1]", "b" * 32))[0] == Status.CORRUPT
-
-
 def test_a_slot_without_expiry_does_not_say_when_it_is_free() -> None:
     masters = Masters(1)
     masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
