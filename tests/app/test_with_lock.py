@@ -25,7 +25,6 @@ from redlock_django.management import child_process
 from redlock_django.management.child_process import ChildProcess
 from tests.app.conftest import DATABASE, MEMORY, memory_backend
 from tests.inspecting import free, look
-from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
-    from redlock_django.testing.masters import LocalMaster
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
 
@@ -125,6 +123,29 @@ def test_a_held_lock_refuses_skips_or_waits(capfd: pytest.CaptureFixture[str]) -
     assert with_lock("nightly", "--wait", "10", "--", "echo", "ran")[0] == 0
     assert capfd.readouterr().out == "ran\n"
     release.join(60)
+
+
+@pytest.mark.usefixtures("store")
+@BOTH
+def test_a_signal_while_waiting_leaves_no_lock(by: str, capfd: pytest.CaptureFixture[str]) -> None:
+    backend = locks["default"].backend
+    lease = backend.acquire(("nightly",), 60, 0, "{}")
+
+    def end_once_it_waits() -> None:
+        until(lambda: look(backend, ["nightly"]).locks[0].waiters, "it waits")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ending = threading.Thread(target=end_once_it_waits)
+    ending.start()
+    wait = ["--wait", "60"] if by == "with_lock" else []
+    ended = with_lock("nightly", *wait, "--", "echo", "ran", command=by)
+    ending.join()
+    assert ended == (128 + signal.SIGTERM, "")
+    assert capfd.readouterr().out == ""
+    until(lambda: not look(backend, ["nightly"]).locks[0].waiters, "it has left the queue")
+    backend.release(lease)
+    with lock("nightly"):
+        pass
 
 
 @pytest.mark.usefixtures("store")
@@ -474,56 +495,3 @@ def test_a_second_signal_does_not_interrupt_the_cleanup_after_the_first() -> Non
         end()
     assert ended.value.code == 128 + signal.SIGTERM
     assert cleaned == ["the lock"]
-
-
-# In a separate process, on real masters.
-
-
-@pytest.fixture
-def site(masters: list[LocalMaster], tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Return the environment of a process that uses three real masters."""
-    redlock = {"default": {"MASTERS": [m.url for m in masters[:3]], **generous_timeouts()}}
-    code = f"from testproject.settings import *\nREDLOCK = {redlock!r}\n"
-    (tmp_path / "patient.py").write_text(code)
-    with override_settings(REDLOCK=redlock):
-        call_command("redlock_init", stdout=StringIO())
-        yield {
-            **os.environ,
-            "PYTHONPATH": f"{tmp_path}{os.pathsep}{MANAGE.parent}",
-            "DJANGO_SETTINGS_MODULE": "patient",
-        }
-        locks.close()
-
-
-def start(
-    env: dict[str, str], *arguments: str, command: str = "with_lock"
-) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(MANAGE), command, *arguments],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def catches(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught.split()[1], 16) & 1 << (number - 1))
-
-
-@pytest.mark.live
-def test_a_signal_while_waiting_leaves_no_lock(site: dict[str, str]) -> None:
-    with lock("nightly"):
-        waiting = start(site, "nightly", "--wait", "60", "--", "echo", "ran")
-        until(lambda: catches(waiting.pid, signal.SIGTERM), "its handlers")
-        backend = locks["default"].backend
-        until(lambda: look(backend, ["nightly"]).locks[0].waiters, "it waits")
-        waiting.send_signal(signal.SIGTERM)
-        out, err = waiting.communicate(timeout=90)
-    assert (waiting.returncode, out, err) == (128 + 15, "", "")
-    with lock("nightly", wait=3):  # less than the TTL of a lock that was left
-        pass
