@@ -204,7 +204,8 @@ class Wire(ClientLinks):
         self.lines = [Line(self.world, clock, master) for master in self.masters]
         self.steps = StepWatch(self.lines, self.deployment, self._check, clock.read)
         self._noticed: set[int] = set()  # indexes of masters that stepped
-        self.waiters = Waiters(self.deployment, clock.read, self.owner.name)
+        self.waiters = Waiters(self.deployment, clock.read)
+        self.waiters.channel = self.deployment.wake(self.owner.name)
         self._number = 0
         for line in self.lines:
             self._dial(line, 0.0)

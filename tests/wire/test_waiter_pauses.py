@@ -66,7 +66,7 @@ class _Rest:
     def __init__(self, *listening: int) -> None:
         self.now = 0.0
         self.woken = 0
-        self.waiters = Waiters(Deployment(names=("a", "b", "c")), lambda: self.now, "here")
+        self.waiters = Waiters(Deployment(names=("a", "b", "c")), lambda: self.now)
         for master in listening:
             self.waiters.listen(master)
         self.waiter = self.waiters.new()

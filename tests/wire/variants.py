@@ -176,11 +176,6 @@ class Variant(ABC):
         masters = [self.links.masters[index] for index in indexes]
         until(lambda: all(m.link is None for m in masters), f"links {indexes} are given up")
 
-    def wait_late(self, *indexes: int) -> None:
-        """Wait until these masters are late, or the links to them are given up."""
-        masters = [self.links.masters[index] for index in indexes]
-        until(lambda: all(m.link is None or m.late for m in masters), f"{indexes} are late")
-
     def fault(self, master: Master) -> str:
         """Return why a master's vote is not counted now; "" if it is."""
         return self.inside(lambda: master.fault(self.backend.clock()))

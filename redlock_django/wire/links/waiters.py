@@ -111,13 +111,8 @@ class Waiter:
 class Waiters:
     """All waiters that listen on one channel. A waiter without other references is dropped."""
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        clock: Callable[[], float],
-        process: str = "",
-    ) -> None:
-        self.channel = deployment.wake(process or secrets.token_hex(8))
+    def __init__(self, deployment: Deployment, clock: Callable[[], float]) -> None:
+        self.channel = deployment.wake(secrets.token_hex(8))
         self.is_used = False  # from the first waiter on: then every link listens
         self._masters = deployment.masters
         self._clock = clock
