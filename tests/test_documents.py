@@ -58,17 +58,14 @@ DOTTED = re.compile(r"\bredlock_django(?:\.\w+)+(?![\w{])")
 # Names of servers, frameworks and libraries, which no code of this project has.
 OF_OTHERS = {
     "acks_late", "add_signal_handler", "auto_release_time", "auto_renewal", "blocking_timeout",
-    "body__startswith", "cache_page",
-    "context_manager_blocking", "context_manager_timeout",
+    "body__startswith", "cache_page", "context_manager_timeout",
     "idle_in_transaction_session_timeout", "list_editable", "post_fork", "replace_ttl",
-    "reset_all", "save_model", "save_related", "sync_binlog", "tcp_keepalives_idle", "COMMAND_OK",
-    "CONFLICT_STATUS_CODE", "DATA_UPLOAD_MAX_NUMBER_FIELDS", "ENDPOINTS", "ER_LOCK_NOWAIT",
-    "ER_LOCK_WAIT_TIMEOUT", "EXCEPTION_HANDLER", "EX_TEMPFAIL", "GETSET", "MAJOR", "MINOR",
-    "MONITOR", "NOTIFY", "POSTPROCESSING_HOOKS", "REGISTRY", "RELOAD", "RESETSTAT", "SETINFO",
-    "SLOWLOG", "SPECTACULAR_SETTINGS", "SQLITE_LOCKED", "TUPLES_OK",
+    "reset_all", "tcp_keepalives_idle", "COMMAND_OK", "ER_LOCK_NOWAIT", "ER_LOCK_WAIT_TIMEOUT",
+    "EX_TEMPFAIL", "EXCEPTION_HANDLER", "MONITOR", "POSTPROCESSING_HOOKS", "REGISTRY", "RELOAD",
+    "SETINFO", "SLOWLOG", "SPECTACULAR_SETTINGS", "SQLITE_LOCKED", "TUPLES_OK",
 }  # fmt: skip
-# Commands of other apps, or that an example of a document defines.
-COMMANDS = {"pglock", "send_reports"}
+# Commands of packages that a page compares with this one.
+COMMANDS = {"pglock"}
 # Salts of signatures, a logger, and the form of the ids of checks.
 OTHER_DOTTED = {
     "redlock_django.idempotency.seed", "redlock_django.ticket", "redlock_django.ticket.token",
@@ -455,16 +452,7 @@ def test_the_api_has_every_public_name() -> None:
 # The glossary: the words of users, then those of the code.
 
 USERS, CODERS = Page("docs/explanation/glossary.md").text.split("\n## Words of the code\n")
-PLAIN = {
-    "REDLOCK",
-    "anonymous_scope",
-    "default",
-    "held",
-    "holder",
-    "redlock_django",
-    "using",
-    "wait",
-}
+PLAIN = {"REDLOCK", "anonymous_scope", "holder", "redlock_django", "using", "wait"}
 
 
 def test_every_symbol_of_the_glossary_exists() -> None:

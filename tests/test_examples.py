@@ -33,7 +33,7 @@ from redlock_django.fenced import Fenced
 from redlock_django.testing import assert_not_locked, held_elsewhere
 from testproject.shop.models import Order
 from tests.pages import ROOT, Page
-from tests.test_documents import DOCUMENTS
+from tests.test_documents import COMMANDS, DOCUMENTS
 
 COMMAND = re.compile(
     r"(?:^ {4,}(?:[\w-]+ )*?(?:python )?|`(?:python )?)manage\.py ([^`\n]+)", re.MULTILINE
@@ -57,7 +57,6 @@ TESTED = {
 NOT_RUN = {
     "docs/contributing/interrupts.md": "a loop without an end, whose byte code the page explains",
 }
-OF_OTHERS = {"pglock"}  # commands of packages that a page compares with this one
 PAGES = {str(page.relative_to(ROOT)): Page(str(page)).blocks() for page in DOCUMENTS}
 
 # What the examples use without importing it.
@@ -131,7 +130,7 @@ def test_every_command_has_the_arguments_of_its_examples() -> None:
     refused = []
     for page, line in commands():
         name, *arguments = shlex.split(line.replace("--database NAME", "--database default"))
-        if name in OF_OTHERS:
+        if name in COMMANDS:
             continue
         command = load_command_class(get_commands()[name], name)
         try:
