@@ -273,15 +273,28 @@ def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
     assert held.release() is True
 
 
-CHILD = """
-import sys, django
+def started(lines: str, settings: Settings, **section: float) -> subprocess.Popen[bytes]:
+    """Start a process that runs these lines, with the settings of this one and of `section`."""
+    given = {**settings.REDLOCK["default"], **section}
+    source = f"""
+import atexit, os, signal, sys, time, django
 from django.conf import settings
 settings.configure(
     INSTALLED_APPS=["redlock_django"], LOGGING_CONFIG=None,
-    REDLOCK={{"default": {section!r}}},
+    REDLOCK={{"default": {given!r}}},
 )
 django.setup()
-from redlock_django import lock
+from redlock_django import lock, locks
+{lines}"""
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+
+
+CHILD = """
 held = lock("order:1", ttl=30, renew=False)
 held.acquire()
 held.ensure_held()
@@ -299,15 +312,8 @@ for line in sys.stdin:
 def test_a_process_that_was_stopped_longer_than_its_session(
     store: Store, settings: Settings
 ) -> None:
-    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 4}
-    source = CHILD.format(section=section)
     assert not taken("order:1")  # this process has connected
-    child = subprocess.Popen(
-        [sys.executable, "-c", source],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+    child = started(CHILD, settings, SESSION_TIMEOUT=4)
     assert child.stdin is not None
     assert child.stdout is not None
     with child, child.stdin as questions, child.stdout as answers:
@@ -327,16 +333,6 @@ def test_a_process_that_was_stopped_longer_than_its_session(
 
 
 FORKING = """
-import atexit, os, signal, sys, django
-from django.conf import settings
-settings.configure(
-    INSTALLED_APPS=["redlock_django"], LOGGING_CONFIG=None,
-    REDLOCK={{"default": {section!r}}},
-)
-django.setup()
-from redlock_django import lock
-from redlock_django.locking.services import locks
-
 def sockets():
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -344,7 +340,7 @@ def sockets():
             found.add(os.readlink("/proc/self/fd/" + name))
         except OSError:  # it listed the folder
             pass
-    return {{one for one in found if one.startswith("socket:")}}
+    return {one for one in found if one.startswith("socket:")}
 
 before = sockets()
 held = lock("order:1", ttl=30)
@@ -379,15 +375,13 @@ print("closed:", len(sockets() - before), flush=True)
 @pytest.mark.skipif(sys.platform != "linux", reason="lists the descriptors of a process")
 def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: Settings) -> None:
     """Nor does it keep the descriptors of the session, or wait at its end for their threads."""
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING.format(section=settings.REDLOCK["default"])],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert run.stdout == "child keeps: 0\nparent: 0 True\nclosed: 0\n", run.stderr
+    with started(FORKING, settings) as child:
+        try:
+            printed, _ = child.communicate(timeout=120)
+        finally:
+            child.kill()
+    assert printed == b"child keeps: 0\nparent: 0 True\nclosed: 0\n"
+    assert child.returncode == 0
 
 
 def test_the_end_of_a_process_frees_its_locks(store: Store, settings: Settings) -> None:
@@ -454,12 +448,6 @@ def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> Non
 
 
 WAITER = """
-import django
-from django.conf import settings
-
-settings.configure(REDLOCK={{"default": {section!r}}}, INSTALLED_APPS=["redlock_django"])
-django.setup()
-from redlock_django import lock, locks
 with lock("order:2"):
     print(locks["default"].backend.session._client.client_id, flush=True)
 lock("order:1", wait=60).acquire()
@@ -472,13 +460,7 @@ def killed_process(source: str, settings: Settings) -> Iterator[tuple[int, bytes
 
     The session lasts longer than the test.
     """
-    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}
-    child = subprocess.Popen(
-        [sys.executable, "-c", source.format(section=section)],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        stdout=subprocess.PIPE,
-    )
-    with child:
+    with started(source, settings, SESSION_TIMEOUT=60) as child:
         try:
             assert child.stdout is not None
             yield literal_eval(child.stdout.readline().decode())
@@ -792,7 +774,7 @@ def test_a_process_does_not_overtake_waiters_with_the_slot_that_it_released(
 
 
 PERMIT = WAITER.replace("wait=60", "wait=60, limit=2").replace(
-    ".acquire()", ".acquire(); import time; time.sleep(60)"
+    ".acquire()", ".acquire(); time.sleep(60)"
 )
 
 
