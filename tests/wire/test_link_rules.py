@@ -1052,7 +1052,8 @@ def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
 def test_a_clock_that_steps_is_marked_on_its_master() -> None:
     with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
         exchange = _stepped(links, 0)
-        ((_, *words),) = (call.args for call in logged.mock_calls)
+        logged.assert_called_once()
+        _, *words = logged.call_args.args
         assert words == [links.masters[0].address.name, "its clock stepped by 30.0 s"]
         assert ballot(exchange, 0) is Ballot.FAILED
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
@@ -1063,7 +1064,8 @@ def test_a_clock_that_steps_is_marked_on_its_master() -> None:
 def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
     with manual_links(3) as links, patch.object(clock_steps.logger, "error") as logged:
         _stepped(links, 0, 1)
-        ((text, _),) = (call.args for call in logged.mock_calls)
+        logged.assert_called_once()
+        text, _ = logged.call_args.args
         assert text.startswith("the clock of this process stepped relative to a majority")
         assert links.steps.voided > 0, "leases begun before are void"
         assert [ends.names() for ends in links.ends] == [[], [], []], "no master is marked"
