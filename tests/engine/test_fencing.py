@@ -72,15 +72,6 @@ def test_fences_are_stored_by_a_majority_of_all_masters_for_each_resource() -> N
     assert not stored_by_majority(_tally(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,))
 
 
-def test_a_round_where_all_fences_agree_needs_no_confirmation() -> None:
-    masters = Masters(5)
-    protocol = masters.acquire()
-    masters.hear(next(protocol))
-    with pytest.raises(StopIteration) as done:
-        protocol.send(masters.now)
-    assert done.value.value.fences == (NOW,)
-
-
 @kills("fences from the clock alone", "acquire",
        lua("math.max(stored + 1, proposal)", "proposal",
            ("math.max(fence + 1, proposal)", "proposal")), -0.3)  # fmt: skip
