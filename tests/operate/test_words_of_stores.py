@@ -49,6 +49,7 @@ def test_a_store_that_does_not_answer(
     page = text_of(operator.get(LIST).content.decode())
     assert "No quorum: locks are refused now." in page
     assert "No server answered" in page
+    assert silent_store == "" or page.count(silent_store) == 1
     checked = found(deploy=True, tag="redlock_masters", databases=["default"])
     assert set(checked) == {"W026", "E028"}
     status = run("redlock_status", "--format=json")
