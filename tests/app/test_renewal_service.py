@@ -307,9 +307,11 @@ def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World)
             held.ensure_held()
 
 
-def test_a_forgotten_lock_is_not_renewed(world: World) -> None:
-    held: Lock | None = lock(R, renew=True).acquire()
+@pytest.mark.parametrize("of_task", [False, True])
+def test_a_forgotten_lock_is_not_renewed(world: World, of_task: bool) -> None:
+    held: Lock | None = lock(R, renew=True)
     assert held is not None
+    asyncio.run(held.aacquire()) if of_task else held.acquire()
     world.idle()
     del held
     gc.collect()

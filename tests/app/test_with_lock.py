@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 MANAGE = Path(__file__).parents[2] / "manage.py"
 
 
-# Exits with 7 on SIGTERM, else with 0 after two minutes. Prints when it is ready.
 @pytest.fixture
 def memory(settings: Settings) -> MemoryBackend:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
