@@ -330,7 +330,8 @@ def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller) -> 
     waiting.cancel()
     with pytest.raises(CancelledError):
         waiting.result(timeout=60)
-    caller.release(lease)
+    wait_for_waiters(store, 0)
+    assert caller.release(lease), "its place was gone before the lock ended, and the queue with it"
     until(lambda: acquired(caller, "order:1"), what="the lock is free")
 
 

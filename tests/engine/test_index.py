@@ -147,6 +147,7 @@ def test_contention_for_a_foreign_lock_prolongs_the_index_in_a_new_period() -> N
         masters.now = period + seconds
         with pytest.raises(ResourceLocked):
             masters.taken()
+        assert listed(masters) == {b"r"}
     masters.now = period + 9.9
     masters.taken("s", ttl=5.0)
     masters.now = period + 14.8

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.engine import pauses, rounds, undo
-from redlock_django.engine.attempt import Attempt, Wait
+from redlock_django.engine.attempt import SPLIT_ROUNDS, Attempt, Wait
 from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol.commands import (
     Acquire,
@@ -265,6 +265,16 @@ def test_a_split_vote_that_is_over_is_won() -> None:
     assert lease.attempts == 2
 
 
+def test_a_client_that_does_not_wait_gives_up_after_some_split_votes() -> None:
+    masters = Masters(4)
+    for memory, holder in zip(masters.memories, (b"a", b"a", b"b", b"b"), strict=True):
+        memory.keyspace.set(masters.deployment.lock("r"), holder * 32 + b" {}", 9000)
+    with pytest.raises(ResourceLocked) as caught:
+        masters.run(masters.acquire(wait=0.0, overrun=9.0))
+    assert caught.value.attempts == SPLIT_ROUNDS
+    assert caught.value.retry_after == pytest.approx(9.0, abs=0.2)
+
+
 def test_a_wait_ends_at_its_deadline_and_not_before() -> None:
     masters = Masters(3)
     masters.taken(ttl=60)
@@ -332,14 +342,19 @@ def test_a_lock_that_has_gone_before_its_confirmation_is_not_held() -> None:
 
 
 @kills("elapsed time is read before the confirm round", rounds.acquire,
-       instead("yield confirm", "((yield confirm), now)[1]"))  # fmt: skip
-def test_validity_is_judged_after_the_confirm_round() -> None:
+       instead("yield confirm", "((yield confirm), now)[1]"), 0.99, (), "too slowly")  # fmt: skip
+@pytest.mark.parametrize(
+    ("took", "deaf", "why"), [(0.99, (), "too slowly"), (0.0, (0, 1), "2 of 3 masters")]
+)
+def test_a_lock_that_is_confirmed_too_late_or_by_a_minority_is_undone(
+    took: float, deaf: tuple[int, ...], why: str
+) -> None:
     masters = Masters(3)
     protocol, confirm, ask = _to_confirm(masters, ttl=1.0)
-    masters.hear(confirm)
-    masters.now += 0.99
+    masters.hear(confirm, deaf=deaf)
+    masters.now += took
     is_undo(protocol.send(masters.now), ask, {0, 1, 2})
-    with pytest.raises(QuorumUnreachable, match="too slowly"):
+    with pytest.raises(QuorumUnreachable, match=why):
         protocol.send(masters.now)
 
 
