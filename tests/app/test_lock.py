@@ -743,6 +743,7 @@ async def test_the_signals_have_their_arguments(
         fingerprint = held.fingerprint
         with pytest.raises(ResourceLocked, match=r"^other: held by another client") as caught:
             await way.acquire(lock("other", holder={"path": "/y/"}))
+        assert caught.value.retry_after == 30, "as long as the lock of the other program lasts"
         await way.settle()
     said = {"sender": Lock, "using": "default"}
     ours = {"resources": ("a", "b"), "fingerprint": fingerprint, "holder": {"path": "/x/"}}

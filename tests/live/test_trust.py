@@ -214,15 +214,6 @@ def evicting(master: LocalMaster, of: LocalMaster) -> None:
         client.config_set("maxmemory-policy", "allkeys-lru")
 
 
-ODD = [
-    (replica, "is a replica of 127.0.0.1:{port}: MASTERS must lead to that master instead"),
-    (
-        evicting,
-        "may evict locks (maxmemory-policy allkeys-lru): set maxmemory-policy to noeviction",
-    ),
-]
-
-
 @pytest.mark.fault(without=("cluster nodes vote",))
 def test_a_cluster_node_is_not_counted_and_named() -> None:
     with (
@@ -342,7 +333,18 @@ def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
 )
 @pytest.mark.parametrize(
     ("odd", "word", "said"),
-    [(odd, word, said) for (odd, said), word in zip(ODD, ["replica", "eviction"], strict=True)],
+    [
+        (
+            replica,
+            "replica",
+            "is a replica of 127.0.0.1:{port}: MASTERS must lead to that master instead",
+        ),
+        (
+            evicting,
+            "eviction",
+            "may evict locks (maxmemory-policy allkeys-lru): set maxmemory-policy to noeviction",
+        ),
+    ],
 )
 def test_a_fault_that_is_tolerated_is_a_warning(
     masters: list[LocalMaster],

@@ -1035,13 +1035,14 @@ def test_evictions_that_are_tolerated_end_no_run() -> None:
 
 def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
     exchange = links.ask(links.acquire())
-    for index in range(3):
-        links.reply(index, exchange.number, ahead=30.0 * (index in indexes))
+    linked = [master for master in links.masters if master.link is not None]
+    for master in linked:
+        links.reply(master.index, exchange.number, ahead=30.0 * (master.index in indexes))
     for ends in links.ends:
         ends.heard()
-    for index in range(3):
-        if links.masters[index].checking:
-            links.trusted(index, ahead=30.0 * (index in indexes))
+    for master in linked:
+        if master.checking:
+            links.trusted(master.index, ahead=30.0 * (master.index in indexes))
     return exchange
 
 
@@ -1070,6 +1071,18 @@ def test_a_majority_that_steps_at_once_is_our_own_clock() -> None:
         assert links.steps.voided > 0, "leases begun before are void"
         assert [ends.names() for ends in links.ends] == [[], [], []], "no master is marked"
         assert "our own clock" in links.masters[0].fault(links.time())
+
+
+@kills("a master that was away has stepped, not we", StepWatch._blame_ourselves,
+       never("master.link is None"))  # fmt: skip
+def test_a_master_that_was_away_when_our_clock_stepped_is_counted_again() -> None:
+    with manual_links(3) as links:
+        links.cut(links.masters[2], "lost")
+        _stepped(links, 0, 1)
+        ends = links.join(2, ahead=30.0)
+        links.sockets.flush()
+        assert links.masters[2].fault(links.time()) == ""
+        assert ends.names() == [], "it is not marked"
 
 
 @kills("votes after a step count", Replies._handle_vote, never("command.trusted"))
