@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.steps import Pause
 from redlock_django.wire.links import master as master_module
 from tests.replies import packed
 from tests.wire.manual_links import TOKEN, ManualLinks, fences, manual_links
@@ -207,6 +208,15 @@ def test_every_link_is_subscribed_to_from_the_first_waiter_on() -> None:
         ends = links.join(0)
         links.sockets.flush()
         assert ends.names() == ["SUBSCRIBE"]
+
+
+def test_a_waiter_does_not_poll_once_its_masters_have_answered_the_subscription() -> None:
+    with manual_links(1) as links:
+        waiter = links.changes.waiter()
+        assert waiter.rest(Pause(2.0, 0.1)) == 0.1
+        waiter.end_rest()
+        links.say(0, push(b"subscribe", links.waiters.channel.encode(), 1))
+        assert waiter.rest(Pause(2.0, 0.1)) == 2.0
 
 
 NO_CALLS = {
