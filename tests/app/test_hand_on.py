@@ -33,6 +33,7 @@ from redlock_django import (
     ResourceLocked,
     TicketUsed,
     hold,
+    idempotent,
     leader,
     lock,
     lock_resource,
@@ -669,6 +670,33 @@ def test_a_stream_goes_on_after_its_lock_was_handed_on(ask: Ask) -> None:
     answer.close()
     assert refused()
     resume_lock(tickets[0]).acquire().release()
+    assert not refused()
+
+
+def hands_on(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(inner().acquire().transfer(ttl=60))
+
+
+async def ahands_on(request: HttpRequest) -> HttpResponse:
+    held = await inner().aacquire()
+    return HttpResponse(await held.atransfer(ttl=60))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lock_resource(NAME)(transaction.non_atomic_requests(ahands_on)),
+        idempotent(anonymous_scope=lambda request: "all")(lock_resource(NAME)(hands_on)),
+    ],
+    ids=["async", "recorded"],
+)
+def test_async_and_recorded_views_hand_their_lock_on(
+    urls: Callable[..., None], transactional_db: None, view: Any
+) -> None:
+    urls(path("", view))
+    ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()
+    assert refused()
+    resume_lock(ticket).acquire().release()
     assert not refused()
 
 
