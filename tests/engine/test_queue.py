@@ -285,6 +285,15 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
     assert masters.called == on_all(masters, A)
 
 
+def test_a_wrong_clock_gains_no_place_beyond_the_skew() -> None:
+    masters = Masters(3)
+    masters.taken()
+    Waiting(masters, A)
+    masters.now += 1.1
+    Waiting(masters, B, wall=-3600.0)
+    assert masters.queues() == [[A, B]] * 3
+
+
 @kills("the ticket is by the client's own clock", pauses.clock_lag,
        instead("least if ... else 0", "0"))  # fmt: skip
 @kills("a clock near the skew is near", pauses.clock_lag,
