@@ -161,6 +161,7 @@ PERMITS = Page("docs/how-to/permits.md")
 factory = RequestFactory()
 
 
+@pytest.mark.django_db  # the checks of models ask what the database can do
 def test_the_checks_of_the_demo_find_nothing() -> None:
     assert run_checks() == []
 
