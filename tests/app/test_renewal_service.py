@@ -526,7 +526,7 @@ def test_short_locks_seldom_wake_the_thread(world: World, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Wakeup, "wake", note)
     began = time.monotonic()
-    for _ in range(1000):
+    for _ in range(200):
         lock(R).acquire().release()
     # Once from a long sleep, and while it looks, which takes long on a busy machine.
     assert len(woken) <= 10 * (1 + (time.monotonic() - began) / renewal.LINGER)

@@ -232,6 +232,7 @@ def make_order(request: HttpRequest) -> JsonResponse:
     return JsonResponse({})
 
 
+@pytest.mark.slow
 @given(st.from_regex(re.compile(BARE_KEY), fullmatch=True).filter(lambda key: len(key) <= 255))
 def test_each_key_that_the_pattern_allows_is_valid(key: str) -> None:
     assert parse_key(key) == key
