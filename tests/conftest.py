@@ -11,11 +11,11 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from itertools import count
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
     from pytest_django import Settings
+
+T = TypeVar("T")
 
 # The tests start about a hundred processes for sites and commands. Without a bytecode cache, each
 # of them compiles all of Django, and takes four times as long to start.
@@ -428,25 +430,28 @@ def database_access(django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> 
         _new_temporary_file.cache_clear()
 
 
+@contextlib.contextmanager
+def installed(server: AbstractContextManager[T]) -> Iterator[T]:
+    """Run a server in the block; skip the test if its programs are not installed."""
+    with ExitStack() as running:
+        try:
+            entered = running.enter_context(server)
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        yield entered
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[dict[str, Any]]:
     """Start a PostgreSQL cluster and return its entry for DATABASES; skip if not installed."""
-    with ExitStack() as running:
-        try:
-            entry = running.enter_context(local_postgres())
-        except FileNotFoundError as missing:
-            pytest.skip(str(missing))
+    with installed(local_postgres()) as entry:
         yield entry
 
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeperServer]:
     """Start a ZooKeeper server; skip if ZooKeeper is not installed."""
-    with ExitStack() as running:
-        try:
-            (server,) = running.enter_context(local_zookeeper())
-        except FileNotFoundError as missing:
-            pytest.skip(str(missing))
+    with installed(local_zookeeper()) as (server,):
         yield server
 
 
@@ -454,11 +459,7 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
 def mysql() -> Iterator[dict[str, Any]]:
     """Start a MariaDB server and return its entry for DATABASES; skip if not installed."""
     pytest.importorskip("pymysql").install_as_MySQLdb()
-    with ExitStack() as running:
-        try:
-            entry = running.enter_context(local_mariadb())
-        except FileNotFoundError as missing:
-            pytest.skip(str(missing))
+    with installed(local_mariadb()) as entry:
         yield entry
 
 
