@@ -430,6 +430,12 @@ def database_access(django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> 
         _new_temporary_file.cache_clear()
 
 
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open no transactions for requests: ATOMIC_REQUESTS is False."""
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+
+
 @contextlib.contextmanager
 def installed(server: AbstractContextManager[T]) -> Iterator[T]:
     """Run a server in the block; skip the test if its programs are not installed."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
-from django.db import connection, connections
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.urls import clear_url_caches
 from pytest_django import Settings
@@ -101,12 +101,6 @@ def async_instance(decorate: Callable[[Any], Any]) -> Any:
 def memory(settings: Settings) -> None:
     """Keep the locks in the memory of this process."""
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open no transactions for requests: ATOMIC_REQUESTS is False."""
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jsonschema
 import pytest
 from django.core.cache import caches
-from django.db import connection
 from django.test import Client
 from django.urls import path
 from drf_spectacular.validation import validate_schema
@@ -58,10 +57,9 @@ def site(
     request: pytest.FixtureRequest,
     urls: Callable[..., None],
     settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
 ) -> Iterator[Site]:
     """The operations in one framework."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
     client = Client(raise_request_exception=False)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from django.db import connection
 from django.urls import path
 from pytest_django import Settings
 from pytest_django.live_server_helper import LiveServer
@@ -48,13 +47,12 @@ print(json.dumps([first.status_code, again.status_code, busy.status_code, *repla
 def test_a_generated_client_handles_a_refusal_and_a_replay(
     urls: Callable[..., None],
     settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
     live_server: LiveServer,
     tmp_path: Path,
     framework: str,
     module: str,
 ) -> None:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     if framework == "drf":
         urls(*rest_framework_urls())

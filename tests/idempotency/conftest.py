@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_django
 from django.contrib.auth.models import User
-from django.db import connection, connections
+from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, JsonResponse
 from django.test import Client
@@ -105,12 +105,6 @@ def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) 
     client = Client(raise_request_exception=False)
     client.force_login(User.objects.create_user("ann"))
     return Site(urls, client, settings)
-
-
-@pytest.fixture
-def plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no ATOMIC_REQUESTS."""
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture

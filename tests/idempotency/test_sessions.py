@@ -9,7 +9,6 @@ import pytest
 from django.contrib.auth import alogin, login, logout
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.base import SessionBase
-from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from pytest_django import Settings
@@ -66,9 +65,8 @@ def engine(
     request: pytest.FixtureRequest,
     site: Site,
     settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
+    plain: None,
 ) -> str:
-    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)  # for async views
     settings.SESSION_ENGINE = request.param
     return str(request.param)
 

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 from django.apps.registry import Apps
-from django.db import connection, connections, models
+from django.db import connection, models
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
@@ -61,11 +61,10 @@ at_stripe: dict[str, str] = {}
 
 
 @pytest.fixture(autouse=True)
-def _settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def _settings(settings: Settings, plain: None) -> None:
     settings.STRIPE_SECRETS = [STRIPE_SECRET]
     settings.GITHUB_SECRETS = [GITHUB_SECRET]
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
-    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
 
 
 @pytest.fixture(scope="module")
