@@ -58,7 +58,7 @@ def reported(page: Page) -> Any:
 
 
 def is_told_open(page: Page) -> bool:
-    """Let a page report; return whether it is told that it is the one with its object open."""
+    """Make a page report, and return whether the answer says that it has its object open."""
     with reported(page) as answer:
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     return "ticket" in answer.value.json()

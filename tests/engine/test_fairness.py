@@ -386,7 +386,7 @@ def check_fairness(seeds: Iterable[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    # Seed 2 counts a client as overtaken that leaves because its 0.03 s are over.
+    # In seed 2, a client that leaves because its 0.03 s are over counts as overtaken.
     "seeds",
     [(0,), pytest.param((1, 3), marks=pytest.mark.nightly)],
     ids=["", "more"],
