@@ -68,8 +68,8 @@ OF_OTHERS = {
 COMMANDS = {"pglock"}
 # Salts of signatures, a logger, and the form of the ids of checks.
 OTHER_DOTTED = {
-    "redlock_django.idempotency.seed", "redlock_django.ticket", "redlock_django.ticket.token",
-    "redlock_django.zookeeper", "redlock_django.E0xx",
+    "redlock_django.idempotency.seed", "redlock_django.ticket", "redlock_django.zookeeper",
+    "redlock_django.E0xx",
 }  # fmt: skip
 
 
