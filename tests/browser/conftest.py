@@ -183,7 +183,11 @@ def overflowing(page: Page) -> list[str]:
                 const hidden = getComputedStyle(element).clipPath !== "none"
                     || element.closest("thead");
                 return box.width > 1 && !hidden && (box.right > wide || box.left < -1);
-            }).map((element) => `${element.tagName}.${element.className} ${element.textContent}`);
+            }).map((element) => {
+                const box = element.getBoundingClientRect();
+                const where = `${element.tagName} from ${box.left} to ${box.right} of ${wide}`;
+                return `${where}: ${element.textContent.trim()}`;
+            });
             if (document.documentElement.scrollWidth > wide) out.push("the page scrolls sideways");
             return out;
         }"""
