@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.app.conftest import urls
+from tests.app.conftest import memory, urls
 
-__all__ = ["urls"]
+__all__ = ["memory", "urls"]

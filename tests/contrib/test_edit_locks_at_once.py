@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +14,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.core.management import call_command
 from django.db import connections, transaction
 from django.test import Client
-from django.urls import clear_url_caches, path
+from django.urls import path
 
 from redlock_django.contrib.edit_locks import EditLockMixin
 from testproject.shop.models import Order
@@ -32,7 +30,6 @@ else:
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-MEMORY = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
 WAIT = 60
 
 
@@ -92,26 +89,19 @@ class SlowAdmin(EditLockMixin, RevisedAdmin):
 
 @pytest.fixture(params=[False, True], ids=["autocommit", "ATOMIC_REQUESTS"])
 def model_admin(
-    request: pytest.FixtureRequest, _database: None, settings: Settings,
-    database_access: None, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, _database: None, settings: Settings, memory: None,
+    database_access: None, monkeypatch: pytest.MonkeyPatch, urls: Callable[..., None],
 ) -> Iterator[SlowAdmin]:  # fmt: skip
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
     monkeypatch.setitem(connections["edited"].settings_dict, "ATOMIC_REQUESTS", request.param)
-    settings.REDLOCK = MEMORY
     settings.DATABASE_ROUTERS = [Router()]
-    made = ModuleType("urls_of_edit_locks_at_once")
-    sys.modules[made.__name__] = made
     site = admin.AdminSite()
     site.register(Order, SlowAdmin)
-    made.urlpatterns = [path("admin/", site.urls)]  # type: ignore[attr-defined]
-    settings.ROOT_URLCONF = made.__name__
-    clear_url_caches()
+    urls(path("admin/", site.urls))
     found: Any = site.get_model_admin(Order)
     yield found
     LogEntry.objects.all().delete()
     Order.objects.all().delete()
-    del sys.modules[made.__name__]
-    clear_url_caches()
 
 
 def user(name: str) -> Client:
@@ -165,34 +155,28 @@ def test_of_two_saves_at_the_same_moment_one_is_refused(model_admin: SlowAdmin) 
         hers, his = (OpenPage(page.client, page.path) for page in (hers, his))
 
 
-def test_a_save_waits_for_another_that_has_not_been_committed(model_admin: SlowAdmin) -> None:
+@pytest.mark.parametrize("deletes", [False, True], ids=["save", "deletion"])
+def test_a_save_that_has_not_been_committed_is_waited_for(
+    model_admin: SlowAdmin, deletes: bool
+) -> None:
+    """A save would insert the row again that a deletion meanwhile has deleted."""
     row, hers, his = pages()
     model_admin.saving, model_admin.goes_on = threading.Event(), threading.Event()
     first = in_thread(lambda: hers.send(total=2))
     assert model_admin.saving.wait(WAIT)
-    second = in_thread(lambda: his.send(total=3))
+    delete = f"/admin/shop/order/{row.pk}/delete/"
+    second = in_thread(
+        lambda: his.client.post(delete, {"post": "yes"}) if deletes else his.send(total=3)
+    )
     second.join(0.3)
     assert second.is_alive()
     model_admin.goes_on.set()
     for thread in (first, second):
         thread.join(WAIT)
-    assert [page.answer.status_code for page in (hers, his)] == [302, 200]
+    assert hers.answer.status_code == 302
+    if deletes:
+        assert not Order.objects.exists()
+        return
+    assert his.answer.status_code == 200
     row.refresh_from_db()
     assert row.total == 2
-
-
-def test_a_deletion_waits_for_a_save_which_would_insert_the_row_again(
-    model_admin: SlowAdmin,
-) -> None:
-    row, hers, his = pages()
-    model_admin.saving, model_admin.goes_on = threading.Event(), threading.Event()
-    first = in_thread(lambda: hers.send(total=2))
-    assert model_admin.saving.wait(WAIT)
-    path = f"/admin/shop/order/{row.pk}/delete/"
-    second = in_thread(lambda: his.client.post(path, {"post": "yes"}))
-    second.join(0.3)
-    assert second.is_alive()
-    model_admin.goes_on.set()
-    for thread in (first, second):
-        thread.join(WAIT)
-    assert not Order.objects.exists()
