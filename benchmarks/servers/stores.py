@@ -51,7 +51,7 @@ def redis(many: int, **more: Any) -> Iterator[Store]:
 @contextmanager
 def database(vendor: str) -> Iterator[Store]:
     """Start a PostgreSQL or MariaDB server."""
-    from tests.live.campaign.database_servers import MariaDB, PostgreSQL
+    from tests.live.campaign.stores import MariaDB, PostgreSQL
 
     with ProcessGroup("redlock-stores-") as processes, ExitStack() as stack:
         server = {"postgresql": PostgreSQL, "mariadb": MariaDB}[vendor](None, processes)

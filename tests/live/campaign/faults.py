@@ -1,4 +1,4 @@
-"""The kinds of faults of the campaign: each begins, and returns how it ends."""
+"""The kinds of faults of the campaign: each begins, and `Stage.after` ends it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,31 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from tests.live.campaign.worker import TTL
+from redlock_django.backends.database.dialects import WAITERS
+from tests.live.campaign.stores import (
+    Database,
+    Machine,
+    Masters,
+    PostgreSQL,
+    Server,
+    SqliteFile,
+    Store,
+    ZooKeeper,
+)
+from tests.live.campaign.worker import SESSION, TTL
 
 if TYPE_CHECKING:
     from redis import Redis
 
-    from tests.live.campaign.machines import Machine
     from tests.live.campaign.processes import Workers
+    from tests.zookeeper import ZooKeeperServer
 
 LASTS = 2.0  # seconds that a fault lasts
 SLOW = "local from = os.clock() while os.clock() < from + 0.6 do end"
@@ -26,18 +38,18 @@ ENDLESS = "while true do end"
 
 
 class Stage(NamedTuple):
-    """The targets of faults; no worker has a `spare` master in its list."""
+    """The targets of faults."""
 
-    masters: Sequence[Machine]
-    spare: Sequence[Machine]
+    store: Any
     workers: Workers
     after: ExitStack  # ends the fault
 
 
 class Kind(NamedTuple):
-    """A kind of fault; a `majority` that it takes away may refuse all locks meanwhile."""
+    """A kind of fault of some stores; a `majority` that it takes away may refuse all locks."""
 
     name: str
+    of: tuple[type[Store], ...]
     begin: Callable[[Stage], object]
     majority: bool = False
 
@@ -45,8 +57,15 @@ class Kind(NamedTuple):
 KINDS: list[Kind] = []
 
 
-def _kind(name: str, *, majority: bool = False) -> Callable[[Callable[[Stage], object]], None]:
-    return lambda begin: KINDS.append(Kind(name, begin, majority))
+def kinds_of(store: type[Store]) -> list[Kind]:
+    """Return the kinds of faults of a store and its workers."""
+    return [kind for kind in KINDS if issubclass(store, kind.of)]
+
+
+def _kind(
+    name: str, *of: type[Store], majority: bool = False
+) -> Callable[[Callable[[Stage], object]], None]:
+    return lambda begin: KINDS.append(Kind(name, of, begin, majority))
 
 
 def _each(
@@ -55,10 +74,10 @@ def _each(
     """Add a kind of fault that strikes the first `count` masters."""
 
     def strike(stage: Stage) -> None:
-        for machine in stage.masters[:count]:
+        for machine in stage.store.masters[:count]:
             begin(machine, stage.after)
 
-    KINDS.append(Kind(name, strike, majority or count > 2))
+    KINDS.append(Kind(name, (Masters,), strike, majority or count > 2))
 
 
 def _command(
@@ -237,46 +256,143 @@ _each("one master's clock a minute back", 1, _clock(-60))
 _each("two masters' clocks 0.2 s ahead", 2, _clock(0.2))
 
 
+# Databases.
+
+
+@_kind("all connections are ended", Server)
+def _(stage: Stage) -> None:
+    stage.store.end_connections()
+
+
+@_kind("a server process is killed, and the server recovers", PostgreSQL)
+def _(stage: Stage) -> None:
+    stage.store.kill_process()
+
+
+@_kind("the server is restarted", Server)
+def _(stage: Stage) -> None:
+    stage.store.stop()
+    stage.store.start()
+
+
+@_kind("the server crashes, and is started two seconds later", Server)
+def _(stage: Stage) -> None:
+    stage.store.crash()
+    stage.after.callback(stage.store.start)
+
+
+@_kind("the server is stopped for twice the TTL (SIGSTOP)", Server)
+def _(stage: Stage) -> None:
+    stage.store.signal_all(signal.SIGSTOP)
+    stage.after.callback(stage.store.signal_all, signal.SIGCONT)
+
+
+@_kind("the file system is full", SqliteFile)
+def _(stage: Stage) -> None:
+    stage.store.fill(stage.after)
+
+
+@_kind("another transaction has all rows", Database)
+def _(stage: Stage) -> None:
+    stage.store.keep_rows(stage.after)
+
+
+@_kind("the queue is emptied", Database)
+def _(stage: Stage) -> None:
+    stage.store.ask(f"DELETE FROM {WAITERS}")
+
+
+@_kind("the database's clock is set back by half a second", Database)
+def _(stage: Stage) -> None:
+    stage.store.set_back(0.5)
+
+
+@_kind("the database's clock is set back by an hour", Database)
+def _(stage: Stage) -> None:
+    stage.store.set_back(3600)
+
+
+# ZooKeeper.
+
+
+def _ensemble(
+    name: str, many: int, begin: Callable[[ZooKeeperServer, ExitStack], object], *, leader: bool
+) -> None:
+    """Add a kind of fault that strikes so many servers, with the one that leads or without it."""
+
+    def strike(stage: Stage) -> None:
+        for server in stage.store.pick(many, leader=leader):
+            begin(server, stage.after)
+
+    KINDS.append(Kind(name, (ZooKeeper,), strike, many > 1))
+
+
+def _dead(server: ZooKeeperServer, after: ExitStack) -> None:
+    server.kill()
+    after.callback(server.wait)
+    after.callback(server.start)
+
+
+def _paused_server(server: ZooKeeperServer, after: ExitStack) -> None:
+    server.pause()
+    after.callback(server.resume)
+
+
+_ensemble("the server that leads is killed", 1, _dead, leader=True)
+_ensemble("another server is killed", 1, _dead, leader=False)
+_ensemble("the server that leads is stopped (SIGSTOP)", 1, _paused_server, leader=True)
+_ensemble("another server is stopped (SIGSTOP)", 1, _paused_server, leader=False)
+_ensemble("two servers are stopped (SIGSTOP)", 2, _paused_server, leader=True)
+
+
+@_kind("a worker stopped for half its session (SIGSTOP)", ZooKeeper)
+def _(stage: Stage) -> None:
+    process = stage.workers.any().process
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(SESSION / 2)
+    process.send_signal(signal.SIGCONT)
+
+
 # Faults of clients.
 
 
-@_kind("a worker stopped for twice the TTL (SIGSTOP)")
+@_kind("a worker stopped for twice the TTL (SIGSTOP)", Store)
 def _(stage: Stage) -> None:
     worker = stage.workers.any()
     worker.process.send_signal(signal.SIGSTOP)
     stage.after.callback(worker.process.send_signal, signal.SIGCONT)
 
 
-@_kind("a worker killed (SIGKILL), and replaced")
+@_kind("a worker killed (SIGKILL), and replaced", Store)
 def _(stage: Stage) -> None:
     stage.workers.kill(stage.workers.any())
     # A busy machine needs seconds to start it, which are not part of what the fault costs.
     stage.after.callback(stage.workers.start().wait_started)
 
 
-@_kind("a worker forks while its threads hold locks")
+@_kind("a worker forks while its threads hold locks", Store)
 def _(stage: Stage) -> None:
     stage.workers.any().obey(f"fork {LASTS}")
 
 
-@_kind("no thread can be started, and all links are killed")
+@_kind("no thread can be started, and all links are killed", Masters)
 def _(stage: Stage) -> None:
     stage.workers.any().obey(f"no_threads {LASTS}")
-    for machine in stage.masters:
+    for machine in stage.store.masters:
         _KILL_LINKS(machine, stage.after)
 
 
-@_kind("slow signal receivers")
+@_kind("slow signal receivers", Masters)
 def _(stage: Stage) -> None:
     stage.workers.any().obey(f"slow_receivers {LASTS}")
 
 
-@_kind("a worker that holds the GIL")
+@_kind("a worker that holds the GIL", Store)
 def _(stage: Stage) -> None:
     stage.workers.any().obey(f"hold_gil {LASTS}")
 
 
-@_kind("a storm of signals (SIGUSR1)")
+@_kind("a storm of signals (SIGUSR1)", Masters)
 def _(stage: Stage) -> None:
     worker, over = stage.workers.any(), threading.Event()
 
@@ -290,14 +406,15 @@ def _(stage: Stage) -> None:
     stage.after.callback(over.set)
 
 
-@_kind("a worker's wall clock an hour ahead")
+# The processes that use a file have one clock.
+@_kind("a worker's wall clock an hour ahead", Masters, Server, ZooKeeper)
 def _(stage: Stage) -> None:
     clock = stage.workers.any().clock
     clock.set(wall=3600)
     stage.after.callback(clock.set)
 
 
-@_kind("a crowd: four more workers")
+@_kind("a crowd: four more workers", Store)
 def _(stage: Stage) -> None:
     more = [stage.workers.start() for _ in range(4)]
     for worker in more:
@@ -305,7 +422,7 @@ def _(stage: Stage) -> None:
         worker.wait_started()
 
 
-@_kind("four processes that use the processors")
+@_kind("four processes that use the processors", Masters)
 def _(stage: Stage) -> None:
     for _ in range(4):
         burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -313,20 +430,20 @@ def _(stage: Stage) -> None:
         stage.after.callback(burning.kill)
 
 
-@_kind("a deployment whose MASTERS names another server")
+@_kind("a deployment whose MASTERS names another server", Masters)
 def _(stage: Stage) -> None:
-    _start_foreign(stage, [*stage.masters[:-1], stage.spare[0]])
+    _start_foreign(stage, [*stage.store.masters[:-1], stage.store.spare[0]])
 
 
-@_kind("a deployment that has grown to seven masters")
+@_kind("a deployment that has grown to seven masters", Masters)
 def _(stage: Stage) -> None:
-    _start_foreign(stage, [*stage.masters, *stage.spare])
+    _start_foreign(stage, [*stage.store.masters, *stage.store.spare])
 
 
 def _start_foreign(stage: Stage, listed: Sequence[Machine]) -> None:
-    worker = stage.workers.start(foreign=listed)
+    worker = stage.workers.start(foreign=stage.store.settings_of(listed))
     stage.after.callback(stage.workers.end, worker)
     worker.wait_started()
 
 
-assert TTL * 2 <= LASTS, "a worker must be stopped for twice the TTL"
+assert 2 * max(TTL, SESSION) <= LASTS, "a worker must be stopped for twice the TTL"

@@ -6,21 +6,19 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redlock_django.testing.processes import ProcessGroup
 from tests.live.campaign.history import Event
 from tests.live.clocks import Clock
+from tests.programs import ROOT
 from tests.waiting import until
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tests.live.campaign.machines import Machine
-
-ROOT = Path(__file__).resolve().parents[3]
+    from tests.live.campaign.stores import Store
 
 
 class WorkerProcess:
@@ -63,31 +61,24 @@ class WorkerProcess:
 class Workers:
     """All workers of a campaign, `running` or ended."""
 
-    def __init__(self, masters: Sequence[Machine], shim: Path, processes: ProcessGroup) -> None:
-        self._masters = masters
+    def __init__(self, store: Store, shim: Path, processes: ProcessGroup) -> None:
+        self._store = store
         self._shim = shim
         self._processes = processes
         self.running: list[WorkerProcess] = []
         self.started: list[WorkerProcess] = []
         self.broken: list[str] = []
 
-    def target(self, foreign: Sequence[Machine]) -> str:
-        """Return the argument of a worker that names its servers: the URLs of masters."""
-        return ",".join(machine.url for machine in foreign or self._masters)
-
-    def clock_of(self, name: str) -> Clock:
-        """Return the clock that a worker reads."""
-        return Clock(self._processes.directory / f"{name}.clock")
-
-    def start(self, *, foreign: Sequence[Machine] = ()) -> WorkerProcess:
-        """Start a worker; a `foreign` one uses these masters instead."""
+    def start(self, *, foreign: dict[str, Any] | None = None) -> WorkerProcess:
+        """Start a worker; a `foreign` one uses these settings instead."""
         name = f"w{len(self.started) + 1}"
-        clock = self.clock_of(name)
+        clock = self._store.clock_of(Clock(self._processes.directory / f"{name}.clock"))
         shift = {"LD_PRELOAD": str(self._shim), "CLOCK_SHIFT": str(clock.path)}
+        given = json.dumps(foreign or self._store.settings)
         log = self._processes.directory / f"{name}.log"
         with log.open("wb") as stderr:
             process = self._processes.spawn(
-                [sys.executable, "-m", "tests.live.campaign.worker", name, self.target(foreign)],
+                [sys.executable, "-m", "tests.live.campaign.worker", name, given],
                 cwd=ROOT, stdin=-1, stdout=-1, stderr=stderr, env={**os.environ, **shift},
             )  # fmt: skip
         worker = WorkerProcess(name, process, clock, foreign=bool(foreign))

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from io import StringIO
 from pathlib import Path
-
-from django.core.management import call_command
-from django.test import override_settings
 
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.clock import clock
-from tests.live.campaign.faults import LASTS, Kind, Stage
+from tests.live.campaign.faults import LASTS, Kind, Stage, kinds_of
 from tests.live.campaign.history import Event
-from tests.live.campaign.machines import Machine, machines
 from tests.live.campaign.processes import Workers
 from tests.live.campaign.report import HEALTHY, Window, broken_promises
-from tests.live.campaign.worker import TTL, lock_settings
+from tests.live.campaign.stores import STORES, Store
+from tests.live.campaign.worker import TTL, set_up
 from tests.live.clocks import build
-from tests.live.left_over import PATTERNS
 from tests.live.network import FaultUnavailable
 
 WORKERS = 3
@@ -40,18 +36,19 @@ def print_line(text: str) -> None:
 
 
 class Campaign:
-    """The windows and the broken promises of a campaign, and its masters and workers."""
+    """The windows and the broken promises of a campaign, and its store and workers."""
 
-    def __init__(self, masters: Sequence[Machine], spare: Sequence[Machine], workers: Workers):
-        self.masters, self.spare, self.workers = masters, spare, workers
+    def __init__(self, store: Store, workers: Workers, only: str) -> None:
+        self.store, self.workers = store, workers
+        self.kinds = [kind for kind in kinds_of(type(store)) if only in kind.name]
         self.windows: list[Window] = []
         self.broken: list[str] = []
         self.impossible: dict[str, str] = {}  # by kind: why this machine cannot cause it
 
     def begin(self) -> None:
-        """Trust the fresh masters, start the workers, and measure them without a fault."""
-        with override_settings(REDLOCK=lock_settings([m.url for m in self.masters])):
-            call_command("redlock_init", stdout=StringIO())
+        """Make the store ready, start the workers, and measure them without a fault."""
+        set_up(json.dumps(self.store.settings))
+        self.store.prepare()
         for _ in range(WORKERS):
             self.workers.start()
         self._wait_until_well("the beginning", START)
@@ -66,12 +63,11 @@ class Campaign:
         """Cause one fault, end it, and wait until all is well again."""
         with ExitStack() as after:
             try:
-                kind.begin(Stage(self.masters, self.spare, self.workers, after))
+                kind.begin(Stage(self.store, self.workers, after))
             except FaultUnavailable as why:
                 self.impossible[kind.name] = str(why)
                 return
-            began = clock()
-            clocks = tuple(machine.clock.wall for machine in self.masters)
+            began, clocks = clock(), self.store.clocks()
             time.sleep(LASTS)
             ended = clock()
         back = self._wait_until_well(kind.name)
@@ -104,11 +100,7 @@ class Campaign:
             self.workers.end(worker)
         self.broken += self.workers.broken
         time.sleep(LINGERS)
-        for machine in self.masters:
-            with machine.client() as client:
-                for pattern in PATTERNS:
-                    for key in client.scan_iter(match=pattern):
-                        self.broken.append(f"{key.decode()} is left on {machine.url}")
+        self.broken += self.store.left()
         self.broken += broken_promises(self.workers.events, self.foreign, self.windows)
 
 
@@ -123,20 +115,23 @@ def _is_well(events: Sequence[Event], since: float) -> bool:
     return len(granted) == 2
 
 
-def run(seconds: float, seed: int, kinds: Sequence[Kind]) -> Campaign:
-    """Run a campaign of about so many seconds, every kind equally often, and return it."""
+def run(store: str, seconds: float, seed: int, only: str = "") -> Campaign:
+    """Run a campaign of about so many seconds, every kind equally often, and return it.
+
+    `only` is in the names of the kinds.
+    """
     rng = random.Random(seed)
     with ExitStack() as stack:
         shim = build(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        servers = stack.enter_context(machines(7, shim))
+        struck = stack.enter_context(STORES[store](shim))
         processes = stack.enter_context(ProcessGroup("redlock-campaign-"))
-        campaign = Campaign(servers[:5], servers[5:], Workers(servers[:5], shim, processes))
+        campaign = Campaign(struck, Workers(struck, shim, processes), only)
         campaign.begin()
         until, due = clock() + seconds, list[Kind]()
         while clock() < until:
             if not due:
                 campaign.healthy()
-                due = rng.sample(kinds, len(kinds))
+                due = rng.sample(campaign.kinds, len(campaign.kinds))
             kind = due.pop()
             campaign.strike(kind)
             if campaign.windows[-1].kind == kind.name:

@@ -1,10 +1,10 @@
 """A worker process of the campaign: threads and tasks that acquire locks, and obey commands.
 
 Each has a key of its own, by which availability is measured, or competes for keys that all share,
-by which exclusion is checked: locks, and the slots of a name, each of which has one holder. Events
-go to stdout, one JSON list a line: the name of the thread, then the fields of `history.Event`;
-"own" events have the latency in seconds as `until`. Commands come from stdin; "end" ends the
-worker.
+by which exclusion is checked: locks, two of them at once, and the slots of a name, each of which
+has one holder. Events go to stdout, one JSON list a line: the name of the thread, then the fields
+of `history.Event`; "own" events have the latency in seconds as `until`. Commands come from stdin;
+"end" ends the worker.
 """
 
 from __future__ import annotations
@@ -17,50 +17,99 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import django
 from django.conf import settings
 
+from redlock_django.engine.errors import LockLost
 from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
     from redlock_django import Lock
 
 TTL = 1.0
+SESSION = 1.0  # seconds for which ZooKeeper keeps the locks of a process that it does not hear
 SHARED = 3  # keys that all workers share
 PERMITS = "permits"  # the name that they share with a limit
 LIMIT = 2
 PAUSE = 0.05  # seconds between two tries of a thread, on average
+LOOKS = 0.1  # seconds between two looks at a lock that is held
 
 
-def lock_settings(masters: list[str]) -> dict[str, Any]:
-    """Return REDLOCK for the campaign: short TTLs, otherwise the defaults."""
-    return {"default": {"MASTERS": masters, "TTL": TTL, "MAX_TTL": TTL}}
+class Calls(Protocol):
+    """How a thread or a task uses locks."""
+
+    async def acquire(self, held: Lock) -> None:
+        """Acquire."""
+
+    async def release(self, held: Lock) -> None:
+        """Release."""
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, in a thread only until the worker ends."""
+
+
+class Tasks:
+    """Calls of a task of an event loop."""
+
+    async def acquire(self, held: Lock) -> None:
+        await held.aacquire()
+
+    async def release(self, held: Lock) -> None:
+        await held.arelease()
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Threads:
+    """Calls of a thread: none of them awaits anything."""
+
+    def __init__(self, ending: threading.Event) -> None:
+        self._ending = ending
+
+    async def acquire(self, held: Lock) -> None:
+        held.acquire()
+
+    async def release(self, held: Lock) -> None:
+        held.release()
+
+    async def pause(self, seconds: float) -> None:
+        self._ending.wait(seconds)
+
+
+def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine that awaits nothing, without an event loop."""
+    with suppress(StopIteration):
+        work.send(None)
 
 
 class Worker:
     """Threads and a loop that acquire one lock after the other, until they are ended."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, has_deadlines: bool) -> None:
         self._name = name
+        self._has_deadlines = has_deadlines  # a lease lasts until its deadline, as in all but one
         self._ending = threading.Event()
         self._commands: SimpleQueue[str] = SimpleQueue()
         signal.signal(signal.SIGUSR1, lambda *_: None)  # a storm of signals interrupts system calls
 
     def run(self) -> None:
         """Run until the command "end" or the end of stdin."""
+        calls = Threads(self._ending)
         threads = [
             threading.Thread(target=self._read_commands, daemon=True),
-            threading.Thread(target=self._compete, args=("a",)),
-            threading.Thread(target=self._compete, args=("b",)),
+            threading.Thread(target=run_in_thread, args=(self._compete("a", calls),)),
+            threading.Thread(target=run_in_thread, args=(self._compete("b", calls),)),
             threading.Thread(target=asyncio.run, args=(self._loop(),)),
         ]
         for thread in threads:
             thread.start()
-        self._measure("main")
+        run_in_thread(self._measure("main", calls))
         for thread in threads[1:]:
             thread.join()
 
@@ -71,93 +120,55 @@ class Worker:
             self._commands.put(line.strip())
         self._ending.set()
 
-    # Threads.
+    async def _loop(self) -> None:
+        await asyncio.gather(self._measure("task", Tasks()), self._compete("c", Tasks()))
 
-    def _measure(self, thread: str) -> None:
-        """Acquire a key that no other thread wants, in the main thread, which also obeys."""
+    async def _measure(self, thread: str, calls: Calls) -> None:
+        """Acquire a key that no other thread wants; the main thread also obeys."""
         from redlock_django import lock
 
         key, rng = f"own:{self._name}:{thread}", random.Random()
         while not self._ending.is_set():
-            with suppress(Empty):
-                self._obey(self._commands.get_nowait())
+            if thread == "main":
+                with suppress(Empty):
+                    self._obey(self._commands.get_nowait())
             began, result = clock(), "granted"
             held = lock(key)
             try:
-                held.acquire()
+                await calls.acquire(held)
                 took = clock() - began
-                held.release()  # no block, whose end raises LockLost after the worker was stopped
+                # No block, whose end raises LockLost after the worker was stopped.
+                await calls.release(held)
             except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
                 took, result = clock() - began, _result_of(error)
             self._report(thread, "own", key, until=took, entry=result)
-            self._ending.wait(rng.uniform(0, 2 * PAUSE))
+            await calls.pause(rng.uniform(0, 2 * PAUSE))
 
-    def _compete(self, thread: str) -> None:
+    async def _compete(self, thread: str, calls: Calls) -> None:
         from redlock_django import NotAcquired, lock
 
         rng = random.Random()
         while not self._ending.is_set():
-            key, limit = _wanted(rng)
-            held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
-            self._report(thread, "acquire", key)
+            names, limit = _wanted(rng)
+            held = lock(*names, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
+            self._report_each(thread, "acquire", names)
             try:
-                held.acquire()
+                await calls.acquire(held)
             except NotAcquired:
-                self._report(thread, "refused", key)
+                self._report_each(thread, "refused", names)
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
-                self._report(thread, "error", key, entry=repr(error))
+                self._report(thread, "error", names[0], entry=repr(error))
             else:
                 self._report_lease(thread, "granted", held)
-                self._ending.wait(_hold(rng))
-                self._report_lease(thread, "renewed", held)
-                self._report(thread, "release", key)
-                held.release()
-                self._report(thread, "released", key)
-            self._ending.wait(rng.uniform(0, 2 * PAUSE))
-
-    # Tasks of a loop.
-
-    async def _loop(self) -> None:
-        await asyncio.gather(self._ameasure("task"), self._acompete("c"))
-
-    async def _ameasure(self, task: str) -> None:
-        from redlock_django import lock
-
-        key, rng = f"own:{self._name}:{task}", random.Random()
-        while not self._ending.is_set():
-            began, result = clock(), "granted"
-            held = lock(key)
-            try:
-                await held.aacquire()
-                took = clock() - began
-                await held.arelease()  # no block, as above
-            except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
-                took, result = clock() - began, _result_of(error)
-            self._report(task, "own", key, until=took, entry=result)
-            await asyncio.sleep(rng.uniform(0, 2 * PAUSE))
-
-    async def _acompete(self, task: str) -> None:
-        from redlock_django import NotAcquired, lock
-
-        rng = random.Random()
-        while not self._ending.is_set():
-            key, limit = _wanted(rng)
-            held = lock(key, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
-            self._report(task, "acquire", key)
-            try:
-                await held.aacquire()
-            except NotAcquired:
-                self._report(task, "refused", key)
-            except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
-                self._report(task, "error", key, entry=repr(error))
-            else:
-                self._report_lease(task, "granted", held)
-                await asyncio.sleep(_hold(rng))
-                self._report_lease(task, "renewed", held)
-                self._report(task, "release", key)
-                await held.arelease()
-                self._report(task, "released", key)
-            await asyncio.sleep(rng.uniform(0, 2 * PAUSE))
+                left = _hold(rng)
+                while left > 0:
+                    await calls.pause(min(left, LOOKS))
+                    left -= LOOKS
+                    self._report_lease(thread, "renewed", held)
+                self._report_each(thread, "release", names)
+                await calls.release(held)
+                self._report_each(thread, "released", names)
+            await calls.pause(rng.uniform(0, 2 * PAUSE))
 
     # Commands, in the main thread.
 
@@ -224,10 +235,29 @@ class Worker:
     # Events.
 
     def _report_lease(self, thread: str, what: str, held: Lock) -> None:
-        if held._held_lease is not None:
-            lease = held._held_lease.lease
-            [resource] = lease.resources  # of a permit, its slot
-            self._report(thread, what, resource, lease.fences[0], lease.until)
+        """Report each name of a lease and its end: the deadline, or else the last moment known.
+
+        A session of ZooKeeper may end before the deadline, which `ensure_held()` then reports.
+        """
+        if held._held_lease is None:
+            return
+        lease, until = held._held_lease.lease, clock()
+        if self._has_deadlines:
+            until = lease.until
+        elif what == "granted":
+            until = 0.0
+        else:
+            try:
+                held.ensure_held()
+            except LockLost:
+                return
+        # Of permits, the resources are slots.
+        for number, (resource, fence) in enumerate(zip(lease.resources, lease.fences, strict=True)):
+            self._report(_of_name(thread, number), what, resource, fence, until)
+
+    def _report_each(self, thread: str, what: str, names: tuple[str, ...]) -> None:
+        for number, name in enumerate(sorted(names)):
+            self._report(_of_name(thread, number), what, name)
 
     def _report(
         self,
@@ -252,34 +282,34 @@ def _result_of(error: Exception) -> str:
     return "locked" if isinstance(error, ResourceLocked) else "unreachable"
 
 
-def _wanted(rng: random.Random) -> tuple[str, int]:
-    """Return a name that all workers share, and its limit: 1 for a lock."""
+def _of_name(thread: str, number: int) -> str:
+    """Return the worker of a history that has this name of a thread: one has one name at a time."""
+    return f"{thread}{'+' * number}"
+
+
+def _wanted(rng: random.Random) -> tuple[tuple[str, ...], int]:
+    """Return names that all workers share, and their limit: 1 for a lock."""
     if rng.random() < 0.3:
-        return PERMITS, LIMIT
-    return f"shared:{rng.randrange(SHARED)}", 1
+        return (PERMITS,), LIMIT
+    many = 2 if rng.random() < 0.2 else 1
+    return tuple(f"shared:{number}" for number in rng.sample(range(SHARED), many)), 1
 
 
 def _hold(rng: random.Random) -> float:
     return rng.uniform(0, 0.03) if rng.random() > 0.05 else 1.5 * TTL
 
 
-def use_pymysql(given: str) -> None:
-    """Make Django use PyMySQL, if these settings have a database of MySQL."""
+def set_up(given: str) -> None:
+    """Set Django up with settings as JSON."""
     if "backends.mysql" in given:
         import pymysql
 
         pymysql.install_as_MySQLdb()
-
-
-def main(name: str, target: str) -> None:
-    """Set Django up and run the worker; `target` has the URLs of masters, or settings as JSON."""
-    of_masters = {"REDLOCK": lock_settings(target.split(","))}
-    given = json.loads(target) if target.startswith("{") else of_masters
-    use_pymysql(target)
-    settings.configure(**given, INSTALLED_APPS=["redlock_django"])
+    settings.configure(**json.loads(given), INSTALLED_APPS=["redlock_django"])
     django.setup()
-    Worker(name).run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    name, given = sys.argv[1:]
+    set_up(given)
+    Worker(name, has_deadlines="zookeeper" not in given).run()

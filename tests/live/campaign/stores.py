@@ -1,28 +1,35 @@
-"""The databases of the campaign: PostgreSQL and MariaDB servers, and a file of SQLite.
+"""The stores of the campaign: Redis masters, databases and ZooKeeper servers, which faults strike.
 
-Each reads a clock that faults set, and can be struck in the ways that its kind allows.
+Masters and databases read clocks that faults set.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
 import pytest
+from django.core.management import call_command
 
-from redlock_django.backends.database.dialects import DIALECTS, LOCKS, SECOND
+from redlock_django import locks
+from redlock_django.backends.database.dialects import DIALECTS, LOCKS, SECOND, WAITERS
 from redlock_django.testing.processes import ProcessGroup
-from tests.live.campaign.worker import TTL
+from tests.inspecting import held
+from tests.live.campaign.worker import SESSION, TTL
 from tests.live.clocks import Clock
-from tests.live.network import FaultUnavailable
+from tests.live.left_over import PATTERNS
+from tests.live.network import FaultUnavailable, Host, hosts_of
 from tests.mariadb import (
     connect_to_mariadb,
     create_mariadb,
@@ -31,12 +38,102 @@ from tests.mariadb import (
 )
 from tests.ports import free_port
 from tests.postgres import create_postgres, postgres_entry, wait_for_postgres
+from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
-BACKEND = "redlock_django.backends.database.DatabaseBackend"
+BACKENDS = "redlock_django.backends"
 
 
-class Database:
-    """A database that faults strike; `clock` is the one that it reads, if there is a shim."""
+class Store:
+    """Where the workers of a campaign keep their locks."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of Django for a worker."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Declare the servers new, or create the tables; Django has these settings by now."""
+        call_command("redlock_init", stdout=StringIO())
+
+    def clock_of(self, worker: Clock) -> Clock:
+        """Return the clock that a worker reads: its own, or that of the store."""
+        return worker
+
+    def clocks(self) -> tuple[float, ...]:
+        """Return the seconds by which the clocks of the servers are shifted."""
+        return ()
+
+    def left(self) -> Iterator[str]:
+        """Yield what the workers have left behind, after every TTL has ended."""
+        raise NotImplementedError
+
+
+# Redis masters.
+
+
+class Machine(Host):
+    """A host whose server reads a clock that faults set."""
+
+    clock: Clock
+    shim: Path
+
+    @property
+    def here(self) -> str:
+        """The address of this end of the cable."""
+        return self._here
+
+    def restart(self) -> None:
+        """Start the server again; it loads what it has saved, and nothing else."""
+        self.start(LD_PRELOAD=str(self.shim), CLOCK_SHIFT=str(self.clock.path))
+        self.wait_ready()
+
+
+class Masters(Store):
+    """Five masters with a clock each; no worker has a `spare` one in its list."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self.masters, self.spare = machines[:5], machines[5:]
+
+    @staticmethod
+    def settings_of(masters: Sequence[Machine]) -> dict[str, Any]:
+        """Return the settings of a worker that uses these masters: short TTLs and the defaults."""
+        urls = [machine.url for machine in masters]
+        return {"REDLOCK": {"default": {"MASTERS": urls, "TTL": TTL, "MAX_TTL": TTL}}}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return self.settings_of(self.masters)
+
+    def clocks(self) -> tuple[float, ...]:
+        return tuple(machine.clock.wall for machine in self.masters)
+
+    def left(self) -> Iterator[str]:
+        for machine in self.masters:
+            with machine.client() as client:
+                for pattern in PATTERNS:
+                    for key in client.scan_iter(match=pattern):
+                        yield f"{key.decode()} is left on {machine.url}"
+
+
+@contextmanager
+def masters(shim: Path) -> Iterator[Masters]:
+    """Start masters in network namespaces of their own, and delete them after the block."""
+    with hosts_of(Machine, 7) as made:
+        for machine in made:
+            machine.shim, machine.clock = shim, Clock(machine.directory / "clock")
+            machine.kill()
+            machine.restart()
+        yield Masters(made)
+
+
+# Databases.
+
+
+class Database(Store):
+    """A database that faults strike; `clock` is the one that it reads, if there is a shim.
+
+    Its clock is never set forward: that ends locks early, which `FencedModel` is for.
+    """
 
     vendor: ClassVar[str]
 
@@ -59,11 +156,33 @@ class Database:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of Django for a worker."""
         return {
             "DATABASES": {"default": self.entry},
-            "REDLOCK": {"default": {"BACKEND": BACKEND, "TTL": TTL, "MAX_TTL": TTL}},
+            "REDLOCK": {
+                "default": {
+                    "BACKEND": f"{BACKENDS}.database.DatabaseBackend",
+                    "TTL": TTL,
+                    "MAX_TTL": TTL,
+                }
+            },
         }
+
+    def prepare(self) -> None:
+        call_command("migrate", verbosity=0)
+
+    def clocks(self) -> tuple[float, ...]:
+        return (self.clock.wall,)
+
+    def left(self) -> Iterator[str]:
+        # Locks of killed workers had expired before the clock was set back, and are held again
+        # until then. They end later than all others.
+        soon = f"BETWEEN {self.now} AND {self.now} + 60000000"
+        for table, left in (
+            (LOCKS, f"token_hash <> '' AND expires_at {soon}"),
+            (WAITERS, f"alive_until {soon}"),
+        ):
+            if many := self.ask(f"SELECT count(*) FROM {table} WHERE {left}"):
+                yield f"{many} rows are left in {table}"
 
     def cursor(self) -> AbstractContextManager[Any]:
         """Return a cursor of a new connection; what it did is committed at the end."""
@@ -241,6 +360,9 @@ class SqliteFile(Database):
         name = str(self._disk / "site.sqlite3")
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
 
+    def clock_of(self, worker: Clock) -> Clock:
+        return self.clock
+
     @contextmanager
     def cursor(self) -> Iterator[sqlite3.Cursor]:
         file = f"{self._disk}/site.sqlite3.locks"
@@ -271,9 +393,57 @@ class SqliteFile(Database):
             subprocess.run(["umount", "-l", str(self._disk)], check=False)
 
 
-Open = Callable[[Path, ProcessGroup], Database]
-DATABASES: dict[str, Open] = {
-    "postgresql": PostgreSQL,
-    "mariadb": MariaDB,
-    "sqlite": SqliteFile,
+@contextmanager
+def opened(kind: type[Database], shim: Path) -> Iterator[Database]:
+    """Start a database, and stop it after the block."""
+    shim.parent.chmod(0o755)  # PostgreSQL does not run as root
+    with ProcessGroup("redlock-database-") as processes:
+        database = kind(shim, processes)
+        try:
+            yield database
+        finally:
+            database.stop()
+
+
+# ZooKeeper.
+
+
+class ZooKeeper(Store):
+    """Three servers."""
+
+    def __init__(self, servers: list[ZooKeeperServer]) -> None:
+        self.servers = servers
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        hosts = [server.host for server in self.servers]
+        session = {"HOSTS": hosts, "SESSION_TIMEOUT": SESSION, "TTL": 5 * TTL}
+        return {
+            "REDLOCK": {"default": {"BACKEND": f"{BACKENDS}.zookeeper.ZooKeeperBackend", **session}}
+        }
+
+    def pick(self, many: int, *, leader: bool) -> list[ZooKeeperServer]:
+        """Return so many servers, with the one that leads or without it."""
+        leads = [one for one in self.servers if (b"Mode: leader" in one.ask()) is leader]
+        others = [one for one in self.servers if one not in leads]
+        return [*leads, *random.sample(others, len(others))][:many]
+
+    def left(self) -> Iterator[str]:
+        for lock in held(locks["default"].backend).locks:
+            yield f"{lock.resource} is left"
+
+
+@contextmanager
+def zookeeper(shim: Path) -> Iterator[ZooKeeper]:
+    """Start the servers, and end them after the block."""
+    with local_zookeeper(3) as servers:
+        yield ZooKeeper(servers)
+
+
+STORES: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
+    "redis": masters,
+    "postgresql": partial(opened, PostgreSQL),
+    "mariadb": partial(opened, MariaDB),
+    "sqlite": partial(opened, SqliteFile),
+    "zookeeper": zookeeper,
 }
