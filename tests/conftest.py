@@ -361,26 +361,29 @@ def outages() -> list[tuple[str, str, str]]:
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """Keep content types and permissions when the tables are emptied after a test, and hash fast.
 
-    No test changes them. Deleting them and creating them again takes more time than most tests.
+    No test changes them. Deleting them and creating them again takes more time than most tests, and
+    so does the command "flush", which parses its arguments and searches every app for a package.
     """
     from django.conf import settings
-    from django.core.management.commands import flush
+    from django.core.management.color import no_style
+    from django.test import TransactionTestCase
 
     kept = {"django_content_type", "auth_permission"}
 
-    def sql_flush(style: Any, connection: Any, **options: bool) -> list[str]:
-        tables = connection.introspection.django_table_names(
-            only_existing=True, include_views=False
-        )
-        statements: list[str] = connection.ops.sql_flush(style, {*tables} - kept, **options)
-        return statements
+    def empty_tables(case: Any) -> None:
+        for alias in case._databases_names(include_mirrors=False):
+            connection: Any = connections[alias]
+            tables = connection.introspection.django_table_names(
+                only_existing=True, include_views=False
+            )
+            statements = connection.ops.sql_flush(no_style(), {*tables} - kept)
+            connection.ops.execute_sql_flush(statements)
 
     with pytest.MonkeyPatch.context() as patch:
         # The fastest: each password of the default hasher takes longer than dozens of tests.
         hasher = "django.contrib.auth.hashers.MD5PasswordHasher"
         patch.setattr(settings, "PASSWORD_HASHERS", [hasher])
-        patch.setattr(flush, "sql_flush", sql_flush)
-        patch.setattr(flush, "emit_post_migrate_signal", lambda *arguments: None)
+        patch.setattr(TransactionTestCase, "_fixture_teardown", empty_tables)
         yield
 
 
