@@ -302,28 +302,27 @@ def test_an_error_of_the_view_is_raised_and_frees_the_lock(
         assert happened == [*site.begun, "ROLLBACK", "release"]
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "code"),
-    [
-        (ResourceLocked("x", retry_after=4), 423, "resource-locked"),
-        (QuorumUnreachable("x"), 503, "lock-unavailable"),
-        (LockLost("x"), 503, "lock-lost"),
-        (BadResource("x"), 400, "bad-resource"),
-    ],
-    ids=["held", "unavailable", "lost", "bad name"],
-)
-def test_a_lock_error_of_the_view_is_answered(
-    site: Site, is_free: Callable[[str], bool], error: Exception, status: int, code: str
-) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
-        write()
-        raise error
+ERRORS: dict[str, tuple[Exception, int]] = {
+    "resource-locked": (ResourceLocked("x", retry_after=4), 423),
+    "lock-unavailable": (QuorumUnreachable("x"), 503),
+    "lock-lost": (LockLost("x"), 503),
+    "bad-resource": (BadResource("x"), 400),
+}
 
-    body[:] = [view]
-    answer = site.post()
-    assert (answer.status_code, answer.json()["code"]) == (status, code)
-    assert Order.objects.count() == (0 if site.rolls_back else 1)
-    assert is_free(NAME)
+
+def test_a_lock_error_of_the_view_is_answered(site: Site, is_free: Callable[[str], bool]) -> None:
+    for code, (error, status) in ERRORS.items():
+
+        def view(request: HttpRequest, error: Exception = error) -> HttpResponse:
+            write()
+            raise error
+
+        body[:] = [view]
+        Order.objects.all().delete()
+        answer = site.post()
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
+        assert Order.objects.count() == (0 if site.rolls_back else 1), code
+        assert is_free(NAME), code
 
 
 def breaks_a_rule(request: HttpRequest) -> HttpResponse:
@@ -361,20 +360,23 @@ ENDS: dict[str, tuple[Callable[[HttpRequest], HttpResponse], int, int]] = {
 """How a view may end its transaction: the status of the answer, and how many orders there are."""
 
 
-@pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("site", cells(modes=(True,)), indirect=True)
-def test_a_transaction_ends_as_in_django(site: Site, happened: list[str], end: str) -> None:
-    work, status, orders = ENDS[end]
+def test_a_transaction_ends_as_in_django(site: Site, happened: list[str]) -> None:
+    for end, (work, status, orders) in ENDS.items():
 
-    def view(request: HttpRequest) -> HttpResponse:
-        write()
-        return work(request)
+        def view(
+            request: HttpRequest, work: Callable[[HttpRequest], HttpResponse] = work
+        ) -> HttpResponse:
+            write()
+            return work(request)
 
-    body[:] = [view]
-    assert site.post(raise_request_exception=False).status_code == status
-    assert Order.objects.count() == orders
-    ends = [*site.guards, "COMMIT"] if orders else ["guard", "ROLLBACK"]
-    assert happened == [*site.begun, *ends, "release"]
+        body[:] = [view]
+        Order.objects.all().delete()
+        happened.clear()
+        assert site.post(raise_request_exception=False).status_code == status, end
+        ends = [*site.guards, "COMMIT"] if orders else ["guard", "ROLLBACK"]
+        assert happened == [*site.begun, *ends, "release"], end
+        assert Order.objects.count() == orders, end
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
