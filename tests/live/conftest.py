@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
-    from tests.live.increments.serving import Counters, Site
-    from tests.live.payments.paying import Books, Shop
+    from tests.live.site.serving import Site, Tables
 
 
 @pytest.fixture
@@ -71,109 +70,71 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def counters(postgres: dict[str, Any]) -> Iterator[Counters]:
-    from tests.live.increments.serving import Counters
-
-    made = Counters(postgres)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="session")
 def site_masters() -> Iterator[list[LocalMaster]]:
-    """Start three masters that no other test empties while a site is running."""
-    with local_masters(3) as masters:
+    """Start five masters that no other test empties while a site is running."""
+    with local_masters(5) as masters:
         yield masters
 
 
 @pytest.fixture(scope="session")
-def sites(
-    counters: Counters, postgres: dict[str, Any], site_masters: list[LocalMaster]
-) -> Iterator[Callable[[str, bool], Site]]:
-    """Return a function that starts a kind of server once, with or without ATOMIC_REQUESTS."""
-    from tests.live.increments.serving import serving
-
-    with ExitStack() as running:
-
-        @cache
-        def site(server: str, atomic: bool) -> Site:
-            opened = serving(server, database=postgres, masters=site_masters, atomic=atomic)
-            return running.enter_context(opened)
-
-        yield site
-
-
-@pytest.fixture
-def site(request: pytest.FixtureRequest, sites: Callable[[str, bool], Site]) -> Site:
-    """Return the server named by the parameter: "wsgi-atomic", "asgi-plain" and so on."""
-    server, transactions = request.param.split("-")
-    return sites(server, transactions == "atomic")
-
-
-@pytest.fixture(scope="session")
-def books(
-    postgres: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Books]]:
-    """Return a function that creates the payments database once: "postgres" or "sqlite"."""
-    import psycopg
-
-    from tests.live.payments.paying import Books
+def site_tables(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
+) -> Iterator[Callable[[str], Tables]]:
+    """Return a function that creates the database of sites once: "postgres" or "sqlite"."""
+    from tests.live.site.serving import Tables
 
     with ExitStack() as opened:
 
         @cache
-        def of(kind: str) -> Books:
-            if kind == "postgres":
-                # A separate database: other tests use the same tables in the default one.
-                server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
-                with psycopg.connect(**server, dbname="postgres", autocommit=True) as connection:
-                    connection.execute("CREATE DATABASE payments")
-                return opened.enter_context(closing(Books({**postgres, "NAME": "payments"})))
+        def of(kind: str) -> Tables:
             entry = {
                 "ENGINE": "django.db.backends.sqlite3",
-                "NAME": str(tmp_path_factory.mktemp("payments") / "payments.sqlite3"),
+                "NAME": str(tmp_path_factory.mktemp("site") / "site.sqlite3"),
                 "OPTIONS": {
                     "timeout": 30,
                     "transaction_mode": "IMMEDIATE",
                     "init_command": "PRAGMA journal_mode=WAL;",
                 },
             }
-            return opened.enter_context(closing(Books(entry)))
+            if kind == "postgres":
+                # A separate database: other tests use the same tables in the default one.
+                entry = {**request.getfixturevalue("postgres"), "NAME": "sites"}
+                create_database(entry)
+            return opened.enter_context(closing(Tables(entry, django_db_blocker)))
 
         yield of
 
 
+Open = Callable[..., AbstractContextManager["Site"]]
+
+
 @pytest.fixture(scope="session")
-def open_shop(
-    books: Callable[[str], Books],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]]:
-    """Return a function that runs a shop, by a name such as "wsgi-atomic-postgres"."""
-    from tests.live.payments.paying import shop
+def open_site(
+    site_tables: Callable[[str], Tables], tmp_path_factory: pytest.TempPathFactory
+) -> Open:
+    """Return a function that runs a site, by a name such as "wsgi-atomic-postgres"."""
+    from tests.live.site.serving import serving
 
     gates = tmp_path_factory.mktemp("gates")
 
-    def opened(name: str, masters: list[LocalMaster]) -> AbstractContextManager[Shop]:
-        site, _, database = name.rpartition("-")
-        return shop(site, books=books(database), masters=masters, gates=gates)
+    def opened(name: str, masters: list[LocalMaster], **how: Any) -> AbstractContextManager[Site]:
+        server, _, database = name.rpartition("-")
+        return serving(server, tables=site_tables(database), masters=masters, gates=gates, **how)
 
     return opened
 
 
 @pytest.fixture(scope="session")
-def shops(
-    open_shop: Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]],
-) -> Iterator[Callable[[str], Shop]]:
-    """Return a function that starts a shop once; all shops have the same masters."""
+def sites(open_site: Open, site_masters: list[LocalMaster]) -> Iterator[Callable[[str], Site]]:
+    """Return a function that starts a site once; all have the same masters."""
     with ExitStack() as running:
-        masters = running.enter_context(local_masters(5))
-        yield cache(lambda name: running.enter_context(open_shop(name, masters)))
+        yield cache(lambda name: running.enter_context(open_site(name, site_masters)))
 
 
 @pytest.fixture
-def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
-    """Return the shop named by the parameter."""
-    return shops(request.param)
+def site(request: pytest.FixtureRequest, sites: Callable[[str], Site]) -> Site:
+    """Return the site named by the parameter."""
+    return sites(request.param)
 
 
 STORES = (

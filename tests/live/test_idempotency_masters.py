@@ -9,51 +9,52 @@ from contextlib import AbstractContextManager
 import pytest
 
 from redlock_django.testing.masters import LocalMaster, local_masters
-from tests.live.payments.paying import Answer, Client, Shop, new_key, new_order
+from tests.live.site.clients import Client, new_key, new_order
+from tests.live.site.serving import Answer, Site
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 
-SHOPS = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asgi-plain-postgres"]
-NIGHTLY = {name: [pytest.mark.nightly] if name.endswith("sqlite") else [] for name in SHOPS}
+SITES = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asgi-plain-postgres"]
+NIGHTLY = {name: [pytest.mark.nightly] if name.endswith("sqlite") else [] for name in SITES}
 
 
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=NIGHTLY[name]) for name in SHOPS])
-def frail_shop(
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=NIGHTLY[name]) for name in SITES])
+def frail_site(
     request: pytest.FixtureRequest,
-    open_shop: Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]],
-) -> Iterator[Shop]:
-    """Run one shop at a time, on masters that only its tests break."""
-    with local_masters(5) as masters, open_shop(request.param, masters) as running:
+    open_site: Callable[[str, list[LocalMaster]], AbstractContextManager[Site]],
+) -> Iterator[Site]:
+    """Run one site at a time, on masters that only its tests break."""
+    with local_masters(5) as masters, open_site(request.param, masters) as running:
         yield running
 
 
 @pytest.fixture
-def frail(frail_shop: Shop) -> Iterator[Shop]:
-    """Return a shop whose masters the test may break: afterwards they run, and the shop is paid."""
-    yield frail_shop
-    for master in frail_shop.masters:
+def frail(frail_site: Site) -> Iterator[Site]:
+    """Return a site whose masters the test may break: afterwards they run, and take payments."""
+    yield frail_site
+    for master in frail_site.masters:
         master.resume()
         master.start()
-    all_processes_pay(frail_shop)
+    all_processes_pay(frail_site)
 
 
-def all_processes_pay(shop: Shop) -> None:
-    """Send requests at the same time, so that all processes of the shop are asked."""
-    client = shop.client()
+def all_processes_pay(site: Site) -> None:
+    """Send requests at the same time, so that all processes of the site are asked."""
+    client = Client(site)
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(
             lambda _: in_the_end(client, "function", new_order(), new_key()), range(8)
         )
-        assert {answer.status for answer in answers} == {201}, shop.site.log
+        assert {answer.status for answer in answers} == {201}, site.log
 
 
-def all_processes_are_linked(shop: Shop) -> bool:
+def all_processes_are_linked(site: Site) -> bool:
     """Send requests, and return whether both processes have a link to each master by now."""
-    all_processes_pay(shop)
+    all_processes_pay(site)
     links = set()
-    for master in shop.masters:
+    for master in site.masters:
         with master.client() as client:
             links.add(len(client.client_list()) - 1)
     return len(links) == 1 and links.pop() >= 2
@@ -82,30 +83,30 @@ def in_the_end(client: Client, kind: str, order: int, key: str) -> Answer:
     return answers[-1]
 
 
-# The first of each shop: after another test, a process may still be without a third master.
-def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None:
-    client, order, key = frail.client(), new_order(), new_key()
+# The first of each site: after another test, a process may still be without a third master.
+def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Site) -> None:
+    client, order, key = Client(frail), new_order(), new_key()
     until(lambda: all_processes_are_linked(frail), "a link of each process to each master")
     all_processes_pay(frail)  # when the newest links have joined
     frail.masters[0].kill()
     frail.masters[1].pause()
-    with frail.waiting(client, "function", order, key) as first:
+    with client.waiting("function", order, key) as first:
         busy = client.pay("function", order, key)
-        assert (busy.status, busy.code) == (409, "idempotency-key-in-flight"), frail.site.log
+        assert (busy.status, busy.code) == (409, "idempotency-key-in-flight"), frail.log
     assert client.pay("function", order, key).body == first.answer.body
-    assert frail.books.payments(order) == 1
+    assert frail.tables.payments(order) == 1
 
 
-def test_masters_that_are_down_refuse_keys_and_allow_replays(frail: Shop) -> None:
-    client, order, done = frail.client(), new_order(), new_key()
+def test_masters_that_are_down_refuse_keys_and_allow_replays(frail: Site) -> None:
+    client, order, done = Client(frail), new_order(), new_key()
     first = client.pay("function", order, done)
-    assert first.status == 201, frail.site.log
+    assert first.status == 201, frail.log
     for master in frail.masters[:3]:
         master.kill()
     unpaid, key = new_order(), new_key()
-    assert unavailable(client.pay("function", unpaid, key)), frail.site.log
+    assert unavailable(client.pay("function", unpaid, key)), frail.log
     assert client.pay("only-locked", unpaid, None).code == "lock-unavailable"
-    assert frail.books.payments(unpaid) == 0
+    assert frail.tables.payments(unpaid) == 0
     # A replay needs no lock, and neither does a request without a key.
     replay = client.pay("function", order, done)
     assert (replay.replayed, replay.body) == (True, first.body)
@@ -113,28 +114,28 @@ def test_masters_that_are_down_refuse_keys_and_allow_replays(frail: Shop) -> Non
     for master in frail.masters[:3]:
         master.start()
     answer = in_the_end(client, "function", unpaid, key)
-    assert (answer.status, answer.replayed) == (201, False), frail.site.log
-    assert frail.books.payments(unpaid) == 1
+    assert (answer.status, answer.replayed) == (201, False), frail.log
+    assert frail.tables.payments(unpaid) == 1
 
 
 @pytest.mark.parametrize(
-    "frail_shop", [pytest.param(name, marks=NIGHTLY[name]) for name in SHOPS], indirect=True
+    "frail_site", [pytest.param(name, marks=NIGHTLY[name]) for name in SITES], indirect=True
 )
-def test_masters_that_go_down_meanwhile_leave_the_first_request(frail: Shop) -> None:
-    client, order, key = frail.client(), new_order(), new_key()
-    before = len(frail.site.log)
-    with frail.waiting(client, "short", order, key) as first:
+def test_masters_that_go_down_meanwhile_leave_the_first_request(frail: Site) -> None:
+    client, order, key = Client(frail), new_order(), new_key()
+    before = len(frail.log)
+    with client.waiting("short", order, key) as first:
         for master in frail.masters[:3]:
             master.pause()
         # The first request cannot renew its lease, and no other one gets a lease.
-        until(lambda: "lost" in frail.site.log[before:], "a lost lease")
-        assert unavailable(client.pay("short", order, key)), frail.site.log
-        assert first.answer.status == 201, frail.site.log
+        until(lambda: "lost" in frail.log[before:], "a lost lease")
+        assert unavailable(client.pay("short", order, key)), frail.log
+        assert first.answer.status == 201, frail.log
         assert first.answer.replayed is False
         # It is recorded, so no lock is needed any more.
         replay = client.pay("short", order, key)
-        assert (replay.status, replay.replayed) == (201, True), frail.site.log
+        assert (replay.status, replay.replayed) == (201, True), frail.log
     for master in frail.masters[:3]:
         master.resume()
     assert in_the_end(client, "short", order, key).body == first.answer.body
-    assert frail.books.payments(order) == 1
+    assert frail.tables.payments(order) == 1

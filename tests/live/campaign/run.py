@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from redlock_django import locks
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.clock import clock
 from tests.live.campaign.faults import LASTS, Kind, Stage, kinds_of
@@ -49,6 +50,7 @@ class Campaign:
         """Make the store ready, start the workers, and measure them without a fault."""
         set_up(json.dumps(self.store.settings))
         self.store.prepare()
+        locks.close()
         for _ in range(WORKERS):
             self.workers.start()
         self._wait_until_well("the beginning", START)

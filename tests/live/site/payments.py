@@ -17,10 +17,10 @@ from django.middleware.csrf import get_token
 from django.views.decorators.csrf import csrf_exempt
 
 from redlock_django import idempotent, lock_resource
-from tests.live.payments.dying import die, die_before_commit
-from tests.live.payments.models import Payment
+from tests.live.site.dying import die, die_before_commit
+from tests.live.site.models import Payment
 
-GATES = Path(os.environ["PAYMENTS_GATES"])
+GATES = Path(os.environ["SITE_GATES"])
 PATIENCE = 60  # seconds that a view waits for its gate
 
 

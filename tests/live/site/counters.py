@@ -14,11 +14,12 @@ from django.utils.decorators import method_decorator
 from django.views.generic import View
 
 from redlock_django import LockResourceMixin, lock, lock_resource
-from tests.live.increments.models import Counter
+from tests.live.site.models import Counter
 from tests.waiting import until
 
 PAUSE = 0.001  # seconds between reading and writing
-locked = lock_resource("counter:<int:pk>")
+WAIT = 50  # seconds
+locked = lock_resource("counter:<int:pk>", wait=WAIT)
 
 
 def increment(pk: int, by: int = 1) -> HttpResponse:
@@ -49,7 +50,7 @@ function = locked(unlocked)
 
 def with_lock(request: HttpRequest, pk: int) -> HttpResponse:
     """Lock inside the view, and so inside its transaction."""
-    with lock(f"counter:{pk}"):
+    with lock(f"counter:{pk}", wait=WAIT):
         return increment(pk)
 
 
@@ -72,6 +73,7 @@ class AsyncMixin(LockResourceMixin, View):
     """Locked by attributes, and async."""
 
     lock_key = "counter:<int:pk>"
+    lock_wait = WAIT
 
     async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment."""
@@ -104,7 +106,7 @@ class SlowHandler(View):
         return write_twice(pk)
 
 
-@lock_resource("counter:<int:pk>", on_disconnect="cancel")
+@lock_resource("counter:<int:pk>", wait=WAIT, on_disconnect="cancel")
 async def cancelled(request: HttpRequest, pk: int) -> HttpResponse:
     """Wait for a minute."""
     await asyncio.sleep(60)
@@ -121,7 +123,7 @@ def slow_work(pk: int) -> HttpResponse:
         connections.close_all()
 
 
-@lock_resource("counter:<int:pk>", on_disconnect="cancel")
+@lock_resource("counter:<int:pk>", wait=WAIT, on_disconnect="cancel")
 async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
     """An async view whose work is done in the thread of the request, which is waited for."""
     return await sync_to_async(slow_work)(pk)
@@ -137,6 +139,7 @@ class SlowPool(LockResourceMixin, View):
     """The same, in a class and in another such thread."""
 
     lock_key = "counter:<int:pk>"
+    lock_wait = WAIT
 
     async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment twice."""
@@ -177,8 +180,8 @@ KINDS: dict[str, Any] = {
     "with-lock": with_lock,
     "async-function": async_function,
     "async-mixin": AsyncMixin.as_view(),
-    "two-keys": lock_resource("counter:<int:pk>", "twin:<int:pk>")(unlocked),
-    "two-keys-turned": lock_resource("twin:<int:pk>", "counter:<int:pk>")(unlocked),
+    "two-keys": lock_resource("counter:<int:pk>", "twin:<int:pk>", wait=WAIT)(unlocked),
+    "two-keys-turned": lock_resource("twin:<int:pk>", "counter:<int:pk>", wait=WAIT)(unlocked),
     "slow": slow,
     "slow-handler": SlowHandler.as_view(),
     "cancelled": cancelled,

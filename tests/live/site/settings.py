@@ -11,40 +11,40 @@ from tests.timeouts import generous_timeouts
 
 SECRET_KEY = "insecure: for tests only"
 ALLOWED_HOSTS = ["127.0.0.1"]
-ROOT_URLCONF = "tests.live.payments.urls"
+ROOT_URLCONF = "tests.live.site.urls"
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     "django.contrib.auth",
     "django.contrib.sessions",
     "redlock_django",
-    "tests.live.payments",
+    "tests.live.site",
 ]
 MIDDLEWARE = [
-    "tests.live.payments.dying.dying_middleware",
+    "tests.live.site.dying.dying_middleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "redlock_django.middleware.LockMiddleware",
 ]
-WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
+WSGI_APPLICATION = "tests.live.site.serving.wsgi"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {
-        **json.loads(os.environ["INCREMENTS_DATABASE"]),
+        **json.loads(os.environ["SITE_DATABASE"]),
         # Threads may keep their connections under WSGI; under ASGI each request has its own.
         "CONN_MAX_AGE": (
-            60 if os.environ["INCREMENTS_SERVER"] == "wsgi" and not sys.flags.dev_mode else 0
+            60 if os.environ["SITE_SERVER"] == "wsgi" and not sys.flags.dev_mode else 0
         ),
-        "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
+        "ATOMIC_REQUESTS": os.environ["SITE_ATOMIC"] == "1",
     },
 }
 _MASTERS: dict[str, Any] = {
-    "MASTERS": os.environ["INCREMENTS_MASTERS"],
+    "MASTERS": os.environ["SITE_MASTERS"],
     "RESTART_DELAY": 0,
     **generous_timeouts(),
-    # Tests let fifty retries wait at the same time, which the kernel may pass to one process.
-    "MAX_WAITERS": 50,
+    # Tests let fifty requests wait at the same time, which the kernel may pass to one process.
+    "MAX_WAITERS": 100,
 }
 _BRIEF: dict[str, Any] = {"TTL": 1.5, **generous_timeouts(1.5)}
 REDLOCK: dict[str, dict[str, Any]] = {

@@ -1,1 +1,0 @@
-"""A small site that takes each payment once; it runs in server processes."""
