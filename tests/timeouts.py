@@ -18,10 +18,14 @@ def generous_timeouts(shortest_ttl: float = 30.0) -> dict[str, float]:
     return {"MASTER_TIMEOUT": min(2.0, 0.45 * shortest_ttl), "CONNECT_TIMEOUT": 5.0}
 
 
+def redlock_of(*urls: str, shortest_ttl: float = 30.0, **section: Any) -> dict[str, dict[str, Any]]:
+    """Return REDLOCK of a site with these servers and generous timeouts."""
+    return {"default": {"MASTERS": [*urls], **generous_timeouts(shortest_ttl), **section}}
+
+
 def patient_site(
     masters: Iterable[LocalMaster], shortest_ttl: float = 30.0, **section: Any
 ) -> dict[str, dict[str, Any]]:
     """Return REDLOCK of a site with these masters, trusted at once, and generous timeouts."""
     urls = [master.url for master in masters]
-    patient = generous_timeouts(shortest_ttl)
-    return {"default": {"MASTERS": urls, "RESTART_DELAY": 0, **patient, **section}}
+    return redlock_of(*urls, **{"shortest_ttl": shortest_ttl, "RESTART_DELAY": 0, **section})

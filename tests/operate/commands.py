@@ -16,6 +16,8 @@ THREE_IN_MEMORY = {
     "MASTERS": [f"redis://m{n}:6379/0" for n in (1, 2, 3)],
 }
 
+IN_MEMORY = {"default": THREE_IN_MEMORY, "other": THREE_IN_MEMORY}
+
 
 class Ran(NamedTuple):
     """The result of a command: `out` is stdout, `said` is stderr with the error message."""
@@ -46,6 +48,12 @@ def memory() -> MemoryBackend:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     return backend
+
+
+def add_waiters(resource: str, many: int, master: int = 0) -> None:
+    """Add so many clients that wait for a lock to its queue on one master."""
+    queue = {f"process {number}".encode(): float(number) for number in range(many)}
+    memory().masters[master].keyspace.sets[f"redlock:queue:{resource}"] = queue
 
 
 def put(

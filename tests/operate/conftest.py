@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import html
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +14,11 @@ from django.test import Client
 
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.backends.redis import backend
+from tests.live.left_over import nothing_left
+from tests.live.linked import linked
+from tests.operate.commands import IN_MEMORY, run
 from tests.operate.sites import DATABASE, SITES, Site
-from tests.timeouts import generous_timeouts
+from tests.timeouts import patient_site, redlock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +35,13 @@ def listed(client: Client, **query: str) -> list[str]:
     page: Any = client.get(LIST, query)
     assert page.status_code == 200
     return [row["name"] for row in page.context["rows"]]
+
+
+def text_of(answer: Any) -> str:
+    """Return what a reader sees of a page, on one line."""
+    assert answer.status_code == 200
+    text = re.sub(r"<(style|script).*?</\1>|<[^>]*>", " ", answer.content.decode(), flags=re.DOTALL)
+    return " ".join(html.unescape(text).split())
 
 
 def release(client: Client, *ids: str, using: str = "") -> list[str]:
@@ -56,10 +68,32 @@ def short_wait(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
     """Five real masters, used by two aliases with different key prefixes."""
-    urls = [master.url for master in masters]
-    shared = {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}
-    settings.REDLOCK = {"payments": {**shared, "KEY_PREFIX": "payments"}, "default": shared}
+    payments = {**patient_site(masters)["default"], "KEY_PREFIX": "payments"}
+    settings.REDLOCK = {"payments": payments, **patient_site(masters)}
     return masters
+
+
+@pytest.fixture
+def linked_masters(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    """Five real masters that are trusted and connected, and hold nothing."""
+    settings.REDLOCK = patient_site(masters)
+    linked()
+    nothing_left(masters)
+    return masters
+
+
+@pytest.fixture
+def declared(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    """Five real masters that redlock_init has declared as new."""
+    settings.REDLOCK = redlock_of(*(one.url for one in masters), shortest_ttl=2)
+    assert run("redlock_init").status == 0
+    return masters
+
+
+@pytest.fixture
+def in_memory(settings: Settings) -> None:
+    """Three masters in memory, used by two aliases."""
+    settings.REDLOCK = IN_MEMORY
 
 
 @pytest.fixture(params=["memory", "database"])

@@ -19,7 +19,7 @@ from redlock_django.engine.validity import fingerprint_of
 from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import who_holds
 from tests import inspecting
-from tests.operate.commands import THREE_IN_MEMORY, memory, put
+from tests.operate.commands import IN_MEMORY, add_waiters, memory, put
 from tests.operate.planted import about_holder, free, plant_value
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class MemorySite(Site):
     servers = ["m1:6379", "m2:6379", "m3:6379"]  # noqa: RUF012
 
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
-        settings.REDLOCK = {"default": THREE_IN_MEMORY, "other": THREE_IN_MEMORY}
+        settings.REDLOCK = IN_MEMORY
 
     def _put(self, resource: str, token: str, ttl: float, holder: str) -> str:
         put(resource, f"{token} {holder}".encode(), ms=round(1000 * ttl))
@@ -105,8 +105,7 @@ class MemorySite(Site):
         inspecting.free(memory(), resource)
 
     def add_waiters(self, resource: str, many: int) -> None:
-        queue = {f"process {number}".encode(): float(number) for number in range(many)}
-        memory().masters[0].keyspace.sets[f"redlock:queue:{resource}"] = queue
+        add_waiters(resource, many)
 
     def pass_time(self, seconds: float) -> None:
         MemoryBackend.advance(seconds)

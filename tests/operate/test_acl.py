@@ -25,7 +25,7 @@ from tests.live.left_over import nothing_left
 from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.operate.planted import on
-from tests.timeouts import generous_timeouts
+from tests.timeouts import redlock_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -62,14 +62,12 @@ def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
             client.flushall()
             client.script_flush()
             client.execute_command("ACL", "LOG", "RESET")
-    settings.REDLOCK = {
-        alias: {
-            "MASTERS": [master.url for master in three],
-            "OPTIONS": {"username": alias.replace("default", "shop"), "password": "canary"},
-            **generous_timeouts(),
-        }
-        for alias in ("default", "operator")
-    }
+    urls = [master.url for master in three]
+    shop, operator = (
+        redlock_of(*urls, OPTIONS={"username": user, "password": "canary"})["default"]
+        for user in ("shop", "operator")
+    )
+    settings.REDLOCK = {"default": shop, "operator": operator}
     assert run("redlock_init", "--using", "operator").status == 0
     return three
 

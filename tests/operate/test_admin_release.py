@@ -137,23 +137,33 @@ def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) ->
     assert on(five, "order:1") == 2
 
 
+RIGHTS: dict[str, tuple[int, int, int]] = {
+    "": (403, 403, 403),
+    "view_heldlock": (200, 403, 403),
+    "release_heldlock": (403, 403, 403),
+    "view_heldlock release_heldlock": (200, 200, 302),
+    "nobody": (302, 302, 302),  # to the login
+}
+"""The answers to a look at the list, to the choice of a lock, and to a confirmed release."""
+
+
 @pytest.mark.attack
 @on_stores
-def test_release_requires_the_permission(
-    site: Site, viewer: Client, staff: Callable[..., Client]
-) -> None:
-    print_ = site.put("order:1")
-    body = viewer.get(LIST).content.decode()
-    assert 'name="lock"' not in body
-    assert "Release selected" not in body
-    selected = {"lock": f"{print_}:order:1"}
-    for client in (viewer, staff()):
-        for data in (selected, {**selected, "confirmed": "yes"}):
-            assert client.post(LIST, data).status_code == 403
-    assert Client().post(LIST, {**selected, "confirmed": "yes"}).status_code == 302
-    assert site.holds("order:1")
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_what_a_user_may_do(site: Site, staff: Callable[..., Client], rights: str) -> None:
+    asked = {"lock": f"{site.put('order:1')}:order:1"}
+    client = Client() if rights == "nobody" else staff(*rights.split())
+    page = client.get(LIST)
+    answers = [page, client.post(LIST, asked), client.post(LIST, {**asked, "confirmed": "yes"})]
+    assert tuple(answer.status_code for answer in answers) == RIGHTS[rights]
+    may_release = rights.count(" ") == 1
+    assert site.holds("order:1") is not may_release
+    assert (b'name="lock"' in page.content) is (b"Release selected" in page.content) is may_release
+    index = client.get("/admin/").content.decode()
+    assert ("Held locks" in index) is ("view_heldlock" in rights)
 
 
+@pytest.mark.attack
 @on_stores
 def test_release_requires_post_and_csrf_token(
     site: Site, operator: Client, staff: Callable[..., Client]

@@ -13,24 +13,15 @@ from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_r
 from redlock_django.operate.inspection import who_holds
 from redlock_django.signals import lock_force_released
 from tests.live.left_over import nothing_left
-from tests.live.linked import linked
-from tests.timeouts import patient_site
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from redlock_django.testing.masters import LocalMaster
 
-pytestmark = [pytest.mark.live, pytest.mark.django_db]
+pytestmark = [
+    pytest.mark.live, pytest.mark.django_db, pytest.mark.usefixtures("linked_masters")
+]  # fmt: skip
 R = "order:1"
-
-
-@pytest.fixture(autouse=True)
-def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = patient_site(masters)
-    linked()
-    nothing_left(masters)
 
 
 def everywhere(masters: list[LocalMaster]) -> None:

@@ -8,41 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 
 from redlock_django import lock, locks
 from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks
-from tests.live.left_over import nothing_left
-from tests.live.linked import linked
-from tests.timeouts import patient_site
+from tests.operate.planted import plant
 from tests.waiting import until
 from tests.wire.test_waiters import queued
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from redlock_django.testing.masters import LocalMaster
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("linked_masters")]
 VALUE = "a" * 32 + ' {"host":"web1","pid":7,"app":"shop","at":1790000000.5,"path":"/pay/"}'
-
-
-@pytest.fixture(autouse=True)
-def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = patient_site(masters)
-    linked()
-    nothing_left(masters)
-
-
-def put(masters: list[LocalMaster], resource: str, value: str = VALUE, ttl: int = 60_000) -> None:
-    """Write a lock to these masters as an acquire would, without a client."""
-    for master in masters:
-        with master.client() as client:
-            seconds, micros = client.time()
-            now = seconds * 1000 + micros // 1000
-            client.set(f"redlock:lock:{resource}", value, px=ttl)
-            client.zadd("redlock:held", {resource: now + ttl})
 
 
 def only(**asked: Any) -> Any:
@@ -84,7 +64,7 @@ def test_a_foreign_lock_without_expiry_is_listed_once_it_contends(
 
 
 def test_only_the_living_are_counted(masters: list[LocalMaster]) -> None:
-    put(masters, "order:1")
+    plant(masters, "order:1")
     for master in masters:
         with master.client() as client:
             client.zadd("redlock:held", {f"dead:{number}": 1 for number in range(300)})
@@ -126,9 +106,9 @@ def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
 
 @pytest.mark.attack
 def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
-    put(masters, "order:1")
-    put(masters, "order:21")
-    put(masters, "user:1")
+    plant(masters, "order:1")
+    plant(masters, "order:21")
+    plant(masters, "user:1", path="/pay/")
     found = sorted(holding.resource for holding in held_locks(search="order").locks)
     assert found == ["order:1", "order:21"]
     for glob in ("*", "order?1", "[a-z]", "\\", "^o"):
@@ -136,10 +116,6 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
 
 
 def test_inspection_is_refused_in_a_running_loop() -> None:
-    import asyncio
-
-    from django.core.exceptions import SynchronousOnlyOperation
-
     async def page() -> None:
         with pytest.raises(SynchronousOnlyOperation):
             held_locks()

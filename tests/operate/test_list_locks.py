@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import execute_from_command_line
 
-from redlock_django import lock, resume_lock
+from redlock_django import InvalidRedlock, lock, resume_lock
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.engine.inspection import holders
 from redlock_django.engine.inspection.queries import HeldPage, ListHeld, ReadLocks
+from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
-from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
+from redlock_django.testing import memory_masters
+from tests.operate.commands import add_waiters, memory, put, run
+from tests.operate.conftest import LIST
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django.test import Client
     from pytest_django import Settings
 
     from tests.operate.sites import Site
@@ -31,9 +37,7 @@ HOLDER = {"host": "web1", "pid": 7, "app": "shop", "at": 1790000000.5, "path": "
 VALUE = f"{'a' * 32} {json.dumps(HOLDER)}".encode()
 
 
-@pytest.fixture(autouse=True)
-def _in_memory(settings: Settings) -> None:
-    settings.REDLOCK = {"default": THREE_IN_MEMORY, "other": THREE_IN_MEMORY}
+pytestmark = pytest.mark.usefixtures("in_memory")
 
 
 def resources(**options: Any) -> list[str]:
@@ -185,8 +189,7 @@ def test_a_search_finds_names_and_holders(site: Site) -> None:
 def test_the_master_with_most_waiters_counts() -> None:
     put("order:1", VALUE)
     for index, waiting in enumerate((2, 3, 1)):
-        queue = {f"process {number}".encode(): float(number) for number in range(waiting)}
-        memory().masters[index].keyspace.sets["redlock:queue:order:1"] = queue
+        add_waiters("order:1", waiting, master=index)
     assert run("list_locks", "--format=json").json["locks"][0]["waiters"] == 3
 
 
@@ -307,3 +310,43 @@ def test_a_lock_that_was_handed_on_is_shown_as_not_yet_taken() -> None:
     assert ticket not in run("list_locks", "--format=json").out
     with resume_lock(ticket):
         assert "handed on" not in run("list_locks").out
+
+
+# RELEASE: which version of the code each holder runs.
+
+OLD, NEW = "2.3.0", "2.4.1+f00"
+
+
+@pytest.fixture
+def old_and_new(in_memory: None, settings: Settings) -> Iterator[None]:
+    """A lock of old code and one of new code."""
+    alias = {"MASTERS": ["redis://10.0.0.1"]}
+    settings.REDLOCK = {"default": {**alias, "RELEASE": NEW}, "old": {**alias, "RELEASE": OLD}}
+    with memory_masters(), lock("order:1", using="old"), lock("order:2"):
+        yield
+
+
+@pytest.mark.usefixtures("old_and_new")
+def test_operators_see_and_find_releases(admin_client: Client) -> None:
+    for shown in (run("list_locks").out, admin_client.get(LIST).content.decode()):
+        assert OLD in shown
+        assert NEW in shown
+    found = run("list_locks", "--format=json").json["locks"]
+    releases = {one["resource"]: one["holder"]["release"] for one in found}
+    assert releases == {"order:1": OLD, "order:2": NEW}
+    assert [one.name for one in held_locks(search=OLD).locks] == ["order:1"]
+
+
+def test_without_the_setting_holders_have_no_release() -> None:
+    with lock("order:1"):
+        (one,) = run("list_locks", "--format=json").json["locks"]
+        assert "release" not in one["holder"]
+
+
+@pytest.mark.parametrize(
+    ("release", "message"), [(7, "RELEASE must be a string"), ("x" * 65, "at most 64 characters")]
+)
+def test_a_bad_release_is_named(settings: Settings, release: object, message: str) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://10.0.0.1"], "RELEASE": release}}
+    with pytest.raises(InvalidRedlock, match=message):
+        locks["default"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
@@ -14,19 +14,11 @@ from redlock_django import RedlockError, lock, lock_resource
 from redlock_django.operate.forced_release import force_release
 from redlock_django.wire.servers.info import faults, read_info
 from redlock_django.wire.servers.probe import ErrorReply, reaching
-from tests.operate.commands import THREE_IN_MEMORY, memory, put
+from tests.operate.commands import memory, put
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_memory")]
 
 EVIL = "/\r\n2026-11-20 ERROR redlock order:2: forged\x1b[2J\u202e\u2028"
-
-
-@pytest.fixture(autouse=True)
-def _in_memory(settings: Settings) -> None:
-    settings.REDLOCK = {"default": THREE_IN_MEMORY}
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

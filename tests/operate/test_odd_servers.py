@@ -9,7 +9,7 @@ import re
 import socketserver
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import hiredis
@@ -22,7 +22,7 @@ from redlock_django.wire.servers.error_replies import code_of, explain
 from redlock_django.wire.servers.info import faults
 from tests.app.checking import found
 from tests.operate.commands import Ran, run
-from tests.timeouts import generous_timeouts
+from tests.timeouts import redlock_of
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -118,7 +118,7 @@ def test_a_server_that_refuses_commands_of_locks_is_not_counted(
     break_it: Callable[[Any], None], cause: str, masters: list[LocalMaster], settings: Settings
 ) -> None:
     """The commands answer as `lock()` does: no lock is acquired there."""
-    settings.REDLOCK = {"default": {"MASTERS": [masters[0].url], **generous_timeouts()}}
+    settings.REDLOCK = redlock_of(masters[0].url)
     with masters[0].client() as client:
         break_it(client)
         try:
@@ -143,8 +143,7 @@ def test_a_server_that_refuses_commands_of_locks_is_not_counted(
 def test_a_master_that_is_declared_before_one_that_refuses_is_named(
     masters: list[LocalMaster], settings: Settings
 ) -> None:
-    urls = [master.url for master in masters[:2]]
-    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
+    settings.REDLOCK = redlock_of(*(master.url for master in masters[:2]))
     with masters[1].client() as client:
         full(client)
         try:
@@ -164,7 +163,7 @@ def test_renamed_commands_are_named(settings: Settings) -> None:
     renamed = [word for name in ("EVALSHA", "CONFIG", "HELLO") for word in (name, f"x{name}")]
     pairs = [("--rename-command", *renamed[n : n + 2]) for n in range(0, len(renamed), 2)]
     with local_masters(1, args=[word for pair in pairs for word in pair]) as [master]:
-        settings.REDLOCK = {"default": {"MASTERS": [master.url], **generous_timeouts()}}
+        settings.REDLOCK = redlock_of(master.url)
         said = commands()
         with pytest.raises(QuorumUnreachable, match="does not know the command EVALSHA"):
             lock("order:1").acquire()
@@ -183,7 +182,7 @@ def test_a_user_that_may_not_publish_cannot_wake_waiters(
             rights = ("reset", "on", ">canary", "~*", "+@all", *channels)
             client.execute_command("ACL", "SETUSER", "poor", *rights)
             url = masters[0].url.replace("redis://", "redis://poor:canary@")
-            settings.REDLOCK = {"default": {"MASTERS": [url], **generous_timeouts()}}
+            settings.REDLOCK = redlock_of(url)
             ran = run("redlock_status")
             assert ran.status == 1
             assert "its ACL forbids publish: it cannot wake waiters" in ran.said
@@ -199,11 +198,12 @@ class Program(socketserver.ThreadingTCPServer):
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         request.settimeout(60)
-        try:
-            while request.recv(65536) and self.answer is not None:
-                request.sendall(self.answer)
-        except OSError:
-            pass  # the client has closed the connection
+        with suppress(OSError):  # the client has closed the connection
+            self.talk(request)
+
+    def talk(self, request: Any) -> None:
+        while request.recv(65536) and self.answer is not None:
+            request.sendall(self.answer)
 
 
 @contextmanager
@@ -241,7 +241,7 @@ def test_another_program_is_recognised_by_its_answers(
     answer: bytes | None, cause: str, settings: Settings
 ) -> None:
     with program(answer) as address:
-        settings.REDLOCK = {"default": {"MASTERS": [f"redis://{address}/0"], **generous_timeouts()}}
+        settings.REDLOCK = redlock_of(f"redis://{address}/0")
         said = commands()
         with pytest.raises(QuorumUnreachable) as refused:
             lock("order:1").acquire()
@@ -258,17 +258,13 @@ def test_another_program_is_recognised_by_its_answers(
 class Proxy(Program):
     """A program that answers INFO as a server does, and the same string to all other commands."""
 
-    def finish_request(self, request: Any, client_address: Any) -> None:
-        request.settimeout(60)
+    def talk(self, request: Any) -> None:
         commands = hiredis.Reader()
-        try:
-            while data := request.recv(65536):
-                commands.feed(data)
-                while (command := commands.gets()) is not False:
-                    text = INFO if command[0] == b"INFO" else b"canary" * 10
-                    request.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
-        except OSError:
-            pass  # the client has closed the connection
+        while data := request.recv(65536):
+            commands.feed(data)
+            while (command := commands.gets()) is not False:
+                text = INFO if command[0] == b"INFO" else b"canary" * 10
+                request.sendall(b"$%d\r\n%s\r\n" % (len(text), text))
 
 
 INFO = b"redis_version:7.2.4\r\nrun_id:1f\r\nrole:master\r\n"
@@ -276,7 +272,7 @@ INFO = b"redis_version:7.2.4\r\nrun_id:1f\r\nrole:master\r\n"
 
 def test_a_string_that_no_script_has_written_is_no_marker(settings: Settings) -> None:
     with program(None, Proxy) as address:
-        settings.REDLOCK = {"default": {"MASTERS": [f"redis://{address}/0"], **generous_timeouts()}}
+        settings.REDLOCK = redlock_of(f"redis://{address}/0")
         said = commands()
         with pytest.raises(QuorumUnreachable, match=re.escape(NOT_REDIS)) as refused:
             lock("order:1").acquire()
@@ -287,13 +283,8 @@ def test_a_string_that_no_script_has_written_is_no_marker(settings: Settings) ->
 
 
 def test_a_file_for_tls_that_is_missing_is_named(settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {
-            "MASTERS": ["rediss://127.0.0.1:1/0"],
-            "OPTIONS": {"ssl_ca_certs": "/nowhere/ca.pem"},
-            **generous_timeouts(),
-        }
-    }
+    options = {"ssl_ca_certs": "/nowhere/ca.pem"}
+    settings.REDLOCK = redlock_of("rediss://127.0.0.1:1/0", OPTIONS=options)
     for ran in commands().values():
         assert "ssl_ca_certs names '/nowhere/ca.pem', which cannot be read" in ran.said
 
@@ -301,13 +292,8 @@ def test_a_file_for_tls_that_is_missing_is_named(settings: Settings) -> None:
 @pytest.mark.parametrize("answer", [b"+OK\r\n", b":1\r\n", b"*1\r\n$1\r\na\r\n"])
 def test_a_program_in_the_place_of_a_sentinel_is_named(settings: Settings, answer: bytes) -> None:
     with program(answer) as address:
-        settings.REDLOCK = {
-            "default": {
-                "MASTERS": ["redis://locks/0"],
-                "SENTINELS": [f"redis://{address}"],
-                "PROFILE": "failover",
-            }
-        }
+        sentinels = [f"redis://{address}"]
+        settings.REDLOCK = redlock_of("redis://locks/0", SENTINELS=sentinels, PROFILE="failover")
         with pytest.raises(QuorumUnreachable, match=rf"Sentinel {address} is not a Sentinel"):
             lock("order:1").acquire()
         locks.close()

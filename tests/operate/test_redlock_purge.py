@@ -19,7 +19,7 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
-from tests.operate.commands import THREE_IN_MEMORY, run
+from tests.operate.commands import run
 from tests.operate.sites import DatabaseSite
 
 if TYPE_CHECKING:
@@ -27,14 +27,9 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_memory")]
 PURGE = "redlock_purge"
 DAY = 86_400 * 10**6  # µs
-
-
-@pytest.fixture(autouse=True)
-def _memory(settings: Settings) -> None:
-    settings.REDLOCK = {"default": THREE_IN_MEMORY}
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def _records() -> None:
 
 
 @pytest.fixture
-def _locks(request: pytest.FixtureRequest, settings: Settings) -> None:
+def _locks(request: pytest.FixtureRequest, settings: Settings, in_memory: None) -> None:
     """Three rows of locks that ended 40 days ago, in a database."""
     site = DatabaseSite(request, settings)
     for number in range(3):

@@ -16,21 +16,13 @@ from redlock_django import lock
 from redlock_django.engine.validity import fingerprint_of
 from redlock_django.operate.inspection import who_holds
 from tests.losses import ends_lost
-from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
+from tests.operate.commands import memory, put, run
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from tests.operate.sites import Site
 
 pytestmark = pytest.mark.django_db
 R = "order:1"
-
-
-@pytest.fixture
-def in_memory(settings: Settings) -> None:
-    """Three masters in memory, for votes that are split."""
-    settings.REDLOCK = {"default": THREE_IN_MEMORY}
 
 
 def is_held(resource: str = R) -> bool:

@@ -37,7 +37,7 @@ from redlock_django.web.answers import answer
 from redlock_django.wire.servers.acl import least_acl
 from tests.live.left_over import locked
 from tests.operate.commands import run
-from tests.timeouts import generous_timeouts
+from tests.timeouts import redlock_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
 CANARY = "canary-7d1"
+LOGIN = {"username": "shop", "password": CANARY}
 R = "order:1"
 
 
@@ -68,18 +69,13 @@ def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalM
             "OPTIONS": {"PASSWORD": CANARY},
         },
     }
-    settings.REDLOCK = {
-        "default": {
-            "MASTERS": [with_password[0], three[1].url, "cache:locks"],
-            "OPTIONS": {"username": "shop", "password": CANARY},
-            **generous_timeouts(),
-        },
-        "locked out": {
-            "MASTERS": [with_password[0].replace(CANARY, f"{CANARY}-wrong"), three[1].url],
-            "OPTIONS": {"username": "shop", "password": f"{CANARY}-wrong"},
-            **generous_timeouts(),
-        },
-    }
+    wrong = redlock_of(
+        with_password[0].replace(CANARY, f"{CANARY}-wrong"),
+        three[1].url,
+        OPTIONS={"username": "shop", "password": f"{CANARY}-wrong"},
+    )
+    right = redlock_of(with_password[0], three[1].url, "cache:locks", OPTIONS=LOGIN)
+    settings.REDLOCK = {**right, "locked out": wrong["default"]}
     run("redlock_init")
     yield three
     locks.close()
@@ -273,10 +269,7 @@ def test_exceptions_and_answers_show_no_secret(
 def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
     """Move the password to OPTIONS, as the documentation recommends."""
     settings.CACHES = {}
-    login = {"username": "shop", "password": CANARY}
-    settings.REDLOCK = {
-        "default": {"MASTERS": urls, "OPTIONS": login, **generous_timeouts(), **keys}
-    }
+    settings.REDLOCK = redlock_of(*urls, OPTIONS=LOGIN, **keys)
     settings.DEBUG = True
 
 

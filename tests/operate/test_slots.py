@@ -16,12 +16,11 @@ from redlock_django import lock
 from redlock_django.admin import lock_rows
 from redlock_django.backends.inspection.contract import Inspection
 from redlock_django.locking.lock import Lock
-from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks, who_holds
 from redlock_django.signals import lock_force_released
 from redlock_django.wire.clock import clock
 from tests.operate import conftest as admin
-from tests.operate.commands import THREE_IN_MEMORY, Ran, memory, run
+from tests.operate.commands import Ran, add_waiters, memory, run
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -30,13 +29,7 @@ if TYPE_CHECKING:
     from django.test import Client
     from pytest_django import Settings
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def in_memory(settings: Settings) -> None:
-    """Three masters in memory."""
-    settings.REDLOCK = {"default": {**THREE_IN_MEMORY, "RESTART_DELAY": 0}}
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("in_memory")]
 
 
 def holders(many: int, limit: int | None = 3, name: str = "export") -> dict[int, Lock]:
@@ -47,12 +40,6 @@ def holders(many: int, limit: int | None = 3, name: str = "export") -> dict[int,
         one.disown()
         held[one.slot] = one
     return held
-
-
-def add_waiters(many: int, name: str = "export") -> None:
-    backend: Any = locks["default"].backend
-    queue = {f"process {number}".encode(): float(number) for number in range(many)}
-    backend.masters[0].keyspace.sets[backend.deployment.queue(name)] = queue
 
 
 def listed() -> list[dict[str, Any]]:
@@ -98,7 +85,7 @@ def test_slots_on_other_pages_are_counted() -> None:
 
 def test_the_waiters_of_a_name_are_counted_once() -> None:
     holders(3)
-    add_waiters(4)
+    add_waiters("export", 4)
     assert [one["waiters"] for one in listed()] == [4, 0, 0]
     assert [one.waiters for one in who_holds("export[1]").locks] == [4]
     assert sum(one.waiters for one in who_holds("export", slots=True).locks) == 4
@@ -264,16 +251,10 @@ def id_of(held: Lock) -> str:
     return f"{held.fingerprint}:export{slot}"
 
 
-def text_of(answer: Any) -> str:
-    """Return the text of a page, on one line."""
-    assert answer.status_code == 200
-    return " ".join(re.sub("<[^>]*>", " ", answer.content.decode()).split())
-
-
 def test_the_list_shows_each_slot_and_how_many_are_held(viewer: Client) -> None:
     held = holders(2)
     lock("order:1").acquire().disown()
-    text = text_of(viewer.get(admin.LIST))
+    text = admin.text_of(viewer.get(admin.LIST))
     first, second = sorted(held)
     assert f"export slot {first} · 2/3 held" in text
     assert f"export slot {second} · 2/3 held" in text
@@ -283,9 +264,9 @@ def test_the_list_shows_each_slot_and_how_many_are_held(viewer: Client) -> None:
 
 def test_holders_with_different_limits_are_shown(viewer: Client) -> None:
     holders(1, limit=3)
-    assert "different limits" not in text_of(viewer.get(admin.LIST))
+    assert "different limits" not in admin.text_of(viewer.get(admin.LIST))
     holders(1, limit=5)
-    text = text_of(viewer.get(admin.LIST))
+    text = admin.text_of(viewer.get(admin.LIST))
     assert text.count("2/5 held different limits: 3, 5") == 2
     assert "different limits: the holders of a name state different limits" in text
     assert "write the same limit in both" in text
@@ -297,7 +278,7 @@ def test_the_slot_that_was_chosen_is_released(
 ) -> None:
     held = holders(3)
     question = operator.post(admin.LIST, {"lock": id_of(held[slot])})
-    assert f"export slot {slot} {held[slot].fingerprint}" in text_of(question)
+    assert f"export slot {slot} {held[slot].fingerprint}" in admin.text_of(question)
     assert f'aria-label="Release export, slot {slot} ' in question.content.decode()
     (message,) = admin.release(operator, id_of(held[slot]))
     assert message.startswith(f"Released: export, slot {slot}.")
@@ -312,7 +293,7 @@ def test_pages_are_english_where_the_admin_has_another_language(
 ) -> None:
     settings.LANGUAGE_CODE = "de"
     (one,) = holders(1).values()
-    text = text_of(viewer.get(admin.LIST))
+    text = admin.text_of(viewer.get(admin.LIST))
     assert "Abmelden" in text  # Django's own words
     assert f"slot {one.slot} · 1/3 held" in text
     with translation.override("de"):

@@ -15,7 +15,7 @@ from redlock_django.wire.servers.info import run_of
 from redlock_django.wire.servers.probe import Probe
 from tests.looking import looking_at
 from tests.operate.commands import run
-from tests.timeouts import generous_timeouts
+from tests.timeouts import redlock_of
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -100,9 +100,7 @@ def test_status_and_init_agree(
 ) -> None:
     servers, states = masters[: len(row)], [STATES[name] for name in row]
     alone: dict[str, Any] = {"PROFILE": "failover"} if len(row) == 1 else {}
-    settings.REDLOCK = {
-        "default": {"MASTERS": [one.url for one in servers], **generous_timeouts(), **alone}
-    }
+    settings.REDLOCK = redlock_of(*(one.url for one in servers), **alone)
     fingerprint = locks["default"].settings.store.deployment.fingerprint  # type: ignore[attr-defined]
     for master, state in zip(servers, states, strict=True):
         put(master, state, fingerprint)
@@ -137,8 +135,7 @@ def test_status_and_init_agree(
 def test_new_masters_beside_one_that_cannot_be_asked(
     masters: list[LocalMaster], settings: Settings
 ) -> None:
-    urls = [*(master.url for master in masters[:2]), "redis://127.0.0.1:1/0"]
-    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
+    settings.REDLOCK = redlock_of(masters[0].url, masters[1].url, "redis://127.0.0.1:1/0")
     for line in status_lines(masters[:2]):
         assert line.endswith(f"new: {INIT} once 127.0.0.1:1 can be asked")
     assert "127.0.0.1:1 refused the connection" in run("redlock_init").said
@@ -152,9 +149,7 @@ def test_nothing_is_trusted_by_force_unless_all_of_it_is_confirmed(
     settings: Settings,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings.REDLOCK = {
-        "default": {"MASTERS": [one.url for one in masters[:3]], **generous_timeouts()}
-    }
+    settings.REDLOCK = redlock_of(*(one.url for one in masters[:3]))
     forced = [f"--force=127.0.0.1:{one.port}" for one in masters[: len(answers)]]
     person(*answers)
     ran = run("redlock_init", *forced)
@@ -171,7 +166,7 @@ def test_a_large_master_is_looked_through_for_a_part_of_the_time(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would count as one that did not answer, if nothing of the time were left."""
-    settings.REDLOCK = {"default": {"MASTERS": ["redis://127.0.0.1:1/0"], **generous_timeouts()}}
+    settings.REDLOCK = redlock_of("redis://127.0.0.1:1/0")
     deployment = locks["default"].settings.store.deployment  # type: ignore[attr-defined]
     asked: list[Any] = []
 
@@ -188,9 +183,7 @@ def test_a_large_master_is_looked_through_for_a_part_of_the_time(
 def test_keys_of_another_prefix_are_no_locks(
     masters: list[LocalMaster], settings: Settings
 ) -> None:
-    settings.REDLOCK = {
-        "default": {"MASTERS": [one.url for one in masters[:3]], **generous_timeouts()}
-    }
+    settings.REDLOCK = redlock_of(*(one.url for one in masters[:3]))
     with masters[0].client() as client:
         client.set("redlock:live:lock:order:1", "1")
     assert all(
