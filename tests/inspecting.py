@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.locking.services import locks
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -27,6 +30,13 @@ def free(backend: BaseBackend, resource: str, fingerprint: str | None = None) ->
     """Free a lock that another client holds: the one with this fingerprint, None for any."""
     with backend.inspect() as inspection:
         return inspection.free(resource, fingerprint)
+
+
+def is_free(resource: str) -> bool:
+    """Return whether no client holds a lock in the memory of this process."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    return backend.masters[0].keyspace.get(backend.deployment.lock(resource)) is None
 
 
 def health(backend: BaseBackend) -> list[ServerHealth]:

@@ -24,6 +24,7 @@ from redlock_django.locking import transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import RenewalService, renewal_service
 from redlock_django.locking.services import locks
+from tests import inspecting
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
@@ -31,6 +32,8 @@ LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
 FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 
 T = TypeVar("T")
+Urls = Callable[..., None]
+"""What the fixture `urls` returns."""
 
 
 def elsewhere(call: Callable[[], T]) -> T:
@@ -104,7 +107,7 @@ def memory(settings: Settings) -> None:
 
 
 @pytest.fixture
-def urls(settings: Settings) -> Iterator[Callable[..., None]]:
+def urls(settings: Settings) -> Iterator[Urls]:
     """Return a function that makes its patterns the whole URLconf of the site."""
     made = ModuleType("urls_of_a_test")
     sys.modules[made.__name__] = made
@@ -198,9 +201,4 @@ def held_elsewhere() -> Callable[[str], AbstractContextManager[None]]:
 @pytest.fixture
 def is_free() -> Callable[[str], bool]:
     """Return a function that returns whether another client could acquire a lock now."""
-
-    def ask(name: str) -> bool:
-        backend = memory_backend()
-        return backend.masters[0].keyspace.get(f"redlock:lock:{name}") is None
-
-    return ask
+    return inspecting.is_free

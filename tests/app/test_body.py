@@ -14,10 +14,11 @@ from django.http import HttpResponse, JsonResponse
 from django.test import Client
 from pytest_django import Settings
 
+from tests.app.conftest import Urls
+from tests.inspecting import is_free
 from tests.views.kinds import KINDS, body
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
-Urls = Callable[..., None]
 
 
 READS: dict[str, Callable[[Any], Any]] = {
@@ -78,7 +79,7 @@ def serve(urls: Urls, plain: None) -> Callable[..., None]:
     ],
 )
 def test_the_lock_is_free_while_the_body_arrives(
-    serve: Callable[..., None], is_free: Callable[[str], bool], kind: str, how: str
+    serve: Callable[..., None], kind: str, how: str
 ) -> None:
     serve(READS[how], kind)
     sent = Body(b'{"total": 7}', is_free)
@@ -93,9 +94,7 @@ def test_an_upload_keeps_its_handlers(serve: Callable[..., None]) -> None:
     assert Client().post("/7/", {"file": file, "name": "ann"}).content == b"content ann"
 
 
-def test_a_large_upload_is_left_to_the_view(
-    settings: Settings, serve: Callable[..., None], is_free: Callable[[str], bool]
-) -> None:
+def test_a_large_upload_is_left_to_the_view(settings: Settings, serve: Callable[..., None]) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
     serve(READS["read"])
     sent = Body(b"x" * 20, is_free)
@@ -104,9 +103,7 @@ def test_a_large_upload_is_left_to_the_view(
 
 
 @pytest.mark.parametrize("kind", ["function", "async function", "REST handler"])
-def test_half_a_body_is_refused_before_the_lock(
-    serve: Callable[..., None], is_free: Callable[[str], bool], kind: str
-) -> None:
+def test_half_a_body_is_refused_before_the_lock(serve: Callable[..., None], kind: str) -> None:
     serve(READS["data" if "REST" in kind else "body"], kind)
     response = post(Body(b"{}", is_free), 12)
     assert response.status_code == 400

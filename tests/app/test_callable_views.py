@@ -20,9 +20,8 @@ from pytest_django import Settings
 from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, async_instance, instance, wrapping
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, async_instance, instance, wrapping
 
-Urls = Callable[..., None]
 Decorator = Callable[[Any], Any]
 locked = lock_resource("order:<int:pk>")
 by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")

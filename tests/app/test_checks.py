@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,10 +27,9 @@ from redlock_django.checks import register_checks, views
 from redlock_django.checks.aliases import valid_aliases as really_valid_aliases
 from redlock_django.contrib.drf import LockAPIMixin
 from tests.app.checking import found
-from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY, Urls
 from tests.views.kinds import of_class
 
-Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from pytest_django import Settings
 
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
 THREE = ["redis://a", "redis://b", "redis://c"]

@@ -18,11 +18,12 @@ from django.views.generic import View
 
 from redlock_django import LockResourceMixin, lock_resource, resource
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
+from tests.app.conftest import Urls
 
 WRITES = pytest.mark.django_db(transaction=True)
 LOCKED_OUTSIDE = ["lock", "BEGIN", "view", "guard", "COMMIT", "release"]
-Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
 
 
@@ -120,9 +121,7 @@ def test_a_direct_call_needs_no_url(db: None) -> None:
 
 
 @pytest.mark.django_db
-def test_the_mixin_may_compute_its_key(
-    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
-) -> None:
+def test_the_mixin_may_compute_its_key(urls: Urls, client: Client) -> None:
     class Computed(LockResourceMixin, Plain):
         def get_lock_key(self) -> str:
             return resource("order:<n>", n="x" * 300 + str(self.kwargs["pk"]))
@@ -172,7 +171,7 @@ def test_a_wrong_class_is_an_error_when_it_is_made(
 
 @pytest.mark.django_db
 def test_each_as_view_and_each_instance_has_arguments_of_its_own(
-    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
+    urls: Urls, client: Client
 ) -> None:
     """The arguments of a class are checked once, and not taken for those of its other views."""
 
@@ -204,9 +203,7 @@ def test_each_as_view_and_each_instance_has_arguments_of_its_own(
 
 
 @pytest.mark.django_db
-def test_a_list_of_arguments_may_change_after_the_first_request(
-    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
-) -> None:
+def test_a_list_of_arguments_may_change_after_the_first_request(urls: Urls, client: Client) -> None:
     """A method that is added to the list would else not be locked."""
     methods = ["PUT"]
 

@@ -8,17 +8,15 @@ import multiprocessing
 import pickle
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from redlock_django import leader, lock, locks, resume_lock
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.locking.lock import Lock
 from tests.app.conftest import MEMORY
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 
 def spawn(value: object) -> None:

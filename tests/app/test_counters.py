@@ -6,10 +6,11 @@ import dis
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import Lease
@@ -29,15 +30,12 @@ from redlock_django.locking.reports import (
 )
 from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import force_release
+from redlock_django.testing import held_elsewhere
 from tests.app.conftest import FIVE, MEMORY, memory_backend
 from tests.losses import ends_lost
 
-if TYPE_CHECKING:
-    from pytest_django import Settings
-
 THREE = FIVE[:3]
 R = "order:1"
-Elsewhere = Callable[[str], AbstractContextManager[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -98,9 +96,7 @@ def test_a_lock_is_held_until_its_release_begins(
     assert counted() == {"acquired": 1, "released": 1, "held_seconds": 2}
 
 
-def test_refused_and_unavailable_are_counted_separately(
-    backend: MemoryBackend, held_elsewhere: Elsewhere
-) -> None:
+def test_refused_and_unavailable_are_counted_separately(backend: MemoryBackend) -> None:
     with held_elsewhere(R):
         before = counted()
         for _ in range(2):
@@ -125,7 +121,7 @@ def test_continuing_without_a_lock_counts_as_unavailable(settings: Settings) -> 
 
 
 def test_waits_and_their_seconds_are_counted(
-    backend: MemoryBackend, advance_clock: Callable[[float], None], held_elsewhere: Elsewhere
+    backend: MemoryBackend, advance_clock: Callable[[float], None]
 ) -> None:
     backend.acquire((R,), 5, 0, "{}")
     with lock(R, wait=20):
@@ -242,7 +238,7 @@ def test_acquire_and_release_are_logged_at_debug(
 
 
 def test_a_missing_quorum_is_logged_as_an_error_and_a_held_lock_is_not(
-    backend: MemoryBackend, held_elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+    backend: MemoryBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     with held_elsewhere(R), pytest.raises(ResourceLocked):
         lock(R).acquire()

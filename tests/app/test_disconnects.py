@@ -21,10 +21,9 @@ from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.exceptions import InvalidRedlock
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.inspecting import is_free
 
-Urls = Callable[..., None]
-IsFree = Callable[[str], bool]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
 ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule", "ninja")
@@ -106,7 +105,7 @@ def locked(row: str, view: Callable[..., Any], settings: Settings, **options: An
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_the_lock_is_held_until_the_view_has_finished(
-    urls: Urls, settings: Settings, is_free: IsFree, row: str
+    urls: Urls, settings: Settings, row: str
 ) -> None:
     visit = Visit()
     urls(path("", locked(row, visit.view, settings)))
@@ -122,7 +121,7 @@ async def test_the_lock_is_held_until_the_view_has_finished(
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_a_view_may_be_cancelled_with_its_client(
-    urls: Urls, settings: Settings, is_free: IsFree, row: str
+    urls: Urls, settings: Settings, row: str
 ) -> None:
     visit = Visit()
     urls(path("", locked(row, visit.view, settings, on_disconnect="cancel")))
@@ -131,9 +130,7 @@ async def test_a_view_may_be_cancelled_with_its_client(
     assert is_free("order:7")
 
 
-async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
-    urls: Urls, is_free: IsFree
-) -> None:
+async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(urls: Urls) -> None:
     visit = Visit()
     urls(path("", lock_resource("order:7", wait=60)(visit.view)))
     async with lock("order:7"):
@@ -146,9 +143,7 @@ async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
     assert is_free("order:7")
 
 
-async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
-    urls: Urls, is_free: IsFree
-) -> None:
+async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(urls: Urls) -> None:
     visit = Visit()
     urls(path("", idempotent(lock_resource("order:7")(visit.view))))
     gone = await visit.leave()
@@ -160,7 +155,7 @@ async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
 
 
 async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
-    urls: Urls, settings: Settings, is_free: IsFree
+    urls: Urls, settings: Settings
 ) -> None:
     """LockMiddleware is cancelled, and releases the lock, which the request has, after that."""
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, ADDS_CONTEXT]
@@ -189,7 +184,7 @@ async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
 
 @pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
 async def test_a_stream_without_a_client_is_closed(
-    urls: Urls, settings: Settings, is_free: IsFree, middleware: list[str]
+    urls: Urls, settings: Settings, middleware: list[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
     visit = Visit()
@@ -215,9 +210,7 @@ async def test_a_stream_without_a_client_is_closed(
     assert is_free("order:7")
 
 
-async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
-    urls: Urls, is_free: IsFree
-) -> None:
+async def test_a_template_response_without_a_client_is_rendered_under_the_lock(urls: Urls) -> None:
     visit = Visit()
     free: list[bool] = []
 
@@ -240,7 +233,7 @@ async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
 
 
 async def test_a_failure_without_a_client_is_logged(
-    urls: Urls, is_free: IsFree, caplog: pytest.LogCaptureFixture
+    urls: Urls, caplog: pytest.LogCaptureFixture
 ) -> None:
     visit = Visit()
 

@@ -24,7 +24,7 @@ from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.testing import held_elsewhere, lose_lock
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.app.conftest import LOCK_MIDDLEWARE, Urls
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HANDLER = "redlock_django.contrib.drf.exception_handler"
@@ -79,9 +79,7 @@ HOOKS: dict[str, Any] = {"hook": after_commit, "locked hook": locked(after_commi
 
 
 @pytest.fixture
-def send(
-    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, client: Client
-) -> Callable[..., Any]:
+def send(urls: Urls, monkeypatch: pytest.MonkeyPatch, client: Client) -> Callable[..., Any]:
     def send(view: Any, *, atomic: bool, method: str = "POST") -> Any:
         monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
         urls(path("", view))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import connection, models, transaction
 from django.test.utils import isolate_apps
+from pytest_django import Settings
 
 from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -16,8 +17,6 @@ from tests.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pytest_django import Settings
 
     from redlock_django.locking.lock import Lock
 

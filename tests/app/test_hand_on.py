@@ -11,7 +11,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -21,6 +21,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
 from django.views.debug import SafeExceptionReporterFilter
+from pytest_django import Settings
 
 from redlock_django import (
     AlreadyHeld,
@@ -47,12 +48,9 @@ from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.operate.inspection import who_holds
 from testproject.shop.models import Order
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere, memory_backend
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere, memory_backend
 from tests.inspecting import look
 from tests.losses import ends_lost
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 MASTERS = FIVE[:3]
 NAME = "order:1"
@@ -504,7 +502,7 @@ def test_a_ticket_of_another_deployment_is_refused(settings: Settings) -> None:
 
 
 @pytest.mark.attack
-def test_a_ticket_is_not_a_name(urls: Callable[..., None]) -> None:
+def test_a_ticket_is_not_a_name(urls: Urls) -> None:
     ticket = given()
     with pytest.raises(BadResource, match=r"is the ticket .* Write: with resume_lock") as error:
         lock(ticket)
@@ -580,10 +578,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture(params=["with-middleware", "without"])
 def ask(
-    request: pytest.FixtureRequest,
-    settings: Settings,
-    urls: Callable[..., None],
-    transactional_db: None,
+    request: pytest.FixtureRequest, settings: Settings, urls: Urls, transactional_db: None
 ) -> Ask:
     """Lock a view and request it once."""
     others = [one for one in settings.MIDDLEWARE if one != LOCK_MIDDLEWARE]
@@ -691,7 +686,7 @@ async def ahands_on(request: HttpRequest) -> HttpResponse:
     ids=["async", "recorded"],
 )
 def test_async_and_recorded_views_hand_their_lock_on(
-    urls: Callable[..., None], transactional_db: None, view: Any
+    urls: Urls, transactional_db: None, view: Any
 ) -> None:
     urls(path("", view))
     ticket = Client().post("/", headers={"Idempotency-Key": "k"}).content.decode()

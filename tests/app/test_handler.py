@@ -8,10 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.test import override_settings
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.interpreter import interpreter
@@ -19,9 +20,6 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import LockService, LockServices, locks
 from tests.app.conftest import MEMORY, memory_backend
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.management import BaseCommand, CommandError, call_command
 from django.test import TestCase
+from pytest_django import Settings
 
 from redlock_django import hold, lock
 from redlock_django.exceptions import (
@@ -30,8 +31,6 @@ from tests.inspecting import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pytest_django import Settings
 
 
 pytestmark = pytest.mark.usefixtures("memory")

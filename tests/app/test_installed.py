@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.apps import apps
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from django.views.generic import View
+from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
 from tests.app.conftest import MEMORY
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 MISSING = "'redlock_django' is missing in INSTALLED_APPS.* Add it, and run 'manage.py migrate'"
 

@@ -10,17 +10,15 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from redlock_django import lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines, Place
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 NAME = "order:1"
 

@@ -29,7 +29,7 @@ from rest_framework.response import Response
 from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
 from redlock_django.locking.caller import held_leases
 from redlock_django.locking.services import locks
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
 from tests.views.kinds import KEY, KINDS, RECORDED, Kind, at, body
 from tests.waiting import until
 
@@ -162,12 +162,7 @@ ASYNC = {
 
 
 @pytest.fixture
-def site(
-    request: pytest.FixtureRequest,
-    settings: Settings,
-    urls: Callable[..., None],
-    plain: None,
-) -> str:
+def site(request: pytest.FixtureRequest, settings: Settings, urls: Urls, plain: None) -> str:
     """Serve a view, with a rule if it has no lock of its own; return the method of its requests."""
     name, (kind, work) = request.param
     rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
+from pytest_django import Settings
 
 from redlock_django import (
     AlreadyHeld,
@@ -30,9 +30,6 @@ from tests.app.conftest import MEMORY, elsewhere, memory_backend, stop_clocks, w
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.usefixtures("memory")
 

@@ -22,6 +22,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.master import MemoryMaster
@@ -48,7 +49,6 @@ from tests.app.ways import SyncWay, in_both_ways
 
 if TYPE_CHECKING:
     from django.dispatch import Signal
-    from pytest_django import Settings
 
 MOST = RedlockBackend.max_resources
 advance = MemoryBackend.advance

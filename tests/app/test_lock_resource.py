@@ -20,6 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncRequestFactory, RequestFactory, TestCase
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
@@ -34,7 +35,6 @@ from tests.app.conftest import MEMORY, memory_backend
 
 if TYPE_CHECKING:
     from django.http.response import HttpResponseBase
-    from pytest_django import Settings
 
 WRITES = pytest.mark.django_db(transaction=True)
 factory = RequestFactory()

@@ -17,7 +17,7 @@ from redlock_django import hold, lock, lock_resource
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, elsewhere
+from tests.app.conftest import LOCK_MIDDLEWARE, Urls, elsewhere
 from tests.inspecting import free
 from tests.losses import ends_lost
 
@@ -148,7 +148,7 @@ def answered(response: Any) -> None:
 @pytest.mark.parametrize("rule", [True, False], ids=["rule", "decorator"])
 def test_a_view_that_nests_in_a_lost_lock_is_rolled_back(
     settings: Settings,
-    urls: Callable[..., None],
+    urls: Urls,
     monkeypatch: pytest.MonkeyPatch,
     lose: Lose,
     nest: Nest,

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
+from pytest_django import Settings
 
 from redlock_django import leader, lock, lock_resource, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -36,9 +37,6 @@ from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.signals import lock_lost
 from tests.app.conftest import FIVE, MEMORY, memory_backend
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 R = "order:1"
 TTL, DUE, LATER = 9.0, 6.0, 5.0

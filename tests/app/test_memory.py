@@ -6,9 +6,10 @@ import asyncio
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.interpreter import interpreter
@@ -22,9 +23,6 @@ from redlock_django.locking.lock import lock
 from redlock_django.operate.health import master_status
 from tests.app.conftest import FIVE, MEMORY, memory_backend, stop_clocks
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 R = "order:1"
 

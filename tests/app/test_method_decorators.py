@@ -26,9 +26,10 @@ from rest_framework.viewsets import ViewSet
 from redlock_django import idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
-from tests.app.conftest import wrapping
+from redlock_django.testing import held_elsewhere
+from tests.app.conftest import Urls, wrapping
+from tests.inspecting import is_free
 
-Urls = Callable[..., None]
 locked = lock_resource("order:7")
 by_anyone = idempotent(anonymous_scope=lambda request, **_: "anyone")
 KEY = {"Idempotency-Key": "k-1"}
@@ -41,9 +42,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])
 @pytest.mark.parametrize("ours", [locked, by_anyone])
-def test_an_async_class_is_run_as_one(
-    urls: Urls, is_free: Callable[[str], bool], server: str, ours: Any
-) -> None:
+def test_an_async_class_is_run_as_one(urls: Urls, server: str, ours: Any) -> None:
     @method_decorator([ours, csrf_exempt], name="dispatch")
     class Decorated(View):
         async def post(self, request: HttpRequest) -> HttpResponse:
@@ -153,9 +152,7 @@ def test_a_decorator_around_an_idempotent_operation_is_an_error(ours: Any, messa
         NinjaAPI(urls_namespace=message).post("/")(pay)
 
 
-def test_classes_that_inherit_one_dispatch_keep_their_own_decorators(
-    urls: Urls, held_elsewhere: Callable[[str], Any]
-) -> None:
+def test_classes_that_inherit_one_dispatch_keep_their_own_decorators(urls: Urls) -> None:
     class Free(View):
         def post(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse(request.headers.get("Idempotency-Key"))

@@ -36,13 +36,14 @@ from redlock_django.exceptions import (
 from redlock_django.locking.lock import lock
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
+from redlock_django.testing import held_elsewhere
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.inspecting import is_free
 
 WRITES = pytest.mark.django_db(transaction=True)
-Urls = Callable[..., None]
 LAYER = tuple(str(Path(redlock_django.__file__).with_name(name)) for name in ("web", "middleware"))
 locked = lock_resource("order:<int:pk>")
 
@@ -171,11 +172,7 @@ class Handler(View):
 
 @WRITES
 def test_a_refused_handler_answers_in_its_own_way_after_rollback(
-    urls: Urls,
-    client: Client,
-    happened: list[str],
-    sees_commits: None,
-    held_elsewhere: Callable[[str], Any],
+    urls: Urls, client: Client, happened: list[str], sees_commits: None
 ) -> None:
     urls(path("<int:pk>/", Handler.as_view()))
     with held_elsewhere("order:7"):
@@ -188,7 +185,7 @@ def test_a_refused_handler_answers_in_its_own_way_after_rollback(
 @pytest.mark.attack
 @WRITES
 def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_lock(
-    settings: Settings, urls: Urls, client: Client, happened: list[str], is_free: Any
+    settings: Settings, urls: Urls, client: Client, happened: list[str]
 ) -> None:
     @locked
     def rendering(request: HttpRequest, pk: int) -> HttpResponse:
@@ -244,7 +241,6 @@ def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
     urls: Urls,
     client: Client,
     sees_commits: None,
-    held_elsewhere: Callable[[str], Any],
     monkeypatch: pytest.MonkeyPatch,
     atomic_requests: bool,
     lock_it: Any,
@@ -280,9 +276,7 @@ def test_a_view_keeps_its_own_block_inside_the_transaction_of_a_middleware(
 # Cancellation.
 
 
-async def test_cancelled_async_work_frees_at_once(
-    urls: Urls, plain: None, is_free: Callable[[str], bool]
-) -> None:
+async def test_cancelled_async_work_frees_at_once(urls: Urls, plain: None) -> None:
     entered = asyncio.Event()
 
     async def view(request: HttpRequest) -> HttpResponse:
@@ -301,9 +295,7 @@ async def test_cancelled_async_work_frees_at_once(
     assert is_free("nightly")
 
 
-async def test_a_cancelled_task_waits_for_its_thread_before_its_release(
-    is_free: Callable[[str], bool],
-) -> None:
+async def test_a_cancelled_task_waits_for_its_thread_before_its_release() -> None:
     begun, go_on, freed = threading.Event(), threading.Event(), threading.Event()
 
     def note(**_: object) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
+from pytest_django import Settings
 
 from redlock_django import hold, lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -25,8 +26,6 @@ from tests.waiting import until_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_django import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -33,9 +33,8 @@ from redlock_django import (
 from redlock_django.exceptions import AlreadyHeld, BadName, InvalidRedlock, ResourceLocked
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, Urls
 
-Urls = Callable[..., None]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
 BARE = r"needs parentheses and a template: write @lock_resource\('order:<int:pk>'\)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import ninja
@@ -15,8 +14,10 @@ from ninja.decorators import decorate_view
 
 from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app import ninja_annotations
+from tests.app.conftest import Urls
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 locked = lock_resource("order:<int:pk>")
@@ -48,12 +49,7 @@ def around(request: HttpRequest, pk: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_the_user_is_authenticated_before_the_lock(
-    urls: Callable[..., None],
-    plain: None,
-    held_elsewhere: Callable[[str], AbstractContextManager[None]],
-    kind: str,
-) -> None:
+def test_the_user_is_authenticated_before_the_lock(urls: Urls, plain: None, kind: str) -> None:
     urls(path("", api.urls))
     ann = Client(headers={"X-User": "ann"})
     assert ann.post(f"/{kind}/07/").json() == {"paid": 7}
@@ -72,7 +68,7 @@ def later(request: HttpRequest, pk: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", ["k-1", None])
 def test_an_idempotent_function_that_returns_no_response_is_refused(
-    urls: Callable[..., None], plain: None, key: str | None
+    urls: Urls, plain: None, key: str | None
 ) -> None:
     urls(path("", api.urls))
     headers = {"X-User": "ann"} | ({"Idempotency-Key": key} if key else {})
@@ -82,7 +78,7 @@ def test_an_idempotent_function_that_returns_no_response_is_refused(
 
 
 @pytest.mark.attack
-def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) -> None:
+def test_a_lock_around_the_authentication_is_refused(urls: Urls) -> None:
     urls(path("", api.urls))
     with pytest.raises(InvalidRedlock, match="directly on the function"):
         Client(headers={"X-User": "ann"}).post("/around/7/")
@@ -121,7 +117,7 @@ def test_idempotent_around_an_operation_that_has_a_lock_is_refused_at_import(
     ],
 )
 def test_annotations_that_are_strings_are_found_in_the_module_of_the_view(
-    urls: Callable[..., None], plain: None, place: str
+    urls: Urls, plain: None, place: str
 ) -> None:
     urls(path("", ninja_annotations.api.urls))
     data = {"order": "6fa459ea-ee8a-3ca4-894e-db77e160355e", "amount": 3}

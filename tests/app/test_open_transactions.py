@@ -28,13 +28,13 @@ from redlock_django.locking.event_loops import _executor_of_caller, has_sync_cal
 from redlock_django.locking.lock import Lock
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, elsewhere
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere
+from tests.inspecting import is_free
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.usefixtures("memory", "sees_commits"),
 ]
-IsFree = Callable[[str], bool]
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def order(number: str = "A-1") -> None:
     Order.objects.create(number=number, total=1)
 
 
-def test_a_lock_is_kept_until_commit(is_free: IsFree) -> None:
+def test_a_lock_is_kept_until_commit() -> None:
     with transaction.atomic():
         with lock("order:1") as held:
             order()
@@ -62,7 +62,7 @@ def test_a_lock_is_kept_until_commit(is_free: IsFree) -> None:
     assert is_free("order:1")
 
 
-def test_a_lock_is_kept_until_rollback(is_free: IsFree) -> None:
+def test_a_lock_is_kept_until_rollback() -> None:
     with suppress(ZeroDivisionError), transaction.atomic():
         with suppress(KeyError), lock("order:1"):
             raise KeyError
@@ -71,7 +71,7 @@ def test_a_lock_is_kept_until_rollback(is_free: IsFree) -> None:
     assert is_free("order:1")
 
 
-def test_the_outermost_block_counts(is_free: IsFree) -> None:
+def test_the_outermost_block_counts() -> None:
     with transaction.atomic():
         with transaction.atomic(), lock("order:1"):
             order()
@@ -83,7 +83,7 @@ def test_the_outermost_block_counts(is_free: IsFree) -> None:
     assert is_free("order:2")
 
 
-def test_a_block_that_is_opened_under_the_lock_counts_too(is_free: IsFree) -> None:
+def test_a_block_that_is_opened_under_the_lock_counts_too() -> None:
     held = lock("order:1").acquire()
     with transaction.atomic():
         order()
@@ -93,7 +93,7 @@ def test_a_block_that_is_opened_under_the_lock_counts_too(is_free: IsFree) -> No
     assert is_free("order:1")
 
 
-def test_a_lock_is_free_after_the_hooks_of_the_commit(is_free: IsFree) -> None:
+def test_a_lock_is_free_after_the_hooks_of_the_commit() -> None:
     seen = []
 
     def hook() -> None:
@@ -110,7 +110,7 @@ def test_a_lock_is_free_after_the_hooks_of_the_commit(is_free: IsFree) -> None:
 
 @pytest.mark.parametrize("failing", ["hook", "commit"])
 def test_a_lock_is_free_after_an_end_that_fails(
-    is_free: IsFree, monkeypatch: pytest.MonkeyPatch, failing: str
+    monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail() -> None:
         raise IntegrityError
@@ -129,7 +129,7 @@ def test_a_lock_is_free_after_an_end_that_fails(
 
 @pytest.mark.parametrize("lost", ["in the block", "reported in the block", "before COMMIT"])
 def test_writes_under_a_lost_lock_are_rolled_back(
-    is_free: IsFree, lose_locks: Callable[[], None], lost: str
+    lose_locks: Callable[[], None], lost: str
 ) -> None:
     seen: list[str] = []
 
@@ -167,7 +167,7 @@ def test_a_lost_lock_does_not_hide_why_the_block_fails(lose_locks: Callable[[], 
 
 
 def test_an_interrupt_of_the_check_before_commit_rolls_back(
-    is_free: IsFree, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(lock: Lock) -> None:
         raise KeyboardInterrupt
@@ -209,7 +209,7 @@ def test_the_lock_of_a_coroutine_is_looked_at_before_the_commit_of_its_caller(
     assert Order.objects.count() == 0
 
 
-def test_inside_the_transaction_its_own_lock_is_acquired_again(is_free: IsFree) -> None:
+def test_inside_the_transaction_its_own_lock_is_acquired_again() -> None:
     held = lock("order:1")
     with transaction.atomic():
         with held:
@@ -224,7 +224,7 @@ def test_inside_the_transaction_its_own_lock_is_acquired_again(is_free: IsFree) 
     assert is_free("order:1")
 
 
-def test_a_lock_that_is_acquired_again_is_released_by_its_holder(is_free: IsFree) -> None:
+def test_a_lock_that_is_acquired_again_is_released_by_its_holder() -> None:
     held = lock("order:1")
     with transaction.atomic():
         with held:
@@ -235,9 +235,7 @@ def test_a_lock_that_is_acquired_again_is_released_by_its_holder(is_free: IsFree
     assert is_free("order:1")
 
 
-def test_without_until_commit_transactions_are_ignored(
-    is_free: IsFree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_until_commit_transactions_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "sees_commits", lambda connection: False)
     with transaction.atomic():
         with lock("mail:1", until_commit=False):
@@ -249,9 +247,7 @@ def test_without_until_commit_transactions_are_ignored(
         lock("order:1", until_commit="now")  # type: ignore[arg-type]
 
 
-def test_a_coroutine_inside_a_transaction_of_sync_code(
-    is_free: IsFree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_coroutine_inside_a_transaction_of_sync_code(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with lock("order:1"):
             await sync_to_async(order)()
@@ -281,9 +277,7 @@ async def context(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 
 @pytest.mark.attack
-async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(
-    context: None, is_free: IsFree
-) -> None:
+async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(context: None) -> None:
     block = transaction.atomic()
     await sync_to_async(block.__enter__)()
     async with lock("order:1"):
@@ -308,7 +302,7 @@ async def test_a_block_that_async_code_enters_by_hand_is_refused_where_it_may_re
 
 
 async def test_an_async_lock_does_not_wait_for_the_transaction_of_another_task(
-    context: None, is_free: IsFree
+    context: None,
 ) -> None:
     began, go_on = threading.Event(), threading.Event()
 
@@ -340,7 +334,7 @@ def test_a_commit_of_the_sites_own_under_a_lost_lock(lose_locks: Callable[[], No
         transaction.set_autocommit(True)
 
 
-def test_a_transaction_without_autocommit_keeps_the_lock_until_commit(is_free: IsFree) -> None:
+def test_a_transaction_without_autocommit_keeps_the_lock_until_commit() -> None:
     transaction.set_autocommit(False)
     try:
         with lock("order:1"):
@@ -389,7 +383,7 @@ class LocksInHandler(View):
 @pytest.mark.parametrize("method", ["post", "put"])
 def test_a_request_whose_lock_is_lost_before_its_commit_is_answered_503(
     settings: Settings,
-    urls: Callable[..., None],
+    urls: Urls,
     lose_locks: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     method: str,
@@ -423,7 +417,7 @@ class Transaction:
 @pytest.mark.parametrize("order", [1, -1], ids=["around LockMiddleware", "inside"])
 def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
     settings: Settings,
-    urls: Callable[..., None],
+    urls: Urls,
     lose_locks: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     order: int,
@@ -453,7 +447,7 @@ def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
 @pytest.mark.attack
 def test_a_lock_that_is_lost_between_two_commits_is_not_answered_as_without_effect(
     settings: Settings,
-    urls: Callable[..., None],
+    urls: Urls,
     lose_locks: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

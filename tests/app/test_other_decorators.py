@@ -17,11 +17,11 @@ from django.views.decorators.cache import cache_page
 from pytest_django import Settings
 
 from redlock_django import lock_resource
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
 from tests.views.kinds import KEY, KINDS, body
 
-Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,12 +83,7 @@ def test_in_a_test_with_a_transaction_such_a_view_is_rolled_back(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_on_locked_returns_is_not_cached(
-    urls: Urls,
-    plain: None,
-    held_elsewhere: Callable[[str], Any],
-    is_async: bool,
-) -> None:
+def test_what_on_locked_returns_is_not_cached(urls: Urls, plain: None, is_async: bool) -> None:
     cache.clear()
 
     def served(own: HttpResponse) -> Any:

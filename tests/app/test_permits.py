@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -16,6 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from django.urls import path
 from django.views.generic import View
+from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, hold, lock, lock_resource
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -33,12 +33,9 @@ from redlock_django.fenced import Fenced
 from redlock_django.locking.lock import Lock
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import assert_not_locked, held_elsewhere, lose_lock
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, elsewhere, memory_backend
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere, memory_backend
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +220,7 @@ PATTERNS: dict[str, Any] = {
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", PATTERNS)
 def test_a_view_is_run_by_as_many_requests_as_its_limit(
-    urls: Callable[..., None], settings: Settings, plain: None, kind: str
+    urls: Urls, settings: Settings, plain: None, kind: str
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     if kind == "rule":

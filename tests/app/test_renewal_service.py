@@ -9,9 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import LockLost
@@ -26,9 +27,6 @@ from redlock_django.wire.wakeup import Wakeup
 from tests.app.conftest import FIVE, MEMORY, memory_backend, wake_renewals
 from tests.losses import ends_lost
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 R = "order:1"
 DOWN = [True] * 5

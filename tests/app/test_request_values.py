@@ -4,7 +4,6 @@
 # ruff: noqa: I002
 
 import json
-from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
@@ -27,10 +26,9 @@ from rest_framework.views import APIView
 from redlock_django import LockResourceMixin, lock_resource, resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
 
 pytestmark = pytest.mark.django_db
-Urls = Callable[..., None]
 JSON = "application/json"
 
 

@@ -9,6 +9,7 @@ import pytest
 from django.template.base import Template as PageTemplate
 from django.test import RequestFactory
 from django.utils import translation
+from pytest_django import Settings
 
 from redlock_django.exceptions import (
     BadResource,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from django.http import HttpResponse
-    from pytest_django import Settings
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 TALE = {"10.0.0.1:6379": "held by host-7 pid 12"}

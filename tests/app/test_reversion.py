@@ -18,7 +18,7 @@ from redlock_django import lock_resource
 from redlock_django.contrib.edit_locks import EditLockMixin
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.app.conftest import LOCK_MIDDLEWARE, Urls
 from tests.contrib.edited.pages import OpenPage
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("memory")]
@@ -50,7 +50,7 @@ def make(request: HttpRequest, pk: int) -> HttpResponse:
 
 @pytest.mark.attack
 def test_where_locks_are_refused_the_error_says_what_to_write(
-    versions: Callable[[], int], settings: Settings, urls: Callable[..., None]
+    versions: Callable[[], int], settings: Settings, urls: Urls
 ) -> None:
     settings.MIDDLEWARE = [MIDDLEWARE, LOCK_MIDDLEWARE]
     urls(path("<int:pk>/", lock_resource("order:<int:pk>")(make)))
@@ -62,10 +62,7 @@ def test_where_locks_are_refused_the_error_says_what_to_write(
 
 @pytest.mark.attack
 def test_the_advice_of_the_error_keeps_lock_transaction_and_revision_in_order(
-    versions: Callable[[], int],
-    settings: Settings,
-    urls: Callable[..., None],
-    happened: list[str],
+    versions: Callable[[], int], settings: Settings, urls: Urls, happened: list[str]
 ) -> None:
     from reversion.views import create_revision
 
@@ -79,7 +76,7 @@ def test_the_advice_of_the_error_keeps_lock_transaction_and_revision_in_order(
 
 
 def test_version_admin_with_edit_locks_keeps_versions_without_the_middleware(
-    versions: Callable[[], int], settings: Settings, urls: Callable[..., None]
+    versions: Callable[[], int], settings: Settings, urls: Urls
 ) -> None:
     from reversion.admin import VersionAdmin
 

@@ -15,11 +15,10 @@ from pytest_django import Settings
 from redlock_django import lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
+from redlock_django.testing import held_elsewhere
 from redlock_django.web.view_kinds import TransactionMarker
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
 
-Urls = Callable[..., None]
-Held = Callable[[str], Any]
 pytestmark = pytest.mark.django_db
 
 
@@ -90,7 +89,7 @@ KEY = "order:<int:pk>"
     ],
 )
 def test_a_rule_is_the_decorator(
-    site: Site, client: Client, held_elsewhere: Held, rule: dict[str, Any], url: str
+    site: Site, client: Client, rule: dict[str, Any], url: str
 ) -> None:
     site.rules({**rule, "key": KEY})
     assert client.post(url).content == b"paid"
@@ -100,9 +99,7 @@ def test_a_rule_is_the_decorator(
     assert isinstance(marked._non_atomic_requests, TransactionMarker)
 
 
-def test_the_name_of_an_app_means_all_its_instances(
-    site: Site, client: Client, held_elsewhere: Held
-) -> None:
+def test_the_name_of_an_app_means_all_its_instances(site: Site, client: Client) -> None:
     site.rules({"view": "shop:pay", "key": KEY})
     with held_elsewhere("order:7"):
         assert client.post("/orders/7/pay/").status_code == 423
@@ -110,9 +107,7 @@ def test_the_name_of_an_app_means_all_its_instances(
         assert client.post("/plain/7/pay/").status_code == 200
 
 
-def test_methods_statuses_and_several_keys(
-    site: Site, client: Client, held_elsewhere: Held
-) -> None:
+def test_methods_statuses_and_several_keys(site: Site, client: Client) -> None:
     site.rules(
         {"view": "plain", "key": [KEY, "tenant:<header:X-T>"], "methods": ["POST"], "status": 409}
     )
@@ -123,24 +118,20 @@ def test_methods_statuses_and_several_keys(
             assert client.get(url).status_code == 200
 
 
-def test_a_rule_may_use_another_alias(site: Site, client: Client, held_elsewhere: Held) -> None:
+def test_a_rule_may_use_another_alias(site: Site, client: Client) -> None:
     site.rules({"view": "plain", "key": KEY, "using": "other"})
     with held_elsewhere("order:7"):
         assert client.post("/plain/7/pay/").status_code == 200
 
 
-def test_two_middlewares_put_a_rule_on_once(
-    site: Site, client: Client, held_elsewhere: Held
-) -> None:
+def test_two_middlewares_put_a_rule_on_once(site: Site, client: Client) -> None:
     site.rules({"view": "plain", "key": KEY})
     for _ in range(2):
         LockMiddleware(lambda request: None)
     assert client.post("/plain/7/pay/").content == b"paid"
 
 
-def test_a_change_of_settings_replaces_the_rules(
-    site: Site, client: Client, held_elsewhere: Held
-) -> None:
+def test_a_change_of_settings_replaces_the_rules(site: Site, client: Client) -> None:
     site.rules({"view": "plain", "key": KEY})
     assert client.post("/plain/7/pay/").status_code == 200
     with (
@@ -221,7 +212,7 @@ urlpatterns = [path("b2b/<int:pk>/", named, name="named"), path("free/<int:pk>/"
 
 @pytest.mark.attack
 def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
-    site: Site, settings: Settings, urls: Urls, client: Client, held_elsewhere: Held
+    site: Site, settings: Settings, urls: Urls, client: Client
 ) -> None:
     settings.MIDDLEWARE = [f"{__name__}.OtherUrls", LOCK_MIDDLEWARE]
     urls(path("<int:pk>/", named, name="named"))

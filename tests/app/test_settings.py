@@ -6,10 +6,11 @@ import os
 import select
 import traceback
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from pytest_django import Settings
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.redis.settings import RedlockSettings
@@ -20,9 +21,6 @@ from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.wakeup import Wakeup
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 CANARY = "c4n4ry"
 THREE = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]

@@ -19,14 +19,13 @@ from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
 from redlock_django.locking.services import locks
 from redlock_django.signals import lock_released
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wake_renewals
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, wake_renewals
+from tests.inspecting import is_free
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
 
 TTL = 10
-Urls = Callable[..., None]
-IsFree = Callable[[str], bool]
 factory = RequestFactory()
 
 
@@ -88,11 +87,7 @@ def file(request: HttpRequest) -> FileResponse:
 
 @pytest.mark.parametrize("view", [stream, file])
 def test_a_stream_holds_its_lock_renewed_until_closed_and_releases_once(
-    urls: Urls,
-    middleware: None,
-    is_free: IsFree,
-    released: list[tuple[str, ...]],
-    view: Callable[..., Any],
+    urls: Urls, middleware: None, released: list[tuple[str, ...]], view: Callable[..., Any]
 ) -> None:
     urls(path("", view))
     response: Any = Client().get("/")
@@ -112,7 +107,7 @@ def test_a_file_keeps_its_headers() -> None:
 
 
 async def test_the_lock_of_an_async_stream_is_renewed_and_released(
-    urls: Urls, middleware: None, is_free: IsFree, released: list[tuple[str, ...]]
+    urls: Urls, middleware: None, released: list[tuple[str, ...]]
 ) -> None:
     urls(path("", astream))
     response: Any = await AsyncClient().get("/")
@@ -127,9 +122,7 @@ async def test_the_lock_of_an_async_stream_is_renewed_and_released(
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
-def test_an_async_stream_under_wsgi_outlives_its_loop(
-    urls: Urls, middleware: None, is_free: IsFree
-) -> None:
+def test_an_async_stream_under_wsgi_outlives_its_loop(urls: Urls, middleware: None) -> None:
     urls(path("", astream))
     # The loop of the view is closed when this returns.
     response: Any = async_to_sync(astream)(factory.get("/"))
@@ -140,7 +133,7 @@ def test_an_async_stream_under_wsgi_outlives_its_loop(
     assert is_free("nightly")
 
 
-async def test_the_end_of_an_async_stream_is_under_the_lock(is_free: IsFree) -> None:
+async def test_the_end_of_an_async_stream_is_under_the_lock() -> None:
     free_at_the_end: list[bool] = []
 
     @lock_resource("nightly")
@@ -184,7 +177,7 @@ async def test_a_lost_lock_cuts_an_async_stream(lose_locks: Callable[[], None]) 
 
 
 def test_the_lock_of_a_stream_that_is_never_sent_is_released(
-    urls: Urls, settings: Settings, is_free: IsFree
+    urls: Urls, settings: Settings
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.losing"]
     urls(path("", stream))
@@ -214,7 +207,7 @@ class ReplacedBy304:
 
 @pytest.mark.attack
 def test_a_stream_that_a_middleware_replaces_frees_its_lock(
-    settings: Settings, urls: Urls, middleware: None, is_free: IsFree
+    settings: Settings, urls: Urls, middleware: None
 ) -> None:
     settings.MIDDLEWARE = [f"{__name__}.ReplacedBy304", *settings.MIDDLEWARE]
     urls(path("", stream), path("async/", astream))
@@ -225,7 +218,7 @@ def test_a_stream_that_a_middleware_replaces_frees_its_lock(
 
 @pytest.mark.attack
 def test_a_second_request_in_the_thread_of_an_open_stream_is_refused(
-    urls: Urls, middleware: None, is_free: IsFree
+    urls: Urls, middleware: None
 ) -> None:
     urls(path("", stream))
     first = Client().get("/")

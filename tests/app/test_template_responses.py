@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -24,9 +23,8 @@ from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, AddsContext, Urls
 
-Urls = Callable[..., None]
 locked = lock_resource("order:7")
 once = idempotent(anonymous_scope=lambda request, **_: "anyone")
 KEY = {"Idempotency-Key": "k"}

@@ -24,9 +24,9 @@ from redlock_django import LockResourceMixin, lock, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.inspecting import is_free
 
-Urls = Callable[..., None]
 KEY = "order:<int:pk>"
 locked = lock_resource(KEY)
 RULE = "rule 1 of RULES in REDLOCK['default']"
@@ -119,7 +119,7 @@ def rules(settings: Settings, **rule: Any) -> None:
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("view", CLASSES)
 def test_a_name_that_is_locked_around_the_handler_is_an_error_that_names_both(
-    urls: Urls, settings: Settings, is_free: Callable[[str], bool], view: str, around: str
+    urls: Urls, settings: Settings, view: str, around: str
 ) -> None:
     urls(path("<int:pk>/", AROUND[around](CLASSES[view]()), name="pay"))
     if around == "rule":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests import inspecting
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, memory_backend, stop_clocks
+from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, Urls, memory_backend, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
@@ -137,7 +136,7 @@ def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settin
 )
 def test_a_view_that_asks_at_its_end_is_rolled_back(
     settings: Settings,
-    urls: Callable[..., None],
+    urls: Urls,
     monkeypatch: pytest.MonkeyPatch,
     asks: bool,
     disturb: str,

@@ -23,7 +23,7 @@ from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, memory_backend
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, memory_backend
 from tests.views.kinds import KINDS, body
 from tests.waiting import until
 
@@ -110,7 +110,7 @@ def pool(
 
 @pytest.fixture
 def serve(
-    pool: None, urls: Callable[..., None], settings: Settings, monkeypatch: pytest.MonkeyPatch
+    pool: None, urls: Urls, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., None]:
     """Return a function that makes one view the whole site."""
 
@@ -206,11 +206,7 @@ def records(pool: None, settings: Settings) -> Iterator[None]:
     ids=["plain", "atomic", "async"],
 )
 def test_waiting_retries_leave_the_connections_of_the_pool_to_others(
-    records: None,
-    urls: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    is_async: bool,
-    atomic: bool,
+    records: None, urls: Urls, monkeypatch: pytest.MonkeyPatch, is_async: bool, atomic: bool
 ) -> None:
     monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
     runs = threading.Event()
@@ -259,7 +255,7 @@ def test_a_connection_inside_a_transaction_is_not_returned(pool: None) -> None:
 
 
 @pytest.fixture
-def site(urls: Callable[..., None], settings: Settings) -> Callable[..., None]:
+def site(urls: Urls, settings: Settings) -> Callable[..., None]:
     """Return a function that sets the views of a site without a database."""
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     configure(settings, MAX_WAITERS=2)

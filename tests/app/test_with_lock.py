@@ -16,6 +16,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import override_settings
+from pytest_django import Settings
 
 from redlock_django import LockLost, lock, locks
 from redlock_django.backends.database.settings import DatabaseSettings
@@ -29,8 +30,6 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from pytest_django import Settings
 
 
 MANAGE = Path(__file__).parents[2] / "manage.py"
