@@ -12,10 +12,11 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import markcoroutinefunction
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.urls import clear_url_caches
+from django.utils.deprecation import MiddlewareMixin
 from pytest_django import Settings
 
 from redlock_django import testing
@@ -34,6 +35,8 @@ FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 T = TypeVar("T")
 Urls = Callable[..., None]
 """What the fixture `urls` returns."""
+Configure = Callable[..., MemoryBackend]
+"""What the fixture `memory` returns."""
 
 
 def elsewhere(call: Callable[[], T]) -> T:
@@ -49,18 +52,8 @@ def memory_backend() -> MemoryBackend:
     return found
 
 
-class AddsContext:
+class AddsContext(MiddlewareMixin):
     """A middleware that changes a template response before it is rendered."""
-
-    sync_capable = async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        return self.get_response(request)
 
     def process_template_response(self, request: HttpRequest, response: Any) -> Any:
         response.context_data = {**(response.context_data or {}), "added": "by the middleware"}
@@ -101,9 +94,27 @@ def async_instance(decorate: Callable[[Any], Any]) -> Any:
 
 
 @pytest.fixture
-def memory(settings: Settings) -> None:
-    """Keep the locks in the memory of this process."""
+def memory(settings: Settings) -> Configure:
+    """Keep the locks in the memory of this process; return a function that sets more keys."""
+
+    def configure(**section: Any) -> MemoryBackend:
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, **section}}
+        return memory_backend()
+
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    return configure
+
+
+@pytest.fixture
+def three_masters(memory: Configure) -> MemoryBackend:
+    """Keep the locks on three masters in the memory of this process."""
+    return memory(MASTERS=FIVE[:3])
+
+
+@pytest.fixture
+def lock_middleware(memory: Configure, settings: Settings) -> None:
+    """A site with LockMiddleware and no other, and with locks in memory."""
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from django.views.generic import View
 from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
-from redlock_django.exceptions import InvalidRedlock
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
 from tests.inspecting import is_free
 
@@ -305,10 +304,3 @@ async def test_a_task_that_a_view_creates_does_not_share_its_locks(urls: Urls) -
 
     urls(path("", view))
     assert (await AsyncClient().get("/")).content == b"True False"
-
-
-def test_an_unknown_value_of_on_disconnect_is_refused(settings: Settings) -> None:
-    with pytest.raises(InvalidRedlock, match="on_disconnect must be one of 'finish', 'cancel'"):
-        lock_resource("order:7", on_disconnect="stop")
-    with pytest.raises(InvalidRedlock, match="on_disconnect must be one of"):
-        type("Mixed", (LockResourceMixin, View), {"lock_key": "a", "lock_on_disconnect": "stop"})

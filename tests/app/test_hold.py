@@ -196,40 +196,6 @@ class UsersTestCase(TestCase):
         assert hold("nightly")(lambda: "ran")() == "ran"
 
 
-# Errors at import time.
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"templates": ()}, "needs a name"),
-        (
-            {"templates": ("report:<customer>",)},
-            "parameter 'customer'; the parameters are: 'pk'",
-        ),
-        ({"templates": ("report:<user.pk>",)}, "reads from a request"),
-        (
-            {"templates": ("report:<header:X-Tenant>",)},
-            "reads from a request",
-        ),
-        ({"templates": (lambda request: "x",)}, "parentheses"),
-        ({"templates": ("report:<pk",)}, "malformed"),
-        ({"on_conflict": "ignore"}, "on_conflict must be 'raise' or 'skip', got 'ignore'"),
-        ({"ttl": 0}, "ttl must be at least"),
-        ({"wait": "1"}, "wait must be a number"),
-        ({"wait": 1e10}, r"hold\(\): wait must be at most 604800 s \(7 days\), got 1e\+10"),
-        ({"ttl": 1e10}, "ttl must be at most 31536000 s"),
-        ({"min_hold": 1e10}, "min_hold must be at most 31536000 s"),
-    ],
-)
-def test_wrong_arguments_are_errors_at_import(arguments: dict[str, Any], message: str) -> None:
-    def function(pk: int) -> None: ...
-
-    templates = arguments.pop("templates", ("nightly",))
-    with pytest.raises(InvalidRedlock, match=message):
-        hold(*templates, **arguments)(function)
-
-
 def test_generators_are_refused() -> None:
     def rows() -> Iterator[int]:
         yield 1

@@ -1,57 +1,58 @@
-"""@lock_resource on function views: exclusion, order of lock and transaction, answers."""
+"""@lock_resource and its mixin: exclusion, order of lock and transaction, answers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import pytest
 from asgiref.sync import iscoroutinefunction
 from django.contrib.auth.decorators import login_required
+from django.contrib.auth.mixins import AccessMixin
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
 from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
-from django.test import AsyncRequestFactory, RequestFactory, TestCase
-from pytest_django import Settings
+from django.test import AsyncRequestFactory, Client, RequestFactory, TestCase
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import View
 
+from redlock_django import LockResourceMixin, lock_resource, resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     InvalidRedlock,
     ResourceLocked,
 )
-from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere
-from redlock_django.web.lock_resource import lock_resource
 from testproject.shop.models import Order
-from tests.app.conftest import MEMORY, memory_backend
-
-if TYPE_CHECKING:
-    from django.http.response import HttpResponseBase
+from tests.app.conftest import Configure, Urls, memory_backend
 
 WRITES = pytest.mark.django_db(transaction=True)
+KEY = "order:<int:pk>"
 factory = RequestFactory()
-
-
-@pytest.fixture(autouse=True)
-def _memory(memory: None) -> None:
-    """Keep the locks in the memory of this process."""
+afactory = AsyncRequestFactory()
+locked = lock_resource(KEY)
+pytestmark = pytest.mark.usefixtures("memory")
 
 
 def order(number: str = "A-1") -> Order:
     return Order.objects.create(number=number, total=1)
 
 
-def code(response: HttpResponseBase) -> str:
-    assert isinstance(response, HttpResponse)
-    return str(json.loads(response.content)["code"])
+def respond(request: HttpRequest, **_: Any) -> HttpResponse:
+    return HttpResponse("done")
+
+
+async def arespond(request: HttpRequest, **_: Any) -> HttpResponse:
+    return HttpResponse("done")
 
 
 # Order and transaction.
@@ -61,10 +62,7 @@ def code(response: HttpResponseBase) -> str:
 def test_atomic_requests_is_read_at_call_time(
     happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @lock_resource("nightly")
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
+    view = lock_resource("nightly")(respond)
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     view(factory.get("/"))
     assert happened == ["lock", "release"]
@@ -74,25 +72,19 @@ def test_atomic_requests_is_read_at_call_time(
     assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
-    """Return the transactions that are opened, in order: the alias, and whether it is durable."""
-    found: list[tuple[str, bool]] = []
+def test_only_the_aliases_of_atomic_requests_are_opened_as_django_nests_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[tuple[str, bool]] = []
 
     def atomic(using: str, durable: bool) -> Any:
-        found.append((using, durable))
+        opened.append((using, durable))
         return contextlib.nullcontext()
 
     monkeypatch.setattr(transaction, "atomic", atomic)
-    return found
-
-
-def test_only_the_aliases_of_atomic_requests_are_opened_as_django_nests_them(
-    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, bool]]
-) -> None:
     default = connections.settings["default"]
-    for alias, atomic in (("atomic", True), ("plain", False), ("excluded", True)):
-        monkeypatch.setitem(connections.settings, alias, {**default, "ATOMIC_REQUESTS": atomic})
+    for alias, is_atomic in (("atomic", True), ("plain", False), ("excluded", True)):
+        monkeypatch.setitem(connections.settings, alias, {**default, "ATOMIC_REQUESTS": is_atomic})
 
     @lock_resource("nightly")
     @transaction.non_atomic_requests(using="excluded")
@@ -110,15 +102,12 @@ def test_only_the_aliases_of_atomic_requests_are_opened_as_django_nests_them(
     assert not opened
 
 
-# Rollback.
-
-
 @WRITES
 def test_an_exception_while_rendering_rolls_back(happened: list[str]) -> None:
     def fail() -> str:
         raise PermissionDenied
 
-    @lock_resource("order:<pk>")
+    @locked
     def view(request: HttpRequest, pk: int) -> SimpleTemplateResponse:
         order()
         return SimpleTemplateResponse(engines["django"].from_string("{{ f }}"), {"f": fail})
@@ -136,7 +125,7 @@ class InATestCase(TestCase):
     """Django's own test case needs no set-up either."""
 
     def test_a_locked_view_works(self) -> None:
-        @lock_resource("order:<pk>")
+        @locked
         def view(request: HttpRequest, pk: int) -> HttpResponse:
             order(f"A-{pk}")
             if pk == 8:
@@ -150,17 +139,15 @@ class InATestCase(TestCase):
 
 @pytest.mark.django_db
 def test_a_view_inside_a_block_of_the_site_raises_and_names_the_fix(happened: list[str]) -> None:
-    @lock_resource("order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
+    @locked
+    def pay(request: HttpRequest, pk: int) -> HttpResponse:
         happened.append("view")
         return HttpResponse()
 
     with transaction.atomic(), pytest.raises(InvalidRedlock) as caught:
-        view(factory.get("/"), pk=7)
-    assert f"{__name__}." in str(caught.value)
-    assert "view" in str(caught.value)
-    assert "'default'" in str(caught.value)
-    assert "@lock_resource above @transaction.atomic" in str(caught.value)
+        pay(factory.get("/"), pk=7)
+    for words in (f"{__name__}.", "pay", "'default'", "@lock_resource above @transaction.atomic"):
+        assert words in str(caught.value)
     assert "lock" not in happened
     assert "view" not in happened
 
@@ -169,17 +156,11 @@ def test_a_view_inside_a_block_of_the_site_raises_and_names_the_fix(happened: li
 
 
 @pytest.mark.django_db
-def test_the_status_comes_from_the_decorator_or_from_the_settings(
-    settings: Settings,
-) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409}}
-
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
+def test_the_status_comes_from_the_decorator_or_from_the_settings(memory: Configure) -> None:
+    memory(STATUS=409)
     with held_elsewhere("nightly"):
-        assert lock_resource("nightly")(view)(factory.get("/")).status_code == 409
-        assert lock_resource("nightly", status=429)(view)(factory.get("/")).status_code == 429
+        assert lock_resource("nightly")(respond)(factory.get("/")).status_code == 409
+        assert lock_resource("nightly", status=429)(respond)(factory.get("/")).status_code == 429
 
 
 @pytest.mark.django_db
@@ -189,25 +170,18 @@ def test_on_locked_may_answer_itself() -> None:
             return None
         return HttpResponse(f"busy {error.retry_after is not None}", status=202)
 
-    @lock_resource("nightly", on_locked=own)
-    def view(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
+    view = lock_resource("nightly", on_locked=own)(respond)
     with held_elsewhere("nightly"):
         response = view(factory.get("/"))
         assert (response.status_code, response.content) == (202, b"busy True")
         assert view(factory.get("/?quiet")).status_code == 423
-    backend = memory_backend()
-    backend.down = [True]
+    memory_backend().down = [True]
     assert view(factory.get("/")).status_code == 503, "it is asked for held locks only"
 
 
 @pytest.mark.django_db
 def test_several_templates_are_all_locked() -> None:
-    @lock_resource("order:<pk>", "user:<header:X-User>", "order:<pk>")
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
+    view = lock_resource("order:<pk>", "user:<header:X-User>", "order:<pk>")(respond)
     made = factory.get("/", headers={"X-User": "7"})
     assert view(made, pk=1).status_code == 200
     for name in ("order:1", "user:7"):
@@ -217,7 +191,7 @@ def test_several_templates_are_all_locked() -> None:
 
 @WRITES
 def test_other_methods_run_unlocked_but_in_their_transaction(happened: list[str]) -> None:
-    @lock_resource("order:<pk>", methods=["post"])
+    @lock_resource(KEY, methods=["post"])
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         happened.append("view")
         return HttpResponse()
@@ -231,20 +205,14 @@ def test_other_methods_run_unlocked_but_in_their_transaction(happened: list[str]
 
 @pytest.mark.django_db
 def test_other_methods_may_run_inside_a_block() -> None:
-    @lock_resource("order:<pk>", methods=["POST"])
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
     with transaction.atomic():
-        assert view(factory.get("/"), pk=7).status_code == 200
+        answer = lock_resource(KEY, methods=["POST"])(respond)(factory.get("/"), pk=7)
+    assert answer.status_code == 200
 
 
 @pytest.mark.django_db
 def test_locking_get_locks_head() -> None:
-    @lock_resource("order:<pk>", methods=["GET"])
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
+    view = lock_resource(KEY, methods=["GET"])(respond)
     with held_elsewhere("order:7"):
         assert view(factory.head("/"), pk=7).status_code == 423
         assert view(factory.post("/"), pk=7).status_code == 200
@@ -253,76 +221,56 @@ def test_locking_get_locks_head() -> None:
 # Async views.
 
 
-async def test_an_async_view_stays_async_and_is_locked() -> None:
-    @lock_resource("order:<int:pk>")
-    async def view(request: HttpRequest, pk: int) -> HttpResponse:
-        inner = await again(request, pk=pk)
-        return HttpResponse(str(inner.status_code))
-
-    @lock_resource("order:<int:pk>", on_locked=own_async)
-    async def other(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-    async def again(request: HttpRequest, pk: int) -> HttpResponse:
-        return await asyncio.create_task(other(request, pk=pk))
-
-    assert iscoroutinefunction(view)
-    assert view.__name__ == "view"
-    made = AsyncRequestFactory().get("/")
-    assert (await view(made, pk=7)).content == b"202"
-    assert (await other(made, pk=7)).status_code == 200
-
-
-async def test_an_async_view_locks_only_its_methods() -> None:
-    @lock_resource("order:<pk>", methods=["POST"])
-    async def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-    async with lock("order:7"):
-        made = AsyncRequestFactory()
-        assert (await asyncio.create_task(view(made.get("/"), pk=7))).status_code == 200
-        assert (await asyncio.create_task(view(made.post("/"), pk=7))).status_code == 423
-
-
-@pytest.mark.django_db(transaction=True)
-async def test_on_locked_of_an_async_view_may_query_the_database() -> None:
-    def own(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
-        return HttpResponse(str(Order.objects.count()), status=202)
-
-    @lock_resource("order:<pk>", on_locked=own)
-    async def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
-
-    async with lock("order:7"):
-        answer = await asyncio.create_task(view(AsyncRequestFactory().get("/"), pk=7))
-    assert (answer.status_code, answer.content) == (202, b"0")
-
-
 async def own_async(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
     return HttpResponse(status=202)
 
 
-def test_an_async_on_locked_of_a_sync_view_is_refused_before_a_lock_is_held() -> None:
-    @lock_resource("order:<pk>", on_locked=own_async)
-    def view(request: HttpRequest, pk: int) -> HttpResponse:
-        return HttpResponse()
+async def test_an_async_view_stays_async_and_is_locked() -> None:
+    other = lock_resource(KEY, on_locked=own_async)(arespond)
 
+    @locked
+    async def view(request: HttpRequest, pk: int) -> HttpResponse:
+        inner: Any = await asyncio.create_task(other(request, pk=pk))
+        return HttpResponse(str(inner.status_code))
+
+    assert iscoroutinefunction(view)
+    assert view.__name__ == "view"
+    assert (await view(afactory.get("/"), pk=7)).content == b"202"
+    assert (await other(afactory.get("/"), pk=7)).status_code == 200
+
+
+async def test_an_async_view_locks_only_its_methods() -> None:
+    view = lock_resource(KEY, methods=["POST"])(arespond)
+    async with held_elsewhere("order:7"):
+        assert (await view(afactory.get("/"), pk=7)).status_code == 200
+        assert (await view(afactory.post("/"), pk=7)).status_code == 423
+
+
+@WRITES
+async def test_on_locked_of_an_async_view_may_query_the_database() -> None:
+    def own(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
+        return HttpResponse(str(Order.objects.count()), status=202)
+
+    async with held_elsewhere("order:7"):
+        answer = await lock_resource(KEY, on_locked=own)(arespond)(afactory.get("/"), pk=7)
+    assert (answer.status_code, answer.content) == (202, b"0")
+
+
+def test_an_async_on_locked_of_a_sync_view_is_refused_before_a_lock_is_held() -> None:
+    view = lock_resource(KEY, on_locked=own_async)(respond)
     with pytest.raises(InvalidRedlock, match=r"own_async, the on_locked .* Use a plain function"):
-        view(RequestFactory().get("/"), pk=7)
+        view(factory.get("/"), pk=7)
 
 
 async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> None:
     statuses: list[int] = []
-
-    @lock_resource("nightly")
-    async def other(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
+    other: Any = lock_resource("nightly")(arespond)
 
     def look() -> str:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            statuses.append(asyncio.run(other(AsyncRequestFactory().get("/"))).status_code)
+            statuses.append(asyncio.run(other(afactory.get("/"))).status_code)
             return "shown"
         raise SynchronousOnlyOperation
 
@@ -330,60 +278,25 @@ async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> 
     async def view(request: HttpRequest) -> SimpleTemplateResponse:
         return SimpleTemplateResponse(engines["django"].from_string("{{ f }}"), {"f": look})
 
-    response = await view(AsyncRequestFactory().get("/"))
+    response = await view(afactory.get("/"))
     assert response.content == b"shown"
     assert statuses == [423]
 
 
-# Errors at import time, and errors that name the view.
+# Errors that name the view: others are in test_mistakes.py.
 
 
-@pytest.mark.parametrize(
-    ("templates", "kwargs", "says"),
-    [
-        ((), {}, "needs a template"),
-        (("order:<pk",), {}, "malformed resource template"),
-        ((None,), {}, "must be a string or a callable"),
-        (("a",), {"ttl": 0}, "lock_resource(): ttl must be at least 0.1 s"),
-        (("a",), {"ttl": -1}, "lock_resource(): ttl must be at least 0.1 s"),
-        (("a",), {"ttl": True}, "lock_resource(): ttl must be a number"),
-        (("a",), {"wait": -1}, "lock_resource(): wait must be at least 0 s"),
-        (("a",), {"wait": 1e10}, "lock_resource(): wait must be at most 604800 s (7 days)"),
-        (("a",), {"wait": "2"}, "lock_resource(): wait must be a number"),
-        (("a",), {"status": 404}, "status must be one of 409, 423, 429, 503, got 404"),
-        (("a",), {"methods": "POST"}, "methods must be a list"),
-        (("a",), {"methods": []}, "methods must be a list"),
-        (("a",), {"methods": ["PSOT"]}, "got 'PSOT'"),
-        (("a",), {"on_locked": HttpResponse()}, "on_locked must be a callable"),
-    ],
-)
-def test_bad_arguments_fail_at_import(
-    templates: tuple[Any, ...], kwargs: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(InvalidRedlock) as caught:
-        lock_resource(*templates, **kwargs)
-    assert says in str(caught.value)
-
-
-def test_only_a_view_can_be_decorated() -> None:
+def test_a_template_of_a_sync_view_is_a_sync_function() -> None:
     async def by_tenant(request: HttpRequest) -> str:
         return "a"
 
-    with pytest.raises(InvalidRedlock, match="as_view"):
-        lock_resource("a")(HttpResponse)
-    with pytest.raises(InvalidRedlock, match="needs a view function"):
-        lock_resource("a")("shop.views.pay")  # type: ignore[type-var]
     with pytest.raises(InvalidRedlock, match="must return str, got coroutine"):
-        lock_resource(by_tenant)(lambda request: HttpResponse())(factory.get("/"))
+        lock_resource(by_tenant)(respond)(factory.get("/"))
 
 
 def test_a_call_without_a_request_is_refused() -> None:
-    @lock_resource("nightly")
-    def view(number: int) -> HttpResponse:
-        return HttpResponse()
-
     with pytest.raises(InvalidRedlock, match="was called without a request"):
-        view(7)
+        lock_resource("nightly")(respond)(7)  # type: ignore[arg-type]
 
 
 def test_the_decorator_can_be_imported_before_there_are_settings() -> None:
@@ -397,33 +310,191 @@ def test_the_decorator_can_be_imported_before_there_are_settings() -> None:
 # Decorators above it.
 
 
+def never(request: HttpRequest, pk: int) -> HttpResponse:
+    raise AssertionError("this is never called")
+
+
+async def anever(request: HttpRequest, pk: int) -> HttpResponse:
+    raise AssertionError("this is never called")
+
+
+async def nobody() -> AnonymousUser:
+    return AnonymousUser()
+
+
 @pytest.mark.attack
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_check_in_a_decorator_above_comes_before_the_lock(is_async: bool) -> None:
-    if is_async:
-
-        @login_required
-        @lock_resource("order:<pk>")
-        async def view(request: HttpRequest, pk: int) -> HttpResponse:
-            raise AssertionError("this is never called")
-    else:
-
-        @login_required
-        @lock_resource("order:<pk>")
-        def view(request: HttpRequest, pk: int) -> HttpResponse:  # type: ignore[misc]
-            raise AssertionError("this is never called")
+@pytest.mark.parametrize("view", [never, anever])
+def test_a_check_in_a_decorator_above_comes_before_the_lock(view: Any) -> None:
+    checked: Any = login_required(locked(view))
 
     def answer() -> int:
         request = factory.post("/orders/1/")
-        request.user = AnonymousUser()
-        request.auser = functools.partial(_nobody)
-        response: Any = view(request, pk=1)
-        return int((asyncio.run(response) if is_async else response).status_code)
+        request.user, request.auser = AnonymousUser(), nobody
+        response = checked(request, pk=1)
+        return int((asyncio.run(response) if view is anever else response).status_code)
 
     assert answer() == 302
-    with lock("order:1"):  # an anonymous user does not learn either that the order is locked
+    with held_elsewhere("order:1"):  # an anonymous user does not learn that the order is locked
         assert answer() == 302
 
 
-async def _nobody() -> AnonymousUser:
-    return AnonymousUser()
+# Class-based views: dispatch, the mixin, the result of as_view().
+
+
+class Plain(View):
+    seen: ClassVar[list[str]] = []
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        self.seen.append("view")
+        return HttpResponse("done")
+
+
+class Overridden(Plain):
+    """A class to decorate, with a dispatch of its own."""
+
+    @locked
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+
+class Mixed(LockResourceMixin, Plain):
+    lock_key = "order:<int:pk>"
+
+
+class Above(AccessMixin, LockResourceMixin, Plain):
+    """A subclass of the locked view overrides dispatch."""
+
+    lock_key = ("order:<int:pk>", "nightly")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("access")
+        return super().dispatch(request, *args, **kwargs)
+
+
+@method_decorator(locked, name="dispatch")
+class Decorated(Plain):
+    pass
+
+
+FORMS: dict[str, Callable[[], Any]] = {
+    "as_view": lambda: locked(Plain.as_view()),
+    "dispatch": Decorated.as_view,
+    "overridden": Overridden.as_view,
+    "mixin": Mixed.as_view,
+    "initkwargs": lambda: Mixed.as_view(lock_key="order:<int:pk>"),
+}
+
+
+@WRITES
+def test_base_classes_before_the_mixin_run_before_the_lock(
+    urls: Urls, client: Client, happened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plain, "seen", happened)
+    urls(path("<int:pk>/", Above.as_view()))
+    assert client.post("/7/").content == b"done"
+    assert happened == ["access", "lock", "BEGIN", "view", "guard", "COMMIT", "release"]
+
+
+@WRITES
+@pytest.mark.parametrize("place", ["below", "above"])
+def test_fields_that_the_user_excluded_stay_excluded(
+    urls: Urls, client: Client, happened: list[str], place: str
+) -> None:
+    own: Any = type("Own", (Plain,), {})
+    decorators = (transaction.non_atomic_requests, locked)
+    for decorate in decorators if place == "below" else decorators[::-1]:
+        own = method_decorator(decorate, name="dispatch")(own)
+    urls(path("<int:pk>/", own.as_view()))
+    assert client.post("/7/").content == b"done"
+    assert happened == ["lock", "release"]
+
+
+def test_a_locked_as_view_keeps_its_attributes() -> None:
+    plain: Any = csrf_exempt(Plain.as_view())
+    view: Any = locked(plain)
+    assert view.view_class is Plain
+    assert view.csrf_exempt is True
+    assert view.view_initkwargs == {}
+    assert view.__doc__ == plain.__doc__
+    assert not iscoroutinefunction(view)
+
+
+def test_a_direct_call_needs_no_url(db: None) -> None:
+    for form in FORMS.values():
+        assert form()(factory.post("/"), pk=7).content == b"done"
+
+
+@pytest.mark.django_db
+def test_the_mixin_may_compute_its_key(urls: Urls, client: Client) -> None:
+    class Computed(LockResourceMixin, Plain):
+        def get_lock_key(self) -> str:
+            return resource("order:<n>", n="x" * 300 + str(self.kwargs["pk"]))
+
+    urls(path("<int:pk>/", Computed.as_view()))
+    assert client.post("/7/").status_code == 200
+    with held_elsewhere(resource("order:<n>", n="x" * 300 + "8")):
+        assert client.post("/8/").status_code == 423
+
+
+@pytest.mark.attack
+@pytest.mark.django_db
+@pytest.mark.parametrize("value", ["<user.pk>", "a b"])
+def test_a_computed_name_is_no_template(urls: Urls, client: Client, value: str) -> None:
+    """A value of the client in an f-string would choose what is locked."""
+
+    class Computed(LockResourceMixin, Plain):
+        def get_lock_key(self) -> str:
+            return f"order:{self.request.headers['X-Order']}"
+
+    urls(path("<int:pk>/", Computed.as_view()))
+    with pytest.raises(InvalidRedlock):
+        client.post("/7/", headers={"X-Order": value})
+
+
+def test_two_locks_on_one_class_are_refused() -> None:
+    for view in (Decorated, Mixed):
+        with pytest.raises(InvalidRedlock, match="two lock decorators"):
+            locked(view.as_view())
+
+
+@pytest.mark.django_db
+def test_each_as_view_and_each_instance_has_arguments_of_its_own(
+    urls: Urls, client: Client
+) -> None:
+    """The arguments of a class are checked once, and not taken for those of its other views."""
+
+    class Own(Mixed):
+        def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+            super().setup(request, *args, **kwargs)
+            if "status" in request.GET:
+                self.lock_status = int(request.GET["status"])
+
+    urls(
+        path("class/<int:pk>/", Own.as_view()),
+        path("other/<int:pk>/", Own.as_view(lock_key="other:<int:pk>")),
+        path("unlocked/<int:pk>/", Own.as_view(lock_methods=["PUT"])),
+    )
+    with held_elsewhere("order:7"):
+        for _ in range(2):
+            assert client.post("/class/7/").status_code == 423
+            assert client.post("/class/7/?status=409").status_code == 409
+            assert client.post("/other/7/").status_code == 200
+            assert client.post("/unlocked/7/").status_code == 200
+    with held_elsewhere("other:7"):
+        assert client.post("/class/7/").status_code == 200
+        assert client.post("/other/7/").status_code == 423
+
+
+@pytest.mark.django_db
+def test_a_list_of_arguments_may_change_after_the_first_request(urls: Urls, client: Client) -> None:
+    """A method that is added to the list would else not be locked."""
+    methods = ["PUT"]
+
+    class Changing(Mixed):
+        lock_methods = methods
+
+    urls(path("class/<int:pk>/", Changing.as_view()))
+    with held_elsewhere("order:7"):
+        assert client.post("/class/7/").status_code == 200
+        methods.append("POST")
+        assert client.post("/class/7/").status_code == 423

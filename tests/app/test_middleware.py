@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import threading
 from collections.abc import Callable
@@ -14,18 +13,21 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
-from django.db import connection
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncClient, Client, RequestFactory
 from django.urls import path
-from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
 import redlock_django
-from redlock_django import resource
+from redlock_django import lock, lock_resource, resource
+from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import (
     BadName,
     BadResource,
@@ -33,36 +35,23 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.lock import lock
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
-from redlock_django.testing import held_elsewhere
-from redlock_django.web.lock_resource import lock_resource
+from redlock_django.testing import held_elsewhere, lose_lock
 from redlock_django.web.request import RequestState
 from testproject.shop.models import Order
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
 from tests.inspecting import is_free
+from tests.views.kinds import of_class
 
 WRITES = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.usefixtures("lock_middleware")
 LAYER = tuple(str(Path(redlock_django.__file__).with_name(name)) for name in ("web", "middleware"))
 locked = lock_resource("order:<int:pk>")
 
 
-@pytest.fixture(autouse=True)
-def _middleware(settings: Settings, memory: None) -> None:
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-
-
-def order(number: str = "A-1") -> Order:
-    return Order.objects.create(number=number, total=1)
-
-
-def raising(error: Exception) -> Callable[..., HttpResponse]:
-    def view(request: HttpRequest) -> HttpResponse:
-        order()
-        raise error
-
-    return view
+def order() -> None:
+    Order.objects.create(number="A-1", total=1)
 
 
 def respond(request: HttpRequest, **_: int) -> HttpResponse:
@@ -83,7 +72,7 @@ def respond(request: HttpRequest, **_: int) -> HttpResponse:
     ],
 )
 def test_a_lock_error_of_any_view_is_answered_after_rollback(
-    settings: Settings,
+    memory: Configure,
     urls: Urls,
     client: Client,
     happened: list[str],
@@ -91,10 +80,14 @@ def test_a_lock_error_of_any_view_is_answered_after_rollback(
     status: int,
     code: str,
 ) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409}}
-    urls(path("", raising(error)))
+    def view(request: HttpRequest) -> HttpResponse:
+        order()
+        raise error
+
+    memory(STATUS=409)
+    urls(path("", view))
     response = client.get("/")
-    assert (response.status_code, json.loads(response.content)["code"]) == (status, code)
+    assert (response.status_code, response.json()["code"]) == (status, code)
     assert happened == ["BEGIN", "ROLLBACK"]
 
 
@@ -207,12 +200,6 @@ def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_loc
 OUTER = "reversion.middleware.RevisionMiddleware"
 
 
-@locked
-def failing(request: HttpRequest, pk: int) -> HttpResponse:
-    order()
-    raise PermissionDenied
-
-
 @WRITES
 @pytest.mark.parametrize("middleware", [[OUTER, LOCK_MIDDLEWARE], [LOCK_MIDDLEWARE, OUTER]])
 @pytest.mark.parametrize("asgi", [True, False])
@@ -235,7 +222,7 @@ def test_the_lock_outlives_the_transaction_of_a_middleware(
 @pytest.mark.attack
 @WRITES
 @pytest.mark.parametrize("atomic_requests", [True, False])
-@pytest.mark.parametrize("lock_it", [locked, method_decorator(locked, name="dispatch")])
+@pytest.mark.parametrize("place", ["as_view", "dispatch"])
 def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
     settings: Settings,
     urls: Urls,
@@ -243,7 +230,7 @@ def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
     sees_commits: None,
     monkeypatch: pytest.MonkeyPatch,
     atomic_requests: bool,
-    lock_it: Any,
+    place: str,
 ) -> None:
     class Busy(View):
         def post(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -253,7 +240,7 @@ def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
 
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
     settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
-    view = locked(Busy.as_view()) if lock_it is locked else lock_it(Busy).as_view()
+    view = locked(Busy.as_view()) if place == "as_view" else of_class(Busy, locked)
     urls(path("<int:pk>/", view))
     with held_elsewhere("other"):
         response = client.post("/7/")
@@ -267,8 +254,13 @@ def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
 def test_a_view_keeps_its_own_block_inside_the_transaction_of_a_middleware(
     settings: Settings, urls: Urls, client: Client, sees_commits: None
 ) -> None:
+    @locked
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        raise PermissionDenied
+
     settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
-    urls(path("<int:pk>/", failing))
+    urls(path("<int:pk>/", view))
     assert client.post("/7/").status_code == 403
     assert Order.objects.count() == 0
 
@@ -341,3 +333,110 @@ def test_a_lock_kept_while_another_is_released_is_released_too() -> None:
     state.release_locks()
     assert not first.locked
     assert not second.locked
+
+
+# The promise of an answer: that nothing was changed, only if that is certain. For locked views,
+# `tests/views` shows it.
+
+
+def plain(request: HttpRequest) -> HttpResponse:
+    """Change something, and end as if another lock was not acquired."""
+    order()
+    raise ResourceLocked("stock:1", retry_after=4)
+
+
+async def aplain(request: HttpRequest) -> HttpResponse:
+    """Change something, and fail to get another lock."""
+    await Order.objects.acreate(number="A-1", total=1)
+    async with lock("stock:1"):
+        return HttpResponse()
+
+
+def after_commit(request: HttpRequest) -> HttpResponse:
+    """Fail to get a lock in a hook, after COMMIT."""
+    transaction.on_commit(lambda: lock("stock:1").acquire())
+    order()
+    return HttpResponse()
+
+
+class Api(APIView):
+    authentication_classes = ()
+
+    def post(self, request: Request) -> Response:
+        plain(request)
+        return Response()
+
+
+class MixedApi(LockAPIMixin, Api):
+    pass
+
+
+SYNC: dict[str, Any] = {
+    "plain": plain,
+    "other method": lock_resource("order:1", methods=["GET"])(plain),
+    "API": Api.as_view(),
+    "API with the mixin": MixedApi.as_view(),
+}
+
+
+@pytest.fixture
+def send(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch, settings: Settings, transactional_db: None
+) -> Callable[..., Any]:
+    def send(view: Any, *, atomic: bool, method: str = "POST") -> Any:
+        monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", atomic)
+        urls(path("", view))
+        client = AsyncClient() if iscoroutinefunction(view) else Client()
+        ask: Any = getattr(client, method.lower())
+        with held_elsewhere("stock:1"):
+            return (async_to_sync(ask) if iscoroutinefunction(view) else ask)("/")
+
+    handler = "redlock_django.contrib.drf.exception_handler"
+    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": handler}
+    return send
+
+
+def promises(answer: Any) -> bool:
+    """Return whether the answer says that the request may be sent again."""
+    retryable = "Retry-After" in answer
+    body = answer.json()
+    if "retryable" in body:
+        assert body["retryable"] is retryable
+    assert ("not known whether anything was changed" in body["detail"]) is not retryable
+    return retryable
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    ("view", "atomic", "kept"),
+    [
+        *(pytest.param(view, True, 0, id=f"{name}, atomic") for name, view in SYNC.items()),
+        *(pytest.param(view, False, 1, id=name) for name, view in SYNC.items()),
+        pytest.param(aplain, False, 1, id="async"),
+        pytest.param(after_commit, True, 1, id="hook"),
+        pytest.param(lock_resource("order:1")(after_commit), True, 1, id="locked hook"),
+    ],
+)
+def test_after_a_rollback_only_the_request_may_be_sent_again(
+    send: Callable[..., Any], view: Any, atomic: bool, kept: int
+) -> None:
+    answer = send(view, atomic=atomic)
+    assert (answer.status_code, Order.objects.count()) == (423, kept)
+    assert promises(answer) is (kept == 0)
+
+
+@pytest.mark.parametrize("view", [plain, aplain])
+def test_a_safe_method_may_always_be_sent_again(send: Callable[..., Any], view: Any) -> None:
+    assert promises(send(view, atomic=False, method="GET"))
+
+
+def test_a_lost_lock_without_a_transaction_promises_nothing(send: Callable[..., Any]) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        with lock("order:2") as held:
+            lose_lock("order:2")
+            held.ensure_held()
+        return HttpResponse()
+
+    answer = send(view, atomic=False)
+    assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
+    assert not promises(answer)

@@ -13,11 +13,11 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.apps import apps
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import path
 from django.utils.decorators import method_decorator
-from django.views import View
 from django.views.decorators.cache import never_cache
+from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.decorators import api_view
 
@@ -30,7 +30,9 @@ from redlock_django import (
     resource,
     transaction_lock,
 )
+from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import AlreadyHeld, BadName, InvalidRedlock, ResourceLocked
+from redlock_django.middleware import LockMiddleware
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
 from tests.app.conftest import MEMORY, Urls
@@ -39,6 +41,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
 BARE = r"needs parentheses and a template: write @lock_resource\('order:<int:pk>'\)"
 bare: Any = lock_resource
+locked: Any = lock_resource
 
 
 @pytest.mark.parametrize("function", [lock, lock_resource, hold, transaction_lock, idempotent])
@@ -76,20 +79,72 @@ def test_an_attribute_of_the_site_may_begin_with_lock() -> None:
     assert type("Pay", (LockResourceMixin, View), {"lock_key": "order:7", "lock_color": "red"})
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda text: lock_resource(text),
-        lambda text: hold(text),
-        lambda text: resource(text, pk=7),
-        lambda text: type("Pay", (LockResourceMixin, View), {"lock_key": text}),
-        lambda text: type("Pay", (LockResourceMixin, View), {"lock_key": ["a", text]}),
-    ],
-    ids=["lock_resource", "hold", "resource", "mixin", "mixin with two"],
-)
-def test_a_placeholder_in_braces_is_refused(write: Callable[[str], Any]) -> None:
-    with pytest.raises(InvalidRedlock, match=r"write <pk> instead of \{pk\}, .* such as <int:pk>"):
-        write("order:{pk}")
+def held(*templates: Any, **arguments: Any) -> Any:
+    """Decorate a function with `hold()`."""
+
+    def job(pk: int) -> None: ...
+
+    return hold(*templates, **arguments)(job)
+
+
+def mixin(*bases: type, **attributes: Any) -> Any:
+    return type("Pay", bases or (LockResourceMixin, View), attributes)
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: locked(), "needs a template"),
+    (lambda: locked("order:<pk"), "malformed resource template"),
+    (lambda: locked(None), "must be a string or a callable"),
+    (lambda: locked("a", ttl=0), "lock_resource(): ttl must be at least 0.1 s"),
+    (lambda: locked("a", ttl=-1), "lock_resource(): ttl must be at least 0.1 s"),
+    (lambda: locked("a", ttl=True), "lock_resource(): ttl must be a number"),
+    (lambda: locked("a", wait=-1), "lock_resource(): wait must be at least 0 s"),
+    (lambda: locked("a", wait=1e10), "lock_resource(): wait must be at most 604800 s (7 days)"),
+    (lambda: locked("a", wait="2"), "lock_resource(): wait must be a number"),
+    (lambda: locked("a", status=404), "status must be one of 409, 423, 429, 503, got 404"),
+    (lambda: locked("a", methods="POST"), "methods must be a list"),
+    (lambda: locked("a", methods=[]), "methods must be a list"),
+    (lambda: locked("a", methods=["PSOT"]), "got 'PSOT'"),
+    (lambda: locked("a", on_locked=HttpResponse()), "on_locked must be a callable"),
+    (lambda: locked("a", on_disconnect="stop"), "on_disconnect must be one of 'finish', 'cancel'"),
+    (lambda: locked("a")(HttpResponse), "as_view"),
+    (lambda: locked("a")("shop.views.pay"), "needs a view function"),
+    (lambda: held(), "needs a name"),
+    (lambda: held("report:<customer>"), "parameter 'customer'; the parameters are: 'pk'"),
+    (lambda: held("report:<user.pk>"), "reads from a request"),
+    (lambda: held("report:<header:X-Tenant>"), "reads from a request"),
+    (lambda: held(lambda request: "x"), "parentheses"),
+    (lambda: held("report:<pk"), "malformed"),
+    (lambda: held("a", on_conflict="ignore"), "on_conflict must be 'raise' or 'skip', got 'ign"),
+    (lambda: held("a", ttl=0), "ttl must be at least"),
+    (lambda: held("a", wait="1"), "wait must be a number"),
+    (lambda: held("a", wait=1e10), "hold(): wait must be at most 604800 s (7 days), got 1e+10"),
+    (lambda: held("a", ttl=1e10), "ttl must be at most 31536000 s"),
+    (lambda: held("a", min_hold=1e10), "min_hold must be at most 31536000 s"),
+    (lambda: mixin(lock_key="order:<pk"), "malformed resource template"),
+    (lambda: mixin(lock_key=5), "lock_key must be a template"),
+    (lambda: mixin(View, LockResourceMixin, lock_key="nightly"), "must come before View"),
+    (lambda: mixin(lock_key="a", lock_on_disconnect="stop"), "on_disconnect must be one of"),
+    *(
+        (lambda write=write: write("order:{pk}"), r"write <pk> instead of {pk}, ")
+        for write in (
+            lock_resource,
+            hold,
+            lambda text: resource(text, pk=7),
+            lambda text: mixin(lock_key=text),
+            lambda text: mixin(lock_key=["a", text]),
+        )
+    ),
+]
+"""What is written, and the words of the error at its line."""
+
+
+@pytest.mark.parametrize(("write", "words"), WRONG, ids=[words for _, words in WRONG])
+def test_what_is_written_is_refused_at_its_line(write: Callable[[], object], words: str) -> None:
+    with pytest.raises(InvalidRedlock) as refused:
+        write()
+    assert words in str(refused.value)
+    assert "{pk}" not in words or "such as <int:pk>" in str(refused.value)
 
 
 def test_a_bare_decorator_is_refused_by_the_first_request(urls: Urls) -> None:
@@ -300,3 +355,58 @@ until_the_exit = lock("order:8")
     )
     assert done.stderr.count("lock('order:7') was never acquired") == hinted
     assert "order:8" not in done.stderr
+
+
+# A site without the app in INSTALLED_APPS.
+
+MISSING = "'redlock_django' is missing in INSTALLED_APPS.* Add it, and run 'manage.py migrate'"
+
+
+@pytest.fixture
+def not_installed(settings: Settings) -> None:
+    settings.INSTALLED_APPS = [a for a in settings.INSTALLED_APPS if a != "redlock_django"]
+    check_installed.cache_clear()
+
+
+def view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+class Computed(LockResourceMixin, View):
+    def get_lock_key(self) -> str:
+        return "order"
+
+
+@pytest.mark.usefixtures("not_installed")
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda: LockMiddleware(view),
+        lambda: lock_resource("order")(view),
+        lambda: idempotent(view),
+        lambda: mixin(lock_key="order").as_view(),
+        Computed.as_view,
+    ],
+    ids=["middleware", "lock_resource", "idempotent", "mixin", "mixin that computes its key"],
+)
+def test_a_site_without_the_app_does_not_start(begin: Callable[[], object]) -> None:
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        begin()
+
+
+@pytest.mark.usefixtures("not_installed")
+@pytest.mark.parametrize("decorator", [lock_resource("order"), idempotent])
+def test_a_view_that_is_imported_before_django_has_started_is_refused_at_its_first_request(
+    decorator: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as starting:
+        starting.setattr(apps, "ready", False)
+        decorated = decorator(view)
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        decorated(RequestFactory().post("/"))
+
+
+@pytest.mark.usefixtures("not_installed")
+def test_a_script_may_lock_without_the_app() -> None:
+    with lock("order:1") as held:
+        assert held.locked

@@ -1,9 +1,10 @@
-"""The value that a lock reads is the value that its view reads, in every kind of view."""
+"""The values that a lock reads are those that its view reads, in every kind of view."""
 
-# No `from __future__ import annotations`: django-ninja reads the annotations of its functions.
-# ruff: noqa: I002
+from __future__ import annotations
 
+import io
 import json
+from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from typing import Any
@@ -12,6 +13,8 @@ from urllib.parse import quote
 import ninja
 import pytest
 from django.core.exceptions import BadRequest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.files.uploadhandler import MemoryFileUploadHandler
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import path
@@ -26,17 +29,12 @@ from rest_framework.views import APIView
 from redlock_django import LockResourceMixin, lock_resource, resource
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.app.conftest import Urls
+from tests.inspecting import is_free
+from tests.views.kinds import KINDS, body, of_class
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("lock_middleware", "plain")]
 JSON = "application/json"
-
-
-@pytest.fixture(autouse=True)
-def _site(settings: Settings, plain: None) -> None:
-    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
 
 
 @pytest.fixture
@@ -63,10 +61,10 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def order_of(request: HttpRequest) -> str:
     try:
-        body = json.loads(request.body)
+        data = json.loads(request.body)
     except ValueError:
         raise BadRequest from None
-    return resource("order:<int:pk>", pk=body.get("order"))
+    return resource("order:<int:pk>", pk=data.get("order"))
 
 
 def order_of_rest(request: Request) -> str:
@@ -128,14 +126,13 @@ def read_ninja(request: HttpRequest, data: Order) -> dict[str, int]:
 
 
 lock_it = lock_resource(order_of)
-Dispatch: Any = type("Dispatch", (Read,), {})
-Handler: Any = type("Handler", (Read,), {})
+Handler: Any = type("Handler", (Read,), {"post": method_decorator(lock_it)(Read.post)})
 VIEWS: dict[str, Any] = {
     "function": lock_it(read_json),
     "async function": lock_resource(aorder_of)(aread_json),
     "as_view": lock_it(Read.as_view()),
-    "dispatch": method_decorator(lock_it, name="dispatch")(Dispatch).as_view(),
-    "handler": method_decorator(lock_it, name="post")(Handler).as_view(),
+    "dispatch": of_class(Read, lock_it),
+    "handler": Handler.as_view(),
     "mixin": Mixed.as_view(),
     "REST view": rest_view(lock_resource(order_of_rest)),
     "REST function": read_rest,
@@ -152,9 +149,9 @@ def test_a_function_locks_what_the_view_reads_in_the_body(
     client = Client(raise_request_exception=False)
     answer = client.post("/", {"order": 7}, content_type=JSON)
     assert (answer.status_code, answer.json(), locked) == (200, {"order": 7}, ["order:7"])
-    for body in (b"{", b'{"a": 7}', b'{"order": "x"}', b'{"order": null}', b'{"order": {}}'):
-        refused = client.generic("POST", "/", body, content_type=JSON)
-        assert refused.status_code in (400, 422), body
+    for data in (b"{", b'{"a": 7}', b'{"order": "x"}', b'{"order": null}', b'{"order": {}}'):
+        refused = client.generic("POST", "/", data, content_type=JSON)
+        assert refused.status_code in (400, 422), data
     assert locked == ["order:7"]
 
 
@@ -255,3 +252,77 @@ def test_every_string_has_its_own_key(urls: Urls, locked: list[str], start: str)
         assert not set(key) & set("*?[]{}<>\"\\ '") - {"'"}
         # The key ends as the template says, or with a hash.
         assert key.endswith(":end") or "~" in key
+
+
+# A body that arrives slowly is read before the lock is acquired.
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "body": lambda request: JsonResponse(json.loads(request.body)),
+    "read": lambda request: HttpResponse(request.read(4) + request.read()),
+    "data": lambda request: JsonResponse(request.data),
+}
+READERS = [("function", "body"), ("async function", "body"), ("REST handler", "data")]
+
+
+class Body(io.BytesIO):
+    """A body that notes whether the lock is free while it is read."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        self.free: list[bool] = []
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.free.append(is_free("order:7"))
+        return super().read(size)
+
+
+@pytest.fixture
+def post(urls: Urls) -> Callable[..., Any]:
+    """Return a function that sends a body to a kind of view, which reads it in some way."""
+
+    def send(kind: str, how: str, sent: Body, declared: int) -> Any:
+        body[:] = [READS[how]]
+        urls(KINDS[kind].make())
+        generic: Any = Client().generic
+        extra = {"wsgi.input": sent, "CONTENT_LENGTH": str(declared), "CONTENT_TYPE": JSON}
+        return generic("POST", "/7/", **extra)
+
+    return send
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(("kind", "how"), [*READERS, ("function", "read")])
+def test_the_lock_is_free_while_the_body_arrives(
+    post: Callable[..., Any], kind: str, how: str
+) -> None:
+    sent = Body(b'{"total": 7}')
+    response = post(kind, how, sent, 12)
+    assert (response.status_code, json.loads(response.content)) == (200, {"total": 7})
+    assert set(sent.free) == {True}
+
+
+def test_an_upload_keeps_its_handlers(urls: Urls) -> None:
+    def uploading(request: Any) -> HttpResponse:
+        request.upload_handlers = [MemoryFileUploadHandler(request)]
+        file: Any = request.FILES["file"]
+        return HttpResponse(file.read() + request.POST["name"].encode())
+
+    body[:] = [uploading]
+    urls(KINDS["function"].make())
+    file = SimpleUploadedFile("a.txt", b"content ")
+    assert Client().post("/7/", {"file": file, "name": "ann"}).content == b"content ann"
+
+
+def test_a_large_upload_is_left_to_the_view(post: Callable[..., Any], settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    sent = Body(b"x" * 20)
+    assert post("function", "read", sent, 20).content == b"x" * 20
+    assert set(sent.free) == {False}
+
+
+@pytest.mark.parametrize(("kind", "how"), READERS)
+def test_half_a_body_is_refused_before_the_lock(
+    post: Callable[..., Any], kind: str, how: str
+) -> None:
+    assert post(kind, how, Body(b"{}"), 12).status_code == 400
+    assert is_free("order:7")

@@ -1,17 +1,19 @@
-"""A signal that raises while a request holds a lock: wherever it strikes, the lock is released.
-
-Python handles signals where a function begins and where a function in C returns. The tests raise
-KeyboardInterrupt at each such moment of a request, from the one at which its lock is held until
-its release begins: what happens inside of a release is shown by the tests of locks.
-"""
+"""Signals that raise while a lock is acquired, handed on or held: the lock is released."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import gc
+import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
+from operator import methodcaller
 from types import FrameType
 from typing import Any
 
@@ -26,16 +28,129 @@ from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.response import Response
 
-from redlock_django import LockResourceMixin, hold, idempotent, lock_resource
+from redlock_django import LockResourceMixin, hold, idempotent, lock, lock_resource, locks
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
-from redlock_django.locking.services import locks
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
+from tests.inspecting import free, look
+from tests.live.test_locking_interrupts import Lines, Place
 from tests.views.kinds import KEY, KINDS, RECORDED, Kind, at, body
 from tests.waiting import until
 
 HELD = "order:7"
 pytestmark = pytest.mark.django_db(transaction=True)
 locked = lock_resource(KEY)
+
+
+class _Interrupting(weakref.ref[Any]):
+    interrupt = staticmethod(_thread.interrupt_main)
+
+
+class Tripwire:
+    """A local variable: when the function that has it returns, a signal is pending.
+
+    Python handles the signal in the caller, at the first instruction that looks for signals.
+    """
+
+    def __init__(self) -> None:
+        self.reference = _Interrupting(self, methodcaller("interrupt"))
+        kept.append(self.reference)
+
+
+kept: list[Any] = []
+
+
+@pytest.fixture
+def trip(
+    three_masters: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], None]]:
+    """Return a function from which on each answer of the store is followed by an interrupt."""
+    acquire, before = MemoryBackend.acquire, signal.getsignal(signal.SIGINT)
+
+    def tripped(self: MemoryBackend, *arguments: Any) -> Any:
+        answer = acquire(self, *arguments)
+        wire = Tripwire()  # noqa: F841
+        return answer
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: monkeypatch.setattr(MemoryBackend, "acquire", tripped)
+    signal.signal(signal.SIGINT, before)
+    assert kept, "the store was not asked"
+    kept.clear()
+
+
+def locks_left() -> Any:
+    return look(locks["default"].backend, [HELD]).locks
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_an_interrupt_as_the_store_returns_the_lease_leaves_no_lock(
+    trip: Callable[[], None], limit: int | None
+) -> None:
+    lock(HELD).acquire().release()
+    trip()
+    with pytest.raises(KeyboardInterrupt):
+        lock(HELD, limit=limit).acquire()
+    assert not locks_left()
+
+
+def test_an_interrupt_as_the_store_hands_a_lease_on_leaves_no_lock(
+    trip: Callable[[], None],
+) -> None:
+    held = lock(HELD)
+    with ExitStack() as stack:
+        held.enter_in(stack)
+        trip()
+        with pytest.raises(KeyboardInterrupt):
+            held.transfer(ttl=60)
+    assert not locks_left()
+    assert not held.locked
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("three_masters")
+def test_a_transfer_interrupted_at_every_line_ends_within_the_ttl_of_the_lock() -> None:
+    # In a thread of its own: see `test_interrupted_at_every_line`.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_interrupt_at_every_line).result()
+
+
+def _interrupt_at_every_line() -> None:
+    lines, visits = Lines(), Counter[Place]()
+    _transfer(lines, None)
+    visits |= lines.seen
+    struck = 0
+    for place, times in visits.items():
+        for nth in {1, times}:
+            try:
+                struck += _transfer(lines, (place, nth))
+            except AssertionError as error:
+                raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
+    assert struck > 100
+
+
+def _transfer(lines: Lines, wanted: tuple[Place, int] | None) -> bool:
+    """Interrupt the transfer of a lock with a TTL of 10 s; return whether that struck."""
+    held = lock(HELD, ttl=10).acquire()
+    try:
+        lines.run(lambda: held.transfer(ttl=60), wanted)
+    except KeyboardInterrupt:
+        found = locks_left()
+        assert all((one.ttl or 0) <= 10 for one in found)
+        assert held.locked is any(one.has_quorum for one in found), "it knows whether it holds"
+        assert held.release() is bool(found)
+    else:
+        assert held.handed_on
+        assert not lines.struck
+        free(locks["default"].backend, HELD)
+    assert not locks_left()
+    return lines.struck
+
+
+# While a request holds its lock. Python handles signals where a function begins and where a
+# function in C returns. The tests raise KeyboardInterrupt at each such moment of a request, from
+# the one at which its lock is held until its release begins: what happens inside of a release is
+# shown by the tests of locks.
 
 
 ENDS = (
@@ -146,7 +261,9 @@ SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
     "stream": (KINDS["function"], stream),
     "hold": (Kind(at(lambda: by_function)), answer),
 }
-ASYNC_VIEWS = {  # not those of tests/views, whose work is done in a thread, at any moment
+ASYNC_VIEWS: dict[
+    str, Any
+] = {  # not those of tests/views, whose work is done in a thread, at any moment
     "function": locked(aanswer),
     "function that may wait": locked(aanswer),
     "as_view": locked(Async.as_view()),
@@ -162,15 +279,15 @@ ASYNC = {
 
 
 @pytest.fixture
-def site(request: pytest.FixtureRequest, settings: Settings, urls: Urls, plain: None) -> str:
+def site(
+    request: pytest.FixtureRequest, settings: Settings, memory: Configure, urls: Urls, plain: None
+) -> str:
     """Serve a view, with a rule if it has no lock of its own; return the method of its requests."""
     name, (kind, work) = request.param
     rules = [{"view": "pay", "key": KEY}] if kind.by_rule else []
     wait = 5 if "wait" in name else 0
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules, "WAIT": wait}}
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    if name == "template":
-        settings.MIDDLEWARE += [ADDS_CONTEXT]
+    memory(RULES=rules, WAIT=wait)
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, *([ADDS_CONTEXT] if name == "template" else [])]
     body[:] = [work]
     urls(kind.make())
     # One that changes data is in a transaction; Django's own blocks stay open if interrupted.
