@@ -21,7 +21,7 @@ from redlock_django.wire.drivers.dialing import discard
 from redlock_django.wire.drivers.sockets import LinkSocket, Sockets
 from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.links import Links
-from redlock_django.wire.links.master import IDLE, Master
+from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.notice import Notice
 from redlock_django.wire.servers.trust import Joined, Unfit
@@ -41,7 +41,6 @@ class LoopDriver:
         self._loop = weakref.ref(asyncio.get_running_loop())
         self.links = links
         self.sockets = Sockets(links, self, notice)
-        self._last_look = clock()  # at idle links
         self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
         self._ticking = False
         self._ticked = 0.0
@@ -124,7 +123,6 @@ class LoopDriver:
             self._begin(Exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
-        self._look_at_idle_links()
         if wait_for_links and self._connecting and self._link_wait.is_needed(step):
             await self._wait_for_links()
         if waiter is not None:
@@ -143,14 +141,6 @@ class LoopDriver:
         except BaseException:
             exchange.abandon()
             raise
-
-    def _look_at_idle_links(self) -> None:
-        """Read all links before a round that follows a pause: a master may have closed one."""
-        now = clock()
-        if now - self._last_look > IDLE:
-            self.sockets.read(self.links.masters)
-            self._send()
-        self._last_look = now
 
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, or its pause is over."""
