@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
+from redlock_django.wire.clock import clock
+from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links.late_masters import (
     Lateness,
     RunningTime,
@@ -13,7 +16,8 @@ from redlock_django.wire.links.late_masters import (
 )
 from tests.engine.mutants import kills
 from tests.engine.mutation import instead, never
-from tests.wire.manual_links import TIMEOUT, manual_links
+from tests.waiting import until
+from tests.wire.manual_links import TIMEOUT, manual_links, one_link
 
 QUIET = (0.5, 2)  # load average, processors
 
@@ -50,6 +54,21 @@ def test_a_stall_between_two_polls_does_not_count() -> None:
     for poll in range(1, 11):
         running.polled(0.2, 0.001, 100.0 + poll)
     assert running.passed == pytest.approx(0.01)
+
+
+def test_a_stall_while_the_tender_waits_does_not_count() -> None:
+    stalled = 0.0
+    with (
+        patch("redlock_django.wire.drivers.threads.clock", lambda: clock() + stalled),
+        one_link(ThreadDriver, 0.01) as (driver, masters, _),
+    ):
+        running = driver.links.lateness.running
+        driver.post(masters.acquire())  # no thread waits for the reply: the tender does
+        until(lambda: running.passed > 0, "the tender waits again")
+        with driver.combiner.mutex:
+            stalled, before, counted = 60.0, running.passed, running._counted
+        until(lambda: running._counted > counted + stalled, "the tender has waited")
+        assert running.passed < before + stalled / 2
 
 
 def test_no_time_counts_twice() -> None:
