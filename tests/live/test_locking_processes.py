@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +21,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import LockLost, ResourceLocked
 from redlock_django.locking.lock import lock
 from redlock_django.locking.renewal import renewal_service
+from redlock_django.locking.reports import counters
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.drivers.sockets import LinkSocket
@@ -316,8 +319,11 @@ def test_a_fork_inside_a_loop(masters: list[LocalMaster]) -> None:
 # Forks while other threads hold mutexes.
 
 
+MUTEXES = ("links", "links' end", "backend", "services", "counters", "renewal_service")
+
+
 def mutexes() -> dict[str, object]:
-    """Return every mutex that a thread of the parent may hold at a fork, by name."""
+    """Return mutexes that a thread of the parent may hold at a fork, by name."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     shared = driver()
@@ -326,19 +332,40 @@ def mutexes() -> dict[str, object]:
         "links' end": shared.sockets.closed._cond,  # type: ignore[attr-defined]
         "backend": backend._making,
         "services": locks._making,
+        "counters": counters._mutex,
         "renewal_service": renewal_service._mutex,
     }
 
 
-@pytest.mark.parametrize("name", ["backend", "renewal_service", "links", "links' end", "services"])
+@contextmanager
+def held_by_another_thread(mutex: object) -> Iterator[None]:
+    """Hold a mutex in a thread that does not exist in a child of a fork."""
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with mutex:  # type: ignore[attr-defined]
+            is_held.set()
+            is_over.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hold)
+        assert is_held.wait(60)
+        try:
+            yield
+        finally:
+            is_over.set()
+
+
+@pytest.mark.parametrize("name", MUTEXES)
 def test_a_fork_while_a_mutex_is_held(name: str, masters: list[LocalMaster]) -> None:
     def child() -> None:
-        with lock("order:2", renew=True) as held:
-            assert held.locked
+        for _ in range(2):
+            with lock("order:2", renew=True) as held:
+                assert held.locked
+            locks.close()
 
     with lock(R):
-        held_by_us = mutexes()[name]
-        with held_by_us:  # type: ignore[attr-defined]
+        with held_by_another_thread(mutexes()[name]):
             process = Child(child)
         process.check()
     nothing_left(masters)
