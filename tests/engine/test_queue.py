@@ -9,7 +9,7 @@ import pytest
 from redlock_django.engine import pauses, undo
 from redlock_django.engine.attempt import Attempt, Wait
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.pauses import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
+from redlock_django.engine.pauses import CALM, CALM_LONGEST, CROWD, FALLBACK, LONGEST, retry_delays
 from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.protocol.votes import Ballot, Vote, failed, granted
 from redlock_django.engine.quorum import Tally, Verdict
@@ -617,7 +617,8 @@ def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
 
     assert long(0, 0.0) == CALM
     assert CALM < long(0, 0.05) < long(0, 0.1) == 2 * CALM
-    assert 5 * CALM < long(400, 0.1) < long(100_000, 0.1) < CALM_LONGEST
+    assert long(CROWD, 0.1) == (2 * CALM + CALM_LONGEST) / 2
+    assert 9.9 < long(100_000, 0.1) < 10.0, "a call that was lost costs no longer"
 
 
 def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
