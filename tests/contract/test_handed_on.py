@@ -236,7 +236,12 @@ def test_a_lost_lease_is_not_handed_on(store: Store, caller: SyncCaller) -> None
     store.pass_time(21)
     with pytest.raises(LockLost):
         give(caller, expired)
-    caller.release(caller.acquire(NAME))
+    partly = caller.acquire("a", NAME, "c")
+    free(store.backend, NAME)
+    with pytest.raises(LockLost):
+        give(caller, partly)
+    caller.release(partly)
+    caller.release(caller.acquire("a", NAME, "c"))
 
 
 def test_a_waiter_gets_the_lock_when_the_taker_releases_it(
