@@ -791,11 +791,13 @@ async def test_async_receivers_are_called(way: SyncWay) -> None:
     async def receive(using: str, **_: Any) -> None:
         heard.append(using)
 
-    lock_released.connect(receive)
+    for signal in (lock_acquired, lock_released):
+        signal.connect(receive)
     async with way.block(lock(R)):
-        assert heard == []
+        await way.settle()
+        assert heard == ["default"]
     await way.settle()
-    assert heard == ["default"]
+    assert heard == ["default"] * 2
 
 
 def test_a_receiver_may_take_locks_itself() -> None:
