@@ -137,8 +137,8 @@ class NoLock(Contender):
 @pytest.mark.parametrize("job", [pairs, refusals])
 def test_a_lock_that_does_not_exclude_is_found_out(masters: list[LocalMaster], job: Any) -> None:
     places = [("127.0.0.1", master.port) for master in masters]
-    with Intruder(places, NoLock()) as intruder:
-        figures = complete(job(Threads(NoLock(), intruder), seconds=0.1, warm_up=0.0))
+    with Intruder(places, NoLock(Place())) as intruder:
+        figures = complete(job(Threads(NoLock(Place()), intruder), seconds=0.1, warm_up=0.0))
     assert figures["overlaps"] > 0
 
     results = Results()

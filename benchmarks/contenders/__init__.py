@@ -44,6 +44,9 @@ class Contender:
     wait: Any
     release: Any
 
+    def __init__(self, place: Place) -> None:
+        """Connect to a place; a lock in the database of the site needs nothing."""
+
     def key(self, resource: str, held: Any = None) -> str:
         """Return the key of the lock of `resource` on a master."""
         return f"{self.prefix}{resource}"

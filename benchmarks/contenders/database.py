@@ -15,9 +15,6 @@ from redlock_django import ResourceLocked, transaction_lock
 class Advisory(Contender):
     """`pg_advisory_lock` on the connection of the thread."""
 
-    def __init__(self, place: Place) -> None:
-        pass
-
     def _ask(self, function: str, number: int) -> bool:
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT {function}(%s)", [number])
@@ -38,9 +35,6 @@ class Advisory(Contender):
 
 class Blocks(Contender):
     """A lock that ends with its transaction; `acquire` begins that, and `release` commits it."""
-
-    def __init__(self, place: Place) -> None:
-        pass
 
     def enter(self, block: ExitStack, resource: str, *, wait: bool) -> None:
         """Lock in this block. Raises OperationalError or ResourceLocked."""

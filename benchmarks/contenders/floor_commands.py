@@ -1,6 +1,6 @@
 """The bytes that redlock_django sends to acquire and release a lock, packed by its own code.
 
-They are the same for all masters but for the marker; tests/test_benchmarks.py compares them with
+They are the same for all masters but for the marker; tests/test_hot_pairs.py compares them with
 what a real client sends. For comparison, those of SET NX PX and compare-and-delete.
 """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,9 @@ from contextvars import Context
 from math import ceil
 from typing import Any, NamedTuple
 
+import django
+
 from benchmarks.machine import load
-from benchmarks.studies import configure
 from benchmarks.targets.lab import used
 from benchmarks.targets.results import markdown
 from redlock_django.testing import LocalMaster, local_masters
@@ -67,7 +69,9 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500, help="in each batch")
     parser.add_argument("--locks", type=int, default=5_000, help="how many are held at once")
     given = parser.parse_args()
-    configure()
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    os.environ["SHOP_DATABASE"] = ":memory:"
+    django.setup()
     print("load:", load(), flush=True)
     with local_masters(max(SIZES)) as masters:
         found = {size: costs(masters[:size], given.pairs, given.locks) for size in SIZES}

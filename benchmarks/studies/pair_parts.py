@@ -11,7 +11,7 @@ import gc
 import signal
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
@@ -21,7 +21,6 @@ import redlock_django
 from benchmarks import site
 from benchmarks.contenders import Place
 from benchmarks.contenders.ours import Threads
-from benchmarks.studies import count_bytecodes
 from benchmarks.studies.hot import (
     BATCH,
     Memory,
@@ -132,6 +131,34 @@ def bytecodes(contender: Any, memory: Memory) -> dict[Work, Counter[tuple[str, s
         memory.answer(work)
         counts[work] = count_bytecodes(partial(work, contender), key_of)
     require_all_steps(places)
+    return counts
+
+
+def count_bytecodes(
+    run: Callable[[], object], key_of: Callable[[FrameType], tuple[str, str]]
+) -> Counter[tuple[str, str]]:
+    """Return how many bytecodes of Python `run` runs in this thread, by a key of their frames."""
+    counts: Counter[tuple[str, str]] = Counter()
+
+    def enter(frame: FrameType, event: str, argument: object) -> Any:
+        key = key_of(frame)
+
+        def count(frame: FrameType, event: str, argument: object) -> Any:
+            if event == "opcode":
+                counts[key] += 1
+            return count
+
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return count
+
+    # Python 3.12 traces bytecodes only if a frame asks for it before the trace begins.
+    sys._getframe().f_trace_opcodes = True
+    before = sys.gettrace()
+    sys.settrace(enter)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
     return counts
 
 

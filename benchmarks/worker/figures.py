@@ -1,4 +1,4 @@
-"""The figures of a job: latencies, rates, processor time and profiles."""
+"""The figures of a job: latencies, rates and processor time."""
 
 from __future__ import annotations
 
