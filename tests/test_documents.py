@@ -9,6 +9,7 @@ import io
 import json
 import re
 import tokenize
+import tomllib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import cache
@@ -24,8 +25,12 @@ from django.dispatch import Signal
 
 import redlock_django
 from redlock_django import exceptions, signals, testing
+from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS
+from redlock_django.engine.protocol import commands
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.idempotency.refusals import REFUSALS
 from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
 from redlock_django.locking.reports import counter_types
@@ -33,7 +38,9 @@ from redlock_django.management.child_process import NOT_EXECUTABLE, NOT_FOUND
 from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST
 from redlock_django.web.answers import problem_of, problem_type
 from tests import api_page
+from tests.matrix import PYTHONS
 from tests.pages import FENCE, ROOT, Page
+from tests.public_names import LIST, public_names
 
 DOCUMENTS = sorted(
     path
@@ -219,7 +226,7 @@ def test_every_name_in_docstrings_and_comments_exists() -> None:
 
 @cache
 def _public() -> list[str]:
-    return (ROOT / "docs/reference/public-names.txt").read_text().splitlines()
+    return LIST.read_text().splitlines()
 
 
 def _checks() -> set[str]:
@@ -316,6 +323,12 @@ def _signals() -> set[str]:
     return {name for name, value in vars(signals).items() if isinstance(value, Signal)}
 
 
+def _capabilities() -> set[str]:
+    """Return the attributes by which a store says what it can do."""
+    found = {name for name, value in vars(BaseBackend).items() if type(value) in {bool, int}}
+    return {name for name in found if not name.startswith("_")}
+
+
 @pytest.mark.parametrize(
     ("page", "names"),
     [
@@ -323,6 +336,7 @@ def _signals() -> set[str]:
         ("docs/how-to/observe.md", _signals() | {*counter_types()}),
         ("docs/how-to/testing.md", {*testing.__all__} - {"LocalMaster"}),
         ("docs/how-to/permits.md", {"limit", "lock_limit", "--limit"}),
+        ("docs/contributing/write-a-store.md", _capabilities()),
     ],
 )
 def test_a_page_names_all_of_its_subject(page: str, names: set[str]) -> None:
@@ -474,3 +488,127 @@ def test_terms_are_in_alphabetical_order_and_in_one_part_only() -> None:
     assert not {*users} & {*coders}
     words = re.findall(r"^\| ([^|]+) \| ", CODERS.partition("## Not this")[2], re.MULTILINE)
     assert len(words) == len({*words}) > 3
+
+
+# The page on what is sent to masters.
+
+WIRE = (ROOT / "docs/contributing/on-the-wire.md").read_text()
+LUA = ROOT / "redlock_django/engine/protocol/lua"
+
+
+def test_every_status_has_its_number() -> None:
+    rows = re.findall(r"^\| (−?\d) \| `(\w+)` \|", WIRE, re.MULTILINE)
+    said = {name: int(number.replace("−", "-")) for number, name in rows}
+    said |= {name: int(number) for number, name in re.findall(r"(\d) \(`(\w+)`", WIRE)}
+    assert said == Status.__members__
+
+
+def test_every_script_is_described_and_no_other() -> None:
+    files = {path.stem: path.read_text() for path in LUA.glob("*.lua")}
+    included = {part for text in files.values() for part in commands.INCLUDE.findall(text)}
+    scripts = files.keys() - included - {"join", "failover"}
+    tables = WIRE[WIRE.index("## Commands on locks") : WIRE.index("## Statuses")]
+    tables += WIRE[WIRE.index("## Inspection") :]
+    assert scripts == set(re.findall(r"^\| `(\w+)` \|", tables, re.MULTILINE))
+    assert "`join`" in WIRE
+    assert "`failover.lua`" in WIRE
+
+
+def test_the_first_lines_of_each_script_list_its_keys_its_arguments_and_its_reply() -> None:
+    names = [command.name for command in commands.COMMANDS]
+    for name in [*names, "join", "held", "look", "health"]:
+        comment = re.match(r"(?:--.*\n)+", (LUA / f"{name}.lua").read_text())
+        assert comment
+        for part in ("-- KEYS: ", "-- ARGV: round", "-- -> "):
+            assert part in comment[0], (name, part)
+
+
+def test_every_key_is_described() -> None:
+    deployment = Deployment(names=("a",), prefix="P")
+    names = {
+        deployment.lock("R"), deployment.fence("R"), deployment.queue("R"), deployment.held,
+        deployment.marker, deployment.tomb("TOKEN"), deployment.wake("PROCESS"),
+    }  # fmt: skip
+    assert names == set(re.findall(r"^\| `(P:[\w:]+)` \|", WIRE, re.MULTILINE))
+
+
+# The page on stability, and the list of public names.
+
+STABILITY = (ROOT / "docs/reference/stability.md").read_text()
+IMPORTS = re.compile(r"^from (redlock_django[\w.]*) import ([\w, ]+)$", re.MULTILINE)
+CONTRACT = "write-a-store.md"  # the page that describes the contract of a store, which is public
+
+
+def test_the_public_names_are_those_of_the_package() -> None:
+    """A line that goes or changes breaks a user: stability.md says when that may be."""
+    listed, found = _public(), public_names()
+    gone, new = sorted({*listed} - {*found}), sorted({*found} - {*listed})
+    assert (gone, new) == ([], []), (
+        "if the change is meant, say it in CHANGELOG.md and write the list again: "
+        "uv run python -m tests.public_names > docs/reference/public-names.txt"
+    )
+    assert listed == found
+
+
+def test_what_a_page_tells_users_to_import_is_public() -> None:
+    objects = {re.split(r"[ (:]", line)[1] for line in _public()}
+    public = {f"redlock_django.{name}" for name in redlock_django.__all__} | objects
+    public |= {f"redlock_django.signals.{name}" for name in objects}
+    named = {
+        f"{module}.{name.strip()}"
+        for page in (*ROOT.glob("docs/**/*.md"), ROOT / "README.md")
+        if page.name != CONTRACT
+        for module, names in IMPORTS.findall(page.read_text())
+        for name in names.split(",")
+    }
+    assert len(named) > 20
+    assert named - public == set()
+
+
+def test_the_package_has_each_exception_that_a_page_names() -> None:
+    ours = {name for name, one in vars(exceptions).items() if _is_ours(one)}
+    pages = "".join(page.read_text() for page in ROOT.glob("docs/**/*.md") if page.name != "api.md")
+    named = {name for name in re.findall(r"\b[A-Z]\w+\b", pages) if name in ours}
+    assert {"StoreUnavailable", "BadName", "LockLost"} <= named
+    assert named <= set(redlock_django.__all__)
+
+
+def _is_ours(value: object) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("redlock_django")
+
+
+def test_the_supported_versions_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = dict(re.findall(r"^\| ([\w, ]+) \| ([^|]+) \|", STABILITY, re.MULTILINE))
+    assert tuple(re.findall(r"[\d.]+", rows["Python"])) == PYTHONS
+    djangos = [
+        one.rpartition(" ")[2]
+        for one in project["classifiers"]
+        if re.fullmatch(r"Framework :: Django :: \d\.\d", one)
+    ]
+    assert re.findall(r"[\d.]+", rows["Django"]) == djangos
+    bounds = {**dict(re.findall(r"([a-z]\w+)>=([\d.]+)", str(project["optional-dependencies"])))}
+    assert f"psycopg {bounds['psycopg']}" in rows["PostgreSQL"]
+    assert f"kazoo {bounds['kazoo']}" in rows["ZooKeeper"]
+
+
+def test_the_page_has_a_row_for_each_kind_of_public_name() -> None:
+    rows = {
+        "names to import": {"attribute", "backend", "class", "function", "method", "object"},
+        "settings": {"setting"}, "commands": {"command", "JSON"}, "signals": {"signal"},
+        "metrics": {"metric"}, "problem types": {"problem"}, "permissions": {"permission"},
+        "identifiers of system checks": {"check"}, "tables": {"column"},
+    }  # fmt: skip
+    assert [start for start in rows if f"\n| {start}" not in STABILITY] == []
+    kinds = {line.split(" ", 1)[0] for line in _public()}
+    assert kinds == {kind for every in rows.values() for kind in every}
+
+
+def test_each_identifier_of_a_check_is_that_of_one_subject() -> None:
+    """A site that silences one must not silence another."""
+    files: dict[str, set[str]] = {}
+    for path in (ROOT / "redlock_django/checks").glob("*.py"):
+        for number in re.findall(r"\"(?:redlock_django\.)?([EW]0\d\d)\"", path.read_text()):
+            files.setdefault(number, set()).add(path.stem)
+    assert len(files) > 20
+    assert {number for number, where in files.items() if len(where) > 1} == {"E001"}

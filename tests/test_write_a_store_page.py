@@ -14,7 +14,6 @@ import pytest
 from django.core.management import call_command
 
 from redlock_django import LockLost, ResourceLocked, lock
-from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
@@ -120,13 +119,3 @@ def test_a_wrong_setting_is_refused(settings: Settings) -> None:
     settings.REDLOCK = {"default": {**section, "DIRECTROY": "/tmp"}}
     with pytest.raises(InvalidRedlock, match="did you mean 'DIRECTORY'"):
         locks["default"]
-
-
-def test_every_capability_of_a_store_is_named() -> None:
-    flags = {
-        name
-        for name, value in vars(BaseBackend).items()
-        if type(value) in {bool, int} and not name.startswith("_")
-    }
-    assert "hands_on" in flags
-    assert {name for name in flags if f"`{name}`" not in PAGE.prose} == set()
