@@ -166,34 +166,26 @@ class RedisBackend(RedlockBackend):
     # other leases must not be held up.
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
-        protocol = self._extend(lease, ttl)
-        return self._home_threads(lease).run(protocol, wait_for_links=False)
+        return self.thread_driver().run(self._extend(lease, ttl), wait_for_links=False)
 
     def extend_all(
         self, asked: Sequence[tuple[Lease, float]]
     ) -> list[tuple[LeaseState, Lease] | Exception]:
-        results: dict[int, tuple[LeaseState, Lease] | Exception] = {}
-        homes: dict[ThreadDriver, list[int]] = {}
-        for index, (lease, _) in enumerate(asked):
-            homes.setdefault(self._home_threads(lease), []).append(index)
-        for driver, indexes in homes.items():
-            extended = driver.run_all([self._extend(*asked[index]) for index in indexes])
-            results.update(zip(indexes, extended, strict=True))
-        return [results[index] for index in range(len(asked))]
+        extensions = [self._extend(lease, ttl) for lease, ttl in asked]
+        return [*self.thread_driver().run_all(extensions)]
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
-        protocol = self._extend(lease, ttl)
-        return await self.loop_driver().run(protocol, wait_for_links=False)
+        return await self.loop_driver().run(self._extend(lease, ttl), wait_for_links=False)
 
     # A release is sent after its acquire, on the same links. A caller that cannot use those
     # links, such as another loop, posts it to them.
 
     def release(self, lease: Lease) -> bool | None:
-        home = lease.home
-        if isinstance(home, ThreadDriver) and not home.sockets.closed.is_set():
+        driver = self._threads
+        if driver is not None and driver is lease.home and not driver.sockets.closed.is_set():
             protocol = self._release(lease)
             try:
-                return home.run(protocol, wait_for_links=False)
+                return driver.run(protocol, wait_for_links=False)
             except Interrupting:
                 if getgeneratorstate(protocol) != GEN_CREATED:
                     raise  # that of a signal handler, which has interrupted this release
@@ -207,13 +199,12 @@ class RedisBackend(RedlockBackend):
         return None
 
     def post_release(self, lease: Lease) -> None:
-        protocol = self._release(lease, awaited=False)
-        if isinstance(lease.home, LoopDriver) and lease.home.post(protocol):
+        home = lease.home
+        if isinstance(home, LoopDriver) and home.post(self._release(lease, awaited=False)):
             return
-        # The links that acquired it are gone, and the acquire that they sent may still arrive.
-        bury = self._release(lease, awaited=False, bury=True)
-        driver = self._home_threads(lease)
-        driver.post(protocol if driver is lease.home else bury)
+        # Links other than these are gone, and the acquire that they sent may still arrive.
+        driver = self.thread_driver()
+        driver.post(self._release(lease, awaited=False, bury=driver is not home))
 
     def connect(self) -> None:
         self.thread_driver().start()
@@ -263,12 +254,6 @@ class RedisBackend(RedlockBackend):
         for loop in [reference() for reference in self._loops.keyrefs()]:
             if loop is not None and loop.is_closed() and (driver := self._loops.pop(loop, None)):
                 driver.abandon()
-
-    def _home_threads(self, lease: Lease) -> ThreadDriver:
-        home = lease.home
-        if isinstance(home, ThreadDriver) and not home.sockets.closed.is_set():
-            return home
-        return self.thread_driver()
 
     def _links(self) -> Links:
         return Links(
