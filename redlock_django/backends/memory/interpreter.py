@@ -19,44 +19,6 @@ NO_LUPA = (
 )
 
 
-# Between Python and Lua, a value goes after its kind, and an array as its items: Python takes
-# longer to make or read a table. Lua takes 8,000 items at most, so a long array is a table.
-VALUE, ARRAY, TABLE, ERROR = b"value", b"array", b"table", b"error"
-MOST_ITEMS = 5000
-# Is given the commands and defines `redis` for the scripts. Returns the function that calls a
-# script with its KEYS, of which there are `count`, and its ARGV.
-CALLS = b"""
-local call, pcall, most = ...
-
-local function from_python(kind, ...)
-  if kind == 'value' then
-    return ...
-  end
-  return kind == 'array' and { ... } or { err = ... }
-end
-
-local function to_python(reply)
-  if type(reply) ~= 'table' then
-    return 'value', reply
-  elseif reply.err then
-    return 'error', reply.err
-  elseif #reply > most then
-    return 'table', reply
-  end
-  return 'array', unpack(reply)
-end
-
-redis = {
-  call = function(...) return from_python(call(...)) end,
-  pcall = function(...) return from_python(pcall(...)) end,
-}
-
-return function(script, count, ...)
-  return to_python(script({ unpack({ ... }, 1, count) }, { select(count + 1, ...) }))
-end
-"""
-
-
 class Interpreter:
     """One Lua interpreter: as in a server, one script runs at a time."""
 
@@ -70,11 +32,11 @@ class Interpreter:
             encoding=None, unpack_returned_tuples=True, register_eval=False
         )
         self._table = self._lua.table_from
+        self._type_of = lua51.lua_type
         self._functions: dict[str, Any] = {}  # a script, compiled, by its text
         self._keyspace: Keyspace | None = None  # of the running script
-        packing = self._table({b"pack": _pack, b"unpack": _unpack})
-        self._lua.globals()[b"struct"] = packing
-        self._run = self._lua.execute(CALLS, self._call, self._pcall, MOST_ITEMS)
+        self._lua.globals()[b"struct"] = self._table({b"pack": _pack, b"unpack": _unpack})
+        self._lua.globals()[b"redis"] = self._table({b"call": self._call, b"pcall": self._pcall})
 
     def run(
         self, text: str, keyspace: Keyspace, keys: Sequence[bytes], argv: Sequence[bytes]
@@ -88,28 +50,25 @@ class Interpreter:
             outer, self._keyspace = self._keyspace, keyspace
             keyspace.began = keyspace.time()
             try:
-                kind, *items = self._run(function, len(keys), *keys, *argv)
+                reply = function(self._table(keys), self._table(argv))
             finally:
                 self._keyspace = outer
                 keyspace.began = 0
-        if kind == ERROR:
-            raise ServerError(items[0].decode())
-        if kind == TABLE:
-            items = list(items[0].values())
-        reply = [_reply(item) for item in items]
-        return reply[0] if kind == VALUE else reply
+            if self._type_of(reply) != "table":
+                return _reply(reply)
+            if error := reply[b"err"]:
+                raise ServerError(error.decode())
+            return [_reply(item) for item in reply.values()]
 
-    def _call(self, name: bytes, *args: Any) -> tuple[Any, ...]:
+    def _call(self, name: bytes, *args: Any) -> Any:
         answer = COMMANDS[name](self._keyspace, *args)
-        if type(answer) is list:
-            return (ARRAY, *answer) if len(answer) <= MOST_ITEMS else (VALUE, self._table(answer))
-        return VALUE, answer
+        return self._table(answer) if type(answer) is list else answer
 
-    def _pcall(self, name: bytes, *args: Any) -> tuple[Any, ...]:
+    def _pcall(self, name: bytes, *args: Any) -> Any:
         try:
             return self._call(name, *args)
         except ServerError as error:
-            return ERROR, str(error).encode()
+            return self._table({b"err": str(error).encode()})
 
 
 @cache
