@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
 
 from redlock_django.backends.inspection.results import ServerHealth
 from redlock_django.backends.redis.masters import caches_on
@@ -18,130 +17,104 @@ from redlock_django.wire.servers.survey import Survey
 
 def health_of(survey: Survey, settings: RedlockSettings) -> list[ServerHealth]:
     """Ask every master for its health, and return it in order."""
-    deployment, reports = survey.deployment, survey.health()
-    every = _Reports.of(deployment, reports)
+    deployment = survey.deployment
+    reports = _Reports(deployment, survey.health())
     servers = []
     for index, name in enumerate(deployment.names):
-        report, reason = reports.get(index), ""
+        report, reason = reports.by_index.get(index), ""
         if report is None:
             reason = survey.silent.get(index, "did not answer")
             code = "acl" if index in survey.forbidden else "unreachable"
             faults = [fault(code, why=reason, rights=least_acl(deployment.prefix))]
         else:
-            faults = [*_faults(index, report, every), *_untrusted(report, every)]
-        counted = all(FAULTS[one.code].counts or one.code in settings.tolerate for one in faults)
+            faults = [*reports.faults(index, report)]
         addresses = settings.addresses  # none of masters in memory
         if addresses and (caches := caches_on(addresses[index])):
             faults.append(fault("cache", caches=", ".join(map(repr, caches))))
+        counted = all(FAULTS[one.code].counts or one.code in settings.tolerate for one in faults)
         server = ServerHealth(
             name=name, health=report, reason=reason, faults=tuple(faults), counted=counted
         )
         servers.append(server)
-    return _with_conflict(servers)
+    return servers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Reports:
-    """The facts that follow from the reports of all masters together.
+    """The reports of all masters that answered, and the faults that follow from them together."""
 
-    `fingerprint` is that of a client with these settings that has asked them all, `offset` the
-    middle one of their clocks. `missing` are the masters that did not answer. `is_used` is whether
-    a master is trusted, `is_new` whether no master stores a lock or a fence.
-    """
-
-    deployment: Deployment
-    reports: Mapping[int, Health]
-    fingerprint: str
-    offset: float
-    missing: Sequence[str]
-    is_used: bool
-    is_new: bool
-
-    @classmethod
-    def of(cls, deployment: Deployment, reports: Mapping[int, Health]) -> _Reports:
-        every = reports.values()
-        fingerprint = deployment.fingerprint
-        if len(every) == deployment.masters:
+    def __init__(self, deployment: Deployment, by_index: Mapping[int, Health]) -> None:
+        self.by_index = by_index
+        self._deployment = deployment
+        names, every = deployment.names, by_index.values()
+        self._missing = [name for index, name in enumerate(names) if index not in by_index]
+        # That of a client with these settings that has asked all masters.
+        self._fingerprint = deployment.fingerprint
+        if not self._missing:
             sights = [Sight(0.0, r.run_id, r.deployment, r.ready_in is not None) for r in every]
-            fingerprint = same_servers(fingerprint, sights)
-        offsets = sorted(one.offset for one in every)
-        is_used = any(one.ready_in == 0 and one.deployment for one in every)
-        return cls(
-            deployment=deployment,
-            reports=reports,
-            fingerprint=fingerprint,
-            offset=offsets[len(offsets) // 2] if offsets else 0.0,
-            missing=[name for n, name in enumerate(deployment.names) if n not in reports],
-            is_used=is_used or deployment.failover,  # no other server could show it
-            is_new=not any(one.key for one in every),  # else redlock_init refuses
-        )
-
-    def twins(self, index: int) -> list[str]:
-        """Return the other names of a server."""
-        run_id = self.reports[index].run_id
-        return [
-            self.deployment.names[other]
-            for other, one in self.reports.items()
-            if one.run_id == run_id != "" and other != index
+            self._fingerprint = same_servers(self._fingerprint, sights)
+        self._foreign = [
+            names[index]
+            for index, report in by_index.items()
+            if report.deployment not in ("", self._fingerprint)
         ]
+        offsets = sorted(one.offset for one in every)
+        self._offset = offsets[len(offsets) // 2] if offsets else 0.0  # the middle one
+        is_trusted = any(one.ready_in == 0 and one.deployment for one in every)
+        self._is_used = is_trusted or deployment.failover  # no other server could show it
+        self._is_new = not any(one.key for one in every)  # else redlock_init refuses
 
+    def faults(self, index: int, report: Health) -> Iterator[Fault]:
+        """Yield the faults of one master."""
+        deployment, names = self._deployment, self._deployment.names
+        yield from report.faults
+        if report.policy != "noeviction" and not report.maxmemory:
+            yield fault("policy", policy=report.policy)
+        if deployment.failover and report.goes_on_alone:
+            yield fault("alone")
+        if missing := [command for command in report.forbidden if command in LOCKS]:
+            why = f"its ACL forbids {', '.join(missing)}"
+            yield fault("acl", why=why, rights=least_acl(deployment.prefix))
+        if missing := [command for command in report.forbidden if command in WAITING]:
+            yield fault("waiting", why=f"its ACL forbids {', '.join(missing)}")
+        runs = [
+            (names[other], one.run_id) for other, one in self.by_index.items() if other != index
+        ]
+        if twins := [name for name, run_id in runs if run_id == report.run_id != ""]:
+            yield fault("twin", twins=", ".join(twins))
+        if abs(off := report.offset - self._offset) > deployment.max_clock_skew:
+            yield fault("clock", off=off)
+        if names[index] in self._foreign:
+            marker, alias = report.deployment, self._fingerprint
+            yield fault("deployment", marker=marker, alias=alias)
+            return
+        if why := self._why_untrusted(report):
+            yield fault("untrusted", why=why)
+        if self._foreign:  # no master is asked for a lock
+            yield fault("conflict", other=self._foreign[0])
 
-def _with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
-    """Report, and do not count, the masters that are not asked because of another deployment."""
-    others = [s.name for s in servers if any(one.code == "deployment" for one in s.faults)]
-    if not others:
-        return list(servers)
-    conflict = fault("conflict", other=others[0])
-    return [
-        server
-        if server.health is None or server.name in others
-        else replace(server, faults=(*server.faults, conflict), counted=False)
-        for server in servers
-    ]
-
-
-def _faults(index: int, report: Health, every: _Reports) -> Iterator[Fault]:
-    deployment, fingerprint = every.deployment, every.fingerprint
-    yield from report.faults
-    if report.policy != "noeviction" and not report.maxmemory:
-        yield fault("policy", policy=report.policy)
-    if deployment.failover and report.goes_on_alone:
-        yield fault("alone")
-    if missing := [command for command in report.forbidden if command in LOCKS]:
-        why = f"its ACL forbids {', '.join(missing)}"
-        yield fault("acl", why=why, rights=least_acl(deployment.prefix))
-    if missing := [command for command in report.forbidden if command in WAITING]:
-        yield fault("waiting", why=f"its ACL forbids {', '.join(missing)}")
-    if twins := every.twins(index):
-        yield fault("twin", twins=", ".join(twins))
-    if abs(off := report.offset - every.offset) > deployment.max_clock_skew:
-        yield fault("clock", off=off)
-    if report.deployment not in ("", fingerprint):
-        yield fault("deployment", marker=report.deployment, alias=fingerprint)
-
-
-def _untrusted(report: Health, every: _Reports) -> Iterator[Fault]:
-    """Yield why a master is not trusted, and what to do, as `redlock_init` would answer."""
-    if report.deployment not in ("", every.fingerprint):
-        return
-    deployment, is_new = every.deployment, every.is_new
-    left, delay = report.ready_in, deployment.restart_delay
-    if left == 0 or (left is None and (not delay or "get" in report.forbidden)):
-        return
-    init = "run 'manage.py redlock_init'"
-    when = f"trusted in {left:.0f} s" if left else f"trusted {delay:.0f} s after a client meets it"
-    if report.key:
-        text = f"may have forgotten locks, and is not new (it stores {report.key!r}): {when}; "
-        text += "at once only with 'manage.py redlock_init --force'"
-    elif report.restarted:
-        text = f"has restarted: {when}{f' (if no lock can be held: {init})' if is_new else ''}"
-    elif not is_new or every.is_used:
-        unmarked = "new or emptied: has no marker yet"
-        text = f"has restarted, was emptied or is new: {when}" if left else unmarked
-        if is_new and (not left or deployment.failover):
-            text += f" (if it is new: {init})"
-    elif every.missing:
-        text = f"{NEW} once {', '.join(every.missing)} can be asked"
-    else:
-        text = f"{NEW} (if it was emptied{f' or restarted: {when}' if left else ': wait'})"
-    yield fault("untrusted", why=text)
+    def _why_untrusted(self, report: Health) -> str:
+        """Return why a master is not trusted, and what to do, as `redlock_init` would answer."""
+        delay, left = self._deployment.restart_delay, report.ready_in
+        if left == 0 or (left is None and (not delay or "get" in report.forbidden)):
+            return ""
+        init = "run 'manage.py redlock_init'"
+        when = (
+            f"trusted in {left:.0f} s" if left else f"trusted {delay:.0f} s after a client meets it"
+        )
+        if report.key:
+            return (
+                f"may have forgotten locks, and is not new (it stores {report.key!r}): {when}; at "
+                "once only with 'manage.py redlock_init --force'"
+            )
+        if report.restarted:
+            hint = f" (if no lock can be held: {init})" if self._is_new else ""
+            return f"has restarted: {when}{hint}"
+        if not self._is_new or self._is_used:
+            may_be_new = self._is_new and (not left or self._deployment.failover)
+            hint = f" (if it is new: {init})" if may_be_new else ""
+            if left:
+                return f"has restarted, was emptied or is new: {when}{hint}"
+            return f"new or emptied: has no marker yet{hint}"
+        if self._missing:
+            return f"{NEW} once {', '.join(self._missing)} can be asked"
+        return f"{NEW} (if it was emptied{f' or restarted: {when}' if left else ': wait'})"

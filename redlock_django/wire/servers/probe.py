@@ -140,17 +140,12 @@ class Probe:
         while True:
             (answer,) = self.ask(("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000))
             with reading():
-                cursor, stored = _scanned(answer, prefixes)
+                cursor, keys = answer
+                stored = [key for key in keys if key.startswith(prefixes)]
             if stored:
                 return str(min(stored).decode(errors="replace"))
             if cursor == b"0" or clock() >= until:
                 return ""
-
-
-def _scanned(answer: Any, prefixes: tuple[bytes, ...]) -> tuple[bytes, list[bytes]]:
-    """Return the cursor in an answer to SCAN, and the keys that begin with one of `prefixes`."""
-    cursor, keys = answer
-    return cursor, [key for key in keys if key.startswith(prefixes)]
 
 
 @contextmanager
