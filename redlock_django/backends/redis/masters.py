@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from redlock_django.wire.servers.address import Address, connection_options, nearest
+from redlock_django.wire.servers.address import Address, nearest, options_of
 
 _CACHE_CLASSES = {
     "django_redis.cache.RedisCache",
@@ -34,19 +35,28 @@ def read_masters(
             "MASTERS must be a list of URLs or one comma-separated string, "
             f"got {type(masters).__name__}"
         )
-    addresses = []
-    for number, master in enumerate(entries_of(masters), 1):
-        if isinstance(master, list | tuple):
-            raise ValueError(
-                f"MASTERS must be a list of URLs, and entry {number} is a list. An alias has one "
-                "set of masters: write an alias in REDLOCK for each list, and choose an alias by "
-                "the name of the lock (docs/how-to/deploy.md)"
-            )
-        try:
-            addresses.append(_address(master, options, sentinels))
-        except ValueError as error:
-            raise ValueError(f"MASTERS: master {number}: {error}") from None
+    read = partial(_address, options=options, sentinels=sentinels)
+    addresses = _read_each("MASTERS: master", entries_of(masters), read)
     _refuse_twins(addresses)
+    return addresses
+
+
+def read_sentinels(sentinels: Sequence[object], options: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the address of every entry of SENTINELS. Raises ValueError as `read_masters` does."""
+    read = partial(Address.of_sentinel, options=options)
+    return _read_each("SENTINELS: Sentinel", sentinels, read)
+
+
+def _read_each(
+    what: str, entries: Sequence[Any], read: Callable[[Any], Address]
+) -> tuple[Address, ...]:
+    """Return the address of each entry; name its position in the error if it has none."""
+    addresses = []
+    for number, entry in enumerate(entries, 1):
+        try:
+            addresses.append(read(entry))
+        except ValueError as error:
+            raise ValueError(f"{what} {number}: {error}") from None
     return tuple(addresses)
 
 
@@ -70,24 +80,13 @@ def _refuse_twins(addresses: Sequence[Address]) -> None:
         seen[address.endpoint] = (number, address.name)
 
 
-def read_sentinels(sentinels: Sequence[object], options: Mapping[str, Any]) -> tuple[Address, ...]:
-    """Return the address of every entry of SENTINELS. Raises ValueError as `read_masters` does."""
-    addresses = []
-    for number, url in enumerate(sentinels, 1):
-        try:
-            addresses.append(Address.of_sentinel(url, options))  # type: ignore[arg-type]
-        except ValueError as error:
-            raise ValueError(f"SENTINELS: Sentinel {number}: {error}") from None
-    return tuple(addresses)
-
-
-def _address(master: object, options: Mapping[str, Any], sentinels: Sequence[Address]) -> Address:
+def _address(master: Any, options: Mapping[str, Any], sentinels: Sequence[Address]) -> Address:
     if sentinels:
-        return Address.of_service(master, options, sentinels)  # type: ignore[arg-type]
+        return Address.of_service(master, options, sentinels)
     if isinstance(master, str) and master.startswith("cache:"):
         url, of_cache = _cache(master.removeprefix("cache:"))
         return Address.from_url(url, {**of_cache, **options})
-    return Address.from_url(master, options)  # type: ignore[arg-type]  # it reports other types
+    return Address.from_url(master, options)  # which refuses what is not a string
 
 
 def _cache(alias: str) -> tuple[str, dict[str, Any]]:
@@ -123,7 +122,7 @@ def caches_on(address: Address) -> list[str]:
     found = []
     for alias, config in settings.CACHES.items():
         with suppress(ImportError):  # an error of the cache, not of REDLOCK
-            if _is_redis(config) and _database(address) in _databases(config):
+            if _is_redis(config) and address.store in _databases(config):
                 found.append(alias)
     return found
 
@@ -153,7 +152,7 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
         **(given.get("CONNECTION_POOL_KWARGS") or {}),
     }
     # The other options concern the cache: serializer, pool size, parser, timeouts.
-    known = connection_options()
+    known = options_of("rediss")
     options = {k: v for k, v in merged.items() if k in known}
     return [_for_locks(url, known) for url in location if url], options
 
@@ -165,13 +164,9 @@ def _for_locks(url: str, known: Collection[str]) -> str:
     return f"{base}?{'&'.join(kept)}" if kept else base
 
 
-def _databases(config: Mapping[str, Any]) -> Iterator[tuple[Hashable, int]]:
+def _databases(config: Mapping[str, Any]) -> Iterator[str]:
     locations, options = _locations(config)
     for url in locations:
         # A URL that we cannot read is an error of the cache, not of REDLOCK.
         with suppress(ValueError):
-            yield _database(Address.from_url(url, options))
-
-
-def _database(address: Address) -> tuple[Hashable, int]:
-    return address.endpoint, address.kwargs["db"]
+            yield Address.from_url(url, options).store

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 if TYPE_CHECKING:
@@ -47,29 +47,23 @@ def _classes() -> Mapping[str, ConnectionClass]:
 
 
 @cache
-def _accepted(scheme: str) -> frozenset[str]:
+def options_of(scheme: str) -> frozenset[str]:
+    """Return the names of the connection options for URLs of a scheme; "rediss" has them all."""
     lineage = _classes()[scheme].__mro__
     names = {name for cls in lineage for name in inspect.signature(cls).parameters}
     return frozenset(n for n in names if n in _OPEN or n.startswith("ssl_"))
 
 
-def connection_options() -> frozenset[str]:
-    """Return the names of all connection options that at least one URL scheme accepts."""
-    return frozenset().union(*map(_accepted, _classes()))
-
-
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise ValueError if options of connections are wrong for a master of any URL."""
-    for name in options:
-        if name not in connection_options():
-            _refuse(name, "rediss")
+    _check_names(options, "rediss")
     _check_values(options)
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return `, did you mean 'x'?` for the known name most like `name` in any case, or ""."""
     by_lower = {word.lower(): word for word in known}
-    found = get_close_matches(str(name).lower(), by_lower, n=1)
+    found = get_close_matches(str(name).lower(), by_lower, n=1, cutoff=cutoff)
     return f", did you mean {by_lower[found[0]]!r}?" if found else ""
 
 
@@ -217,24 +211,19 @@ def _query(parts: SplitResult) -> list[str]:
     return names
 
 
-def _check_names(names: Collection[str], scheme: str) -> None:
+def _check_names(names: Iterable[str], scheme: str) -> None:
     """Raise ValueError for the first name that is unknown, or would have no effect."""
     for name in names:
-        if name not in _accepted(scheme):
-            _refuse(name, scheme)
-
-
-def _refuse(name: str, scheme: str) -> NoReturn:
-    """Raise ValueError for an option that connections of a scheme do not take."""
-    if name in _accepted("rediss") and str(name).startswith("ssl_"):
-        raise ValueError(f"option {name!r} needs a rediss:// URL")
-    likely = get_close_matches(str(name), _accepted(scheme), n=1, cutoff=0.85)
-    hint = f", did you mean {likely[0]!r}?" if likely else "."
-    raise ValueError(
-        f"connection option {name!r} has no effect here{hint} The server and TLS are set by the "
-        "URL, times by MASTER_TIMEOUT and CONNECT_TIMEOUT; what else may be set is in "
-        "docs/reference/settings.md"
-    )
+        if name in options_of(scheme):
+            continue
+        if name in options_of("rediss") and name.startswith("ssl_"):
+            raise ValueError(f"option {name!r} needs a rediss:// URL")
+        hint = nearest(name, options_of(scheme), cutoff=0.85) or "."
+        raise ValueError(
+            f"connection option {name!r} has no effect here{hint} The server and TLS are set by "
+            "the URL, times by MASTER_TIMEOUT and CONNECT_TIMEOUT; what else may be set is in "
+            "docs/reference/settings.md"
+        )
 
 
 def _parse(url: str) -> dict[str, Any]:
