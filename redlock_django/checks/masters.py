@@ -68,7 +68,7 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
             yield Error(message, hint=hint, id="redlock_django.E025")
     if not isinstance(store, RedlockSettings) or one.health is None or one.health.persistent:
         return
-    if store.addresses and not store.restart_delay:
+    if store.addresses and not store.deployment.restart_delay:
         yield checks.Warning(
             f"{named} a restart loses its locks (appendonly no), and with RESTART_DELAY = 0 "
             "clients do not wait until these locks have expired.",

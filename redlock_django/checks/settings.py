@@ -12,6 +12,7 @@ from django.core.checks import CheckMessage, Error
 from redlock_django.backends.redis.masters import caches_on
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.conf.settings import AliasSettings, load, middleware_classes
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.services import locks
 from redlock_django.middleware import LockMiddleware
@@ -23,13 +24,13 @@ _EXAMPLE = (
 )
 
 _SHARED = {
-    "MASTERS": "identity",
+    "MASTERS": "members",
     "PROFILE": "failover",
     "MAX_TTL": "max_ttl",
     "MAX_CLOCK_SKEW": "max_clock_skew",
     "RESTART_DELAY": "restart_delay",
 }
-"""The settings that all clients of a master must share, and their attributes."""
+"""The settings that all clients of a master must share, and their attributes of `Deployment`."""
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -95,24 +96,23 @@ def _rules(*, has_middleware: bool) -> Iterator[CheckMessage]:
 
 def _other_deployments(every: Sequence[AliasSettings]) -> Iterator[CheckMessage]:
     """Yield E009 for each alias that shares a master with an earlier one of other settings."""
-    known: dict[Hashable, tuple[str, RedlockSettings, str]] = {}
+    known: dict[Hashable, tuple[str, Deployment, str]] = {}
     for options in every:
         store = options.store
         if not isinstance(store, RedlockSettings) or not options.backend_class.is_shared:
             continue
-        reported: set[str] = set()
+        ours, reported = store.deployment, set[str]()
         for address in store.addresses:
             sentinels = tuple(sorted(str(one.endpoint) for one in address.sentinels))
-            place = (address.store, sentinels, store.key_prefix)
-            alias, other, name = known.setdefault(place, (options.alias, store, address.name))
-            is_same = other.deployment.fingerprint == store.deployment.fingerprint
-            if is_same or alias in reported:
+            place = (address.store, sentinels, ours.prefix)
+            alias, other, name = known.setdefault(place, (options.alias, ours, address.name))
+            if other.fingerprint == ours.fingerprint or alias in reported:
                 continue
             reported.add(alias)
-            differ = [k for k, v in _SHARED.items() if getattr(store, v) != getattr(other, v)]
+            differ = [k for k, v in _SHARED.items() if getattr(ours, v) != getattr(other, v)]
             yield Error(
                 f"REDLOCK[{options.alias!r}] and REDLOCK[{alias!r}] have the master {name} and "
-                f"KEY_PREFIX {store.key_prefix!r} in common, but not {', '.join(differ)}. A master "
+                f"KEY_PREFIX {ours.prefix!r} in common, but not {', '.join(differ)}. A master "
                 "belongs to one of them, and the other one acquires no lock.",
                 hint="Use the same values for both, or another KEY_PREFIX for one of them, whose "
                 "locks then exclude none of the other.",

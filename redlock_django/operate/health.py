@@ -52,8 +52,8 @@ def server_word(using: str) -> str:
 
 def caveat(store: StoreSettings) -> str:
     """Return what a store does not exclude, in one sentence; "" if independent servers decide."""
-    if isinstance(store, RedlockSettings) and store.failover:
-        return _FAILOVER % f"{store.restart_delay:.0f}"
+    if isinstance(store, RedlockSettings) and store.deployment.failover:
+        return _FAILOVER % f"{store.deployment.restart_delay:.0f}"
     return ""
 
 

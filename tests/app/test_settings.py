@@ -54,9 +54,12 @@ def test_defaults(settings: Settings) -> None:
     assert (options.alias, options.ttl, options.wait, options.max_ttl) == ("default", 10, 0, 60)
     assert options.max_hold == 300
     assert (store(options).master_timeout, store(options).connect_timeout) == (0.25, 1.0)
-    assert store(options).max_clock_skew == 0.5
-    assert store(options).restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
-    assert (store(options).key_prefix, store(options).fence_ttl) == ("redlock", 600)
+    assert store(options).deployment.max_clock_skew == 0.5
+    assert store(options).deployment.restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
+    assert (store(options).deployment.prefix, store(options).deployment.fence_ttl) == (
+        "redlock",
+        600,
+    )
     assert (options.status, options.on_unavailable) == (423, "refuse")
     assert (store(options).tolerate, options.rules, options.idempotency) == (frozenset(), (), {})
 
@@ -68,12 +71,12 @@ def test_durations_may_be_timedeltas(settings: Settings) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count: int) -> None:
-    assert store(read(settings, MASTERS=THREE[:count])).restart_delay == 0
+    assert store(read(settings, MASTERS=THREE[:count])).deployment.restart_delay == 0
 
 
 def test_the_failover_profile_waits_with_one_server(settings: Settings) -> None:
     options = read(settings, MASTERS=THREE[:1], PROFILE="failover", MAX_TTL=15)
-    assert store(options).restart_delay == pytest.approx(1.02 * 15 + 5 * 0.5 + 15.05)
+    assert store(options).deployment.restart_delay == pytest.approx(1.02 * 15 + 5 * 0.5 + 15.05)
     assert store(options).deployment.failover
 
 
@@ -124,10 +127,10 @@ def test_the_failover_profile_is_refused_where_it_means_nothing(
 
 
 def test_restart_delay_may_be_given(settings: Settings) -> None:
-    assert store(read(settings, RESTART_DELAY=0)).restart_delay == 0
-    assert store(read(settings, RESTART_DELAY=63.7)).restart_delay == 63.7
+    assert store(read(settings, RESTART_DELAY=0)).deployment.restart_delay == 0
+    assert store(read(settings, RESTART_DELAY=63.7)).deployment.restart_delay == 63.7
     small = {"MAX_TTL": 10, "MAX_CLOCK_SKEW": 0.1}
-    assert store(read(settings, RESTART_DELAY=10.7, **small)).restart_delay == 10.7
+    assert store(read(settings, RESTART_DELAY=10.7, **small)).deployment.restart_delay == 10.7
 
 
 def test_masters_may_be_one_string(settings: Settings) -> None:

@@ -6,14 +6,13 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.redis.settings import TOLERABLE, RedlockSettings
-from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.deployment import Deployment, identity
 from redlock_django.wire.drivers.loop import LoopDriver
 from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.servers.address import Address
@@ -46,17 +45,6 @@ PATIENT: dict[str, Any] = {"master_timeout": 3.0, "connect_timeout": 5.0}
 """For tests in which no master is late, however long a busy machine stops a server or thread."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedSettings(RedlockSettings):
-    """Settings of masters that other clients reach at other addresses, with the same `members`."""
-
-    members: str = ""
-
-    @property
-    def identity(self) -> str:
-        return self.members or super().identity
-
-
 def make_backend(
     urls: Sequence[str],
     *,
@@ -77,18 +65,23 @@ def make_backend(
     own, are one deployment if they have the same `members` (letters and digits).
     """
     addresses = tuple(Address.from_url(url, options) for url in urls)
+    deployment = Deployment(
+        names=tuple(address.name for address in addresses),
+        max_ttl=max_ttl,
+        max_clock_skew=max_clock_skew,
+        restart_delay=restart_delay,
+        members=members or identity(address.store for address in addresses),
+        failover=failover,
+    )
     return RedisBackend(
         "tests",
-        NamedSettings(
+        RedlockSettings(
             addresses=addresses,
+            deployment=deployment,
             max_ttl=max_ttl,
-            max_clock_skew=max_clock_skew,
-            restart_delay=restart_delay,
             master_timeout=master_timeout,
             connect_timeout=connect_timeout,
             tolerate=tolerate,
-            members=members,
-            failover=failover,
         ),
         give_up=give_up,
     )

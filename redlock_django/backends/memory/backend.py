@@ -6,7 +6,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.redis.backend import RedlockBackend
 from redlock_django.backends.redis.settings import RedlockSettings
 from redlock_django.engine.inspection.health import Health
-from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.query import SendQuery
 from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.protocol.votes import NOT_ASKED, failed
@@ -32,16 +30,7 @@ from redlock_django.wire.wakeup import LoopWakeup, Wakeup
 class MemorySettings(RedlockSettings):
     """The settings of masters in memory: without MASTERS there is one, trusted at once."""
 
-    needs_masters = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return super().names or ("memory",)
-
-    @property
-    def deployment(self) -> Deployment:
-        given = super().deployment
-        return given if self.addresses else replace(given, restart_delay=0)
+    default_names = ("memory",)
 
 
 def _sleep(seconds: float) -> None:

@@ -44,16 +44,14 @@ class RedlockSettings(StoreSettings):
         "FENCE_TTL": 600,
         "TOLERATE": (),
     }
-    needs_masters: ClassVar[bool] = True
+    default_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the masters if MASTERS names none."""
 
     addresses: tuple[Address, ...]
-    master_timeout: float = 0.25
-    connect_timeout: float = 1.0
-    max_clock_skew: float = 0.5
-    restart_delay: float
-    key_prefix: str = "redlock"
-    fence_ttl: float = 600.0
-    failover: bool = False
+    deployment: Deployment
+    """The numbers that all clients of these masters must share."""
+    master_timeout: float
+    connect_timeout: float
 
     @classmethod
     def read(cls, section: Section) -> Self:
@@ -66,7 +64,8 @@ class RedlockSettings(StoreSettings):
             )
         options = _options(section, "OPTIONS")
         addresses = read_masters(section["MASTERS"], options, sentinels)
-        if cls.needs_masters and not addresses:
+        names = tuple(address.name for address in addresses) or cls.default_names
+        if not names:
             raise ValueError(
                 "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
             )
@@ -76,21 +75,27 @@ class RedlockSettings(StoreSettings):
         # For how long a lock that a master forgot may still be held: clocks run at rates up
         # to 1 % apart and may step.
         forgotten = 1.02 * max_ttl + 5 * skew
-        return cls(
+        deployment = Deployment(
+            names=names,
+            prefix=_prefix(section),
             max_ttl=max_ttl,
-            addresses=addresses,
-            master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
-            connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
             max_clock_skew=skew,
             restart_delay=_restart_delay(
                 section,
                 forgotten + HANDOVER if failover else forgotten,
                 failover or len(addresses) >= 3,
             ),
-            key_prefix=_prefix(section),
             fence_ttl=_fence_ttl(section, forgotten),
-            tolerate=_tolerate(section),
+            members=identity(address.store for address in addresses),
             failover=failover,
+        )
+        return cls(
+            max_ttl=max_ttl,
+            addresses=addresses,
+            deployment=deployment,
+            master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
+            connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
+            tolerate=_tolerate(section),
         )
 
     def check_ttl(self, ttl: float, name: str) -> None:
@@ -102,26 +107,12 @@ class RedlockSettings(StoreSettings):
         )
 
     @property
-    def deployment(self) -> Deployment:
-        """The numbers that all clients of these masters must share."""
-        return Deployment(
-            names=self.names,
-            prefix=self.key_prefix,
-            max_ttl=self.max_ttl,
-            max_clock_skew=self.max_clock_skew,
-            restart_delay=self.restart_delay,
-            fence_ttl=self.fence_ttl,
-            members=self.identity,
-            failover=self.failover,
-        )
-
-    @property
     def identity(self) -> str:
-        return identity(address.store for address in self.addresses)
+        return self.deployment.members
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(address.name for address in self.addresses)
+        return self.deployment.names
 
 
 def _options(section: Section, key: str) -> Mapping[str, Any]:
