@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redlock_django.testing.processes import ProcessGroup
 from tests.ports import free_port
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,19 +72,27 @@ def postgres_entry(port: int) -> dict[str, Any]:
 
 
 class PgBouncer:
-    """A pooler in transaction mode, with two connections to the server on a port."""
+    """A pooler in transaction mode, with two connections to the server on a port.
 
-    def __init__(self, processes: ProcessGroup, server: str) -> None:
+    `more` has lines of its configuration for some databases.
+    """
+
+    def __init__(self, processes: ProcessGroup, server: str, more: str = "") -> None:
         program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
         if program is None:
             raise FileNotFoundError("PgBouncer is not installed (apt-get install pgbouncer)")
         processes.directory.chmod(0o755)
         self.port = str(free_port())
-        self._config = processes.directory / "pgbouncer.ini"
+        self._config, self._more = processes.directory / "pgbouncer.ini", more
         self._write(server)
         user = ["-u", "nobody"] if os.geteuid() == 0 else []
         # Its log is shown where the test fails.
         self._process = processes.spawn([program, *user, str(self._config)], stderr=None)
+        until(self._listens, "PgBouncer listens")
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            return not client.connect_ex(("127.0.0.1", int(self.port)))
 
     def move(self, server: str) -> None:
         """Begin to send the statements of all clients to the server on another port."""
@@ -92,9 +102,17 @@ class PgBouncer:
     def _write(self, server: str) -> None:
         self._config.write_text(
             f"[databases]\n* = host=127.0.0.1 port={server} user=postgres\n"
+            f"{self._more}"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nauth_type = any\n"
             "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
         )
+
+
+@contextlib.contextmanager
+def local_pgbouncer(server: str, more: str = "") -> Iterator[PgBouncer]:
+    """Start PgBouncer; raise FileNotFoundError if it is not installed."""
+    with ProcessGroup("redlock-pgbouncer-") as processes:
+        yield PgBouncer(processes, server, more)
 
 
 def postgres_programs() -> Path:

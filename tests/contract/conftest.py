@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
-from django.db import OperationalError, connections
+from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.locking.services import locks
-from redlock_django.testing.processes import ProcessGroup
+from tests.aliases import database_alias, new_database
+from tests.conftest import installed
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
-from tests.postgres import PgBouncer
-from tests.waiting import until
+from tests.postgres import local_pgbouncer
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -44,16 +44,8 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def databases() -> Iterator[Callable[[str, dict[str, Any]], None]]:
     """Return a function that adds an alias to DATABASES."""
-    added = []
-
-    def add(alias: str, entry: dict[str, Any]) -> None:
-        connections.settings[alias] = {**connections.settings["default"], "OPTIONS": {}, **entry}
-        added.append(alias)
-
-    yield add
-    for alias in added:
-        connections[alias].close()
-        del connections[alias], connections.settings[alias]
+    with ExitStack() as stack:
+        yield lambda alias, entry: stack.enter_context(database_alias(alias, entry))
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +54,20 @@ def migrated_postgres(postgres: dict[str, Any], django_db_blocker: Any) -> Itera
 
     Other tests create the same tables in the default database of the server.
     """
-    entry = {**postgres, "NAME": "contract", "OPTIONS": {}}
-    server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
-    with psycopg.connect(**server, dbname="postgres", autocommit=True) as server_connection:
-        server_connection.execute("CREATE DATABASE contract")
-        connections.settings["pg"] = {**connections.settings["default"], **entry}
-        with django_db_blocker.unblock():
-            executor = MigrationExecutor(connections["pg"])
-            targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
-            executor.migrate(targets)
-            yield
-        connections["pg"].close()
-        del connections["pg"], connections.settings["pg"]
-        server_connection.execute("DROP DATABASE contract WITH (FORCE)")
+    with (
+        new_database(postgres, "contract") as entry,
+        django_db_blocker.unblock(),
+        database_alias("pg", entry),
+    ):
+        migrate("pg")
+        yield
+
+
+def migrate(alias: str) -> None:
+    """Create the tables of the app."""
+    executor = MigrationExecutor(connections[alias])
+    targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
+    executor.migrate(targets)
 
 
 @pytest.fixture
@@ -90,22 +83,8 @@ def pooled(
 ) -> Iterator[None]:
     """Add the alias "pooled": the same database behind PgBouncer, with two connections to it."""
     entry = connections.settings["pg"]
-    with ProcessGroup("redlock-pgbouncer-") as processes:
-        try:
-            pooler = PgBouncer(processes, entry["PORT"])
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
+    with installed(local_pgbouncer(entry["PORT"])) as pooler:
         databases("pooled", {**entry, "PORT": pooler.port})
-
-        def answers() -> bool:
-            try:
-                connections["pooled"].ensure_connection()
-            except OperationalError:
-                return False
-            connections["pooled"].close()
-            return True
-
-        until(answers, what="PgBouncer answers")
         yield
         locks.close()
 
@@ -113,22 +92,13 @@ def pooled(
 @pytest.fixture(scope="module")
 def migrated_mysql(mysql: dict[str, Any], django_db_blocker: Any) -> Iterator[None]:
     """Add the alias "maria", a MariaDB database of its own with the tables of the app."""
-    connections.settings["maria"] = {
-        **connections.settings["default"],
-        **mysql,
-        "NAME": "contract",
-    }
-    with django_db_blocker.unblock():
-        with connections["maria"]._nodb_cursor() as server:
-            server.execute("CREATE DATABASE contract")
-        executor = MigrationExecutor(connections["maria"])
-        targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
-        executor.migrate(targets)
+    with (
+        new_database(mysql, "contract") as entry,
+        django_db_blocker.unblock(),
+        database_alias("maria", entry),
+    ):
+        migrate("maria")
         yield
-        with connections["maria"].cursor() as cursor:
-            cursor.execute("DROP DATABASE contract")
-        connections["maria"].close()
-    del connections["maria"], connections.settings["maria"]
 
 
 @pytest.fixture

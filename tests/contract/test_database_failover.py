@@ -19,9 +19,10 @@ from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests import inspecting
+from tests.conftest import installed
 from tests.contract.stores import DATABASE
 from tests.ports import free_port
-from tests.postgres import PgBouncer, local_postgres, postgres_owner, postgres_programs
+from tests.postgres import local_pgbouncer, local_postgres, postgres_owner, postgres_programs
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -192,12 +193,7 @@ def test_a_client_of_a_standby_is_granted_nothing_before_and_after_its_promotion
 def test_a_connection_that_a_pooler_moves_to_a_promoted_standby_grants_nothing(
     pair: Pair, databases: Callable[[str, dict[str, Any]], None], settings: Settings
 ) -> None:
-    with ProcessGroup("redlock-pgbouncer-") as processes:
-        try:
-            pooler = PgBouncer(processes, pair.primary)
-        except FileNotFoundError as error:
-            pytest.skip(str(error))
-        until(lambda: answers(pooler.port), what="PgBouncer answers")
+    with installed(local_pgbouncer(pair.primary)) as pooler:
         databases("pooled", {**connections.settings["primary"], "PORT": pooler.port})
         one = {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1, "TTL": 60}
         settings.REDLOCK = {"default": one, "other": one}

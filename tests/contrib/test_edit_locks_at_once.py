@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +19,8 @@ from django.urls import path
 
 from redlock_django.contrib.edit_locks import EditLockMixin
 from testproject.shop.models import Order
+from tests.aliases import database_alias, new_database
 from tests.contrib.edited.pages import OpenPage
-from tests.live.transactions.conftest import database_alias
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -46,24 +47,20 @@ class Router:
 def _database(
     request: pytest.FixtureRequest, django_db_blocker: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    if request.param == "sqlite":
-        name = str(tmp_path_factory.mktemp("edited") / "db")
-        entry: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
-        entry |= {"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": WAIT}}
-    else:  # a database of its own: other tests create tables in that of the server
-        entry = {**request.getfixturevalue(request.param), "NAME": "edited"}
-    with django_db_blocker.unblock(), database_alias("edited", entry):
-        if request.param != "sqlite":
-            with connections["edited"]._nodb_cursor() as server:
-                server.execute("CREATE DATABASE edited")
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            name = str(tmp_path_factory.mktemp("edited") / "db")
+            entry: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": name}
+            entry |= {"OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": WAIT}}
+        else:  # a database of its own: other tests create tables in that of the server
+            server = request.getfixturevalue(request.param)
+            entry = stack.enter_context(new_database(server, "edited"))
+        stack.enter_context(django_db_blocker.unblock())
+        stack.enter_context(database_alias("edited", entry))
         call_command("migrate", database="edited", verbosity=0)
         ContentType.objects.clear_cache()
         yield
         ContentType.objects.clear_cache()
-        connections["edited"].close()
-        if request.param != "sqlite":
-            with connections["edited"]._nodb_cursor() as server:
-                server.execute("DROP DATABASE edited")
 
 
 class RevisedAdmin(ModelAdmin):

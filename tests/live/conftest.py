@@ -11,11 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
+from tests.aliases import new_database
 from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def site_tables(
             }
             if kind == "postgres":
                 # A separate database: other tests use the same tables in the default one.
-                entry = {**request.getfixturevalue("postgres"), "NAME": "sites"}
-                create_database(entry)
+                server = request.getfixturevalue("postgres")
+                entry = opened.enter_context(new_database(server, "sites"))
             return opened.enter_context(closing(Tables(entry, django_db_blocker)))
 
         yield of
@@ -146,7 +146,7 @@ STORES = (
 @pytest.fixture(params=STORES)
 def store_settings(
     request: pytest.FixtureRequest, tmp_path: Path, settings: Settings
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
     """Return the settings of a site that keeps its locks in one of the stores."""
     store = request.param
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
@@ -163,19 +163,8 @@ def store_settings(
         locks["default"].backend.declare_new()
     else:
         section |= {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 1}
-        if store != "sqlite":
-            database = {**request.getfixturevalue(store), "NAME": f"site_{secrets.token_hex(4)}"}
-            create_database(database)
-    return {"REDLOCK": {"default": section}, "DATABASES": {"default": database}}
-
-
-def create_database(entry: dict[str, Any]) -> None:
-    """Create the database of an entry for DATABASES, which its server does not have yet."""
-    server = {name: entry[name.upper()] for name in ("host", "user", "password")}
-    server["port"] = int(entry["PORT"])
-    if entry["ENGINE"].endswith("postgresql"):
-        connected: Any = psycopg.connect(**server, dbname="postgres", autocommit=True)
-    else:
-        connected = pytest.importorskip("pymysql").connect(**server, autocommit=True)
-    with connected, connected.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {entry['NAME']}")
+    with ExitStack() as stack:
+        if store in ("postgres", "mysql"):
+            name = f"site_{secrets.token_hex(4)}"
+            database = stack.enter_context(new_database(request.getfixturevalue(store), name))
+        yield {"REDLOCK": {"default": section}, "DATABASES": {"default": database}}

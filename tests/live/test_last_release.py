@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.live.conftest import create_database
+from tests.aliases import new_database
 from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ Open = Callable[[str], Fleet]
 @pytest.fixture
 def open_fleet(
     old_python: str, postgres: dict[str, Any], masters: list[LocalMaster], tmp_path: Path
-) -> Open:
+) -> Iterator[Open]:
     """Return a function that makes a fleet whose locks are in a store; its database is empty."""
 
     def fleet(store: str) -> Fleet:
@@ -132,13 +132,14 @@ def open_fleet(
             urls = [master.url for master in masters]
             section = {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts(30)}
         elif store == "postgresql":
-            database = {**postgres, "NAME": f"fleet_{secrets.token_hex(4)}"}
-            create_database(database)
+            name = f"fleet_{secrets.token_hex(4)}"
+            database = databases.enter_context(new_database(postgres, name))
         section["TTL"] = 30  # longer than any process of a busy machine needs to renew it
         settings = {"DATABASES": {"default": database}, "REDLOCK": {"default": section}}
         return Fleet(settings, tmp_path, {"old": old_python, "new": sys.executable})
 
-    return fleet
+    with ExitStack() as databases:
+        yield fleet
 
 
 def test_the_old_python_has_the_wheel_and_not_this_tree(open_fleet: Open) -> None:

@@ -16,6 +16,7 @@ from pytest_django import Settings
 from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.transactions import sees_commits
+from tests.aliases import database_alias
 from tests.app.conftest import MEMORY, is_free, no_renewals  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
@@ -25,17 +26,11 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres]
 def pg(postgres: dict[str, Any], settings: Settings) -> Iterator[BaseDatabaseWrapper]:
     """A connection to PostgreSQL as the alias "pg", as a new role."""
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
-    defaults = dict(connections.settings["default"])
     role = f"role_{uuid.uuid4().hex[:8]}"
-    connections.settings["pg"] = {**defaults, **postgres, "OPTIONS": {}, "ATOMIC_REQUESTS": False}
-    with connections["pg"].cursor() as cursor:
+    with database_alias("pg", postgres), connections["pg"].cursor() as cursor:
         cursor.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
-    connections["pg"].close()
-    del connections["pg"]
-    connections.settings["pg"]["USER"] = role
-    yield connections["pg"]
-    connections["pg"].close()
-    del connections["pg"], connections.settings["pg"]
+    with database_alias("pg", {**postgres, "USER": role}):
+        yield connections["pg"]
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
+from tests.aliases import new_database
 from tests.programs import ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -27,11 +26,8 @@ REDLOCK = {{"default": {{"BACKEND": "redlock_django.backends.database.DatabaseBa
 @pytest.fixture
 def empty_database(postgres: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Return the entry of a new database without tables."""
-    about = f"host={postgres['HOST']} port={postgres['PORT']} user={postgres['USER']}"
-    with closing(psycopg.connect(f"{about} dbname=postgres", autocommit=True)) as server:
-        server.execute("CREATE DATABASE deployed")
-        yield {**postgres, "NAME": "deployed"}
-        server.execute("DROP DATABASE deployed WITH (FORCE)")
+    with new_database(postgres, "deployed") as entry:
+        yield entry
 
 
 @pytest.mark.parametrize("containers", [2, pytest.param(4, marks=pytest.mark.nightly)])

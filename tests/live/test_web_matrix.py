@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import ninja
-import psycopg
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.core.handlers.base import BaseHandler
@@ -35,6 +34,7 @@ from redlock_django import idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing.masters import LocalMaster
+from tests.aliases import database_alias, new_database
 from tests.timeouts import patient_site
 
 KEYS = 6
@@ -189,9 +189,6 @@ def ask(
     postgres: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
 ) -> Iterator[Ask]:
     """Create both databases as aliases; return a function that sends SQL to one of them."""
-    server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
-    with psycopg.connect(**server, dbname="postgres", autocommit=True) as client:
-        client.execute("CREATE DATABASE matrix")
     sqlite = {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(tmp_path_factory.mktemp("matrix") / "matrix.sqlite3"),
@@ -201,25 +198,22 @@ def ask(
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF;",
         },
     }
-    databases = {"sqlite": sqlite, "postgres": {**postgres, "NAME": "matrix"}}
-    configured = connections.configure_settings({"default": {}, **databases})
 
     def send(database: str, statement: str) -> int:
         with connections[database].cursor() as cursor:
             cursor.execute(statement)
             return int(cursor.fetchone()[0]) if cursor.description else 0
 
-    with django_db_blocker.unblock():
-        for database in databases:
-            connections.settings[database] = configured[database]
+    with (
+        new_database(postgres, "matrix") as entry,
+        django_db_blocker.unblock(),
+        database_alias("sqlite", sqlite, tables=[IdempotencyRecord]),
+        database_alias("postgres", entry, tables=[IdempotencyRecord]),
+    ):
+        for database in ("sqlite", "postgres"):
             send(database, "CREATE TABLE counter (id integer PRIMARY KEY, value integer)")
             send(database, "CREATE TABLE effect (counter integer)")
-            with connections[database].schema_editor() as editor:
-                editor.create_model(IdempotencyRecord)
         yield send
-        for database in databases:
-            connections[database].close()
-            del connections[database], connections.settings[database]
 
 
 class Answer(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connections
 
+from tests.aliases import database_alias
 from tests.live.fencing.accounts import Account
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ def database(
 ) -> Iterator[dict[str, Any]]:
     """Create account 1 in a database, connect it as "fencing", and return its entry."""
     entry: dict[str, Any] = request.getfixturevalue(request.param)
-    every = connections.configure_settings({"default": {}, ALIAS: dict(entry)})
-    connections.settings[ALIAS] = every[ALIAS]
-    with django_db_blocker.unblock():
-        with connections[ALIAS].schema_editor() as editor:
-            editor.create_model(Account)
+    with django_db_blocker.unblock(), database_alias(ALIAS, entry, tables=[Account]):
         Account.objects.using(ALIAS).create(pk=1)
         yield entry
-        with connections[ALIAS].schema_editor() as editor:
-            editor.delete_model(Account)
-        connections[ALIAS].close()
-    del connections[ALIAS]
-    del connections.settings[ALIAS]

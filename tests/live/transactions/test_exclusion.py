@@ -18,7 +18,8 @@ from redlock_django import ResourceLocked, transaction_lock
 from redlock_django.exceptions import BadName, InvalidRedlock
 from redlock_django.locking.transaction_lock import advisory_key
 from testproject.shop.models import Order
-from tests.live.transactions.conftest import database_alias, delete_orders, hold, is_free
+from tests.aliases import database_alias
+from tests.live.transactions.conftest import delete_orders, hold, is_free
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
