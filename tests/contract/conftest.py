@@ -15,7 +15,17 @@ from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.locking.services import locks
 from tests.aliases import database_alias, new_database
 from tests.conftest import installed
-from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
+from tests.contract.stores import (
+    CALLERS,
+    DATABASES,
+    STORES,
+    Database,
+    Postgres,
+    Sqlite,
+    Store,
+    SyncCaller,
+    calling,
+)
 from tests.postgres import local_pgbouncer
 
 if TYPE_CHECKING:
@@ -112,6 +122,32 @@ def mysql_tables(migrated_mysql: None, database_access: None) -> None:
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
     return STORES[request.param](request, settings)
+
+
+@pytest.fixture
+def sqlite(request: pytest.FixtureRequest, settings: Settings) -> Database:
+    """Keep locks in a file of SQLite."""
+    return Sqlite(request, settings)
+
+
+@pytest.fixture
+def postgres_store(request: pytest.FixtureRequest, settings: Settings) -> Database:
+    """Keep locks in PostgreSQL."""
+    return Postgres(request, settings)
+
+
+@pytest.fixture(params=DATABASES)
+def database(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Database]:
+    """Keep locks in each database."""
+    yield request.param(request, settings)
+    locks.close()
+
+
+@pytest.fixture(params=DATABASES[1:])
+def server(request: pytest.FixtureRequest, settings: Settings) -> Database:
+    """Keep locks in each database server."""
+    store: Database = request.param(request, settings)
+    return store
 
 
 @pytest.fixture(params=CALLERS)

@@ -22,6 +22,7 @@ from redlock_django.backends.database.dialects import LOCKS, SECOND
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.paths import MIN_HOLD, data_of
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.wire.clock import clock
 from tests.inspecting import look
@@ -40,6 +41,39 @@ if TYPE_CHECKING:
 
 HOLDER = '{"host":"web1","pid":7,"path":"/orders/1/pay/"}'
 T = TypeVar("T")
+
+
+def database_of(alias: str = "default") -> DatabaseBackend:
+    """Return the store of an alias, which is a database."""
+    backend = locks[alias].backend
+    assert isinstance(backend, DatabaseBackend)
+    return backend
+
+
+def zookeeper_of(alias: str = "default") -> ZooKeeperBackend:
+    """Return the store of an alias, which is ZooKeeper."""
+    backend = locks[alias].backend
+    assert isinstance(backend, ZooKeeperBackend)
+    return backend
+
+
+def taken(*resources: str, using: str = "default", ttl: float = 30) -> bool:
+    """Return whether another client holds one of these resources."""
+    backend = locks[using].backend
+    try:
+        backend.release(backend.acquire(resources, ttl, 0, HOLDER))
+    except ResourceLocked:
+        return True
+    return False
+
+
+def granted(using: str = "default", resource: str = "order:1") -> bool:
+    """Return whether the store of an alias is available: it grants a free lock."""
+    try:
+        taken(resource, using=using, ttl=1)
+    except StoreUnavailable:
+        return False
+    return True
 
 
 class Store:
@@ -151,15 +185,16 @@ class Database(Store):
 
     alias: str
 
-    def pass_time(self, seconds: float) -> None:
-        backend = self.backend
-        assert isinstance(backend, DatabaseBackend)
+    @property
+    def backend(self) -> DatabaseBackend:
+        return database_of()
 
+    def pass_time(self, seconds: float) -> None:
         def pass_time(cursor: CursorWrapper) -> None:
             passed = [round(seconds * SECOND)]
             cursor.execute(f"UPDATE {LOCKS} SET expires_at = expires_at - %s", passed)
 
-        backend.connections.run(pass_time)
+        self.backend.connections.run(pass_time)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(DatabaseBackend, "turn", 10.0)
@@ -235,8 +270,7 @@ class ZooKeeper(Store):
         return clock() + self._passed
 
     def pass_time(self, seconds: float) -> None:
-        backend = self.backend
-        assert isinstance(backend, ZooKeeperBackend)
+        backend = zookeeper_of()
         # Otherwise the server would seem to hang.
         until(lambda: not backend.session._unanswered, "ZooKeeper has answered everything")
         self._passed += seconds

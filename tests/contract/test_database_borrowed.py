@@ -22,7 +22,7 @@ from redlock_django.backends.database.jobs import Job
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests.contract.interrupting import after_each_interrupt
-from tests.contract.stores import DATABASE, HOLDER, Postgres, Started
+from tests.contract.stores import DATABASE, HOLDER, Database, Started, database_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -33,14 +33,11 @@ limited = pytest.mark.skipif(not cancels_in_time(), reason="needs libpq 17")
 
 
 @pytest.fixture
-def backend(request: pytest.FixtureRequest, settings: Settings) -> Iterator[DatabaseBackend]:
+def backend(postgres_store: Database, settings: Settings) -> Iterator[DatabaseBackend]:
     """Return a store on one connection, which was made."""
-    Postgres(request, settings)
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
-    found = locks["default"].backend
-    assert isinstance(found, DatabaseBackend)
-    pair(found)
-    yield found
+    pair(postgres_store.backend)
+    yield postgres_store.backend
     locks.close()
 
 
@@ -91,8 +88,7 @@ def test_a_caller_executes_its_statements_itself_behind_a_pooler(
     pooled: None, settings: Settings, threads: list[threading.Thread]
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1}}
-    backend = locks["default"].backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = database_of()
     pair(backend)
     threads.clear()
     pair(backend)

@@ -14,7 +14,6 @@ import pytest
 from django.db import OperationalError
 
 from redlock_django.backends.database import sql as database_sql
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections
 from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.backends.database.hand_on import DatabaseSwap
@@ -22,7 +21,7 @@ from redlock_django.backends.database.jobs import Connection, Job
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.wakeup import LoopWakeup, Wakeup
-from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
+from tests.contract.stores import HOLDER, AsyncCaller, Database, Sqlite, SyncCaller
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -68,11 +67,9 @@ async def test_no_cancellation_is_lost(
 
 @pytest.mark.postgres
 def test_a_cancelled_waiter_that_is_joining_does_not_stay_in_the_queue(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Postgres(request, settings)
-    backend = store.backend
-    assert isinstance(backend, DatabaseBackend)
+    store, backend = postgres_store, postgres_store.backend
     joining, cancelled = threading.Event(), threading.Event()
     released: SimpleQueue[None] = SimpleQueue()
     join, release = database_sql.join, database_sql.release
@@ -182,11 +179,10 @@ def test_a_release_whose_answer_was_lost_is_unknown(
 
 
 def test_extensions_wait_together_for_a_database_that_hangs(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that renews all locks of the process waits for them."""
-    backend = Sqlite(request, settings).backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = sqlite.backend
     leases = [backend.acquire((f"order:{n}",), 30, 0, HOLDER) for n in range(5)]
     began = now = backend.clock()
 
@@ -207,15 +203,9 @@ def test_extensions_wait_together_for_a_database_that_hangs(
 @pytest.mark.parametrize("order", ["release first", "undo first"])
 @pytest.mark.parametrize("times", [1, 2], ids=["one hand-on", "two hand-ons"])
 def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
-    request: pytest.FixtureRequest,
-    settings: Settings,
-    monkeypatch: pytest.MonkeyPatch,
-    times: int,
-    order: str,
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch, times: int, order: str
 ) -> None:
-    store = Sqlite(request, settings)
-    backend = store.backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = sqlite.backend
     lease = backend.acquire(("order:1",), 30, 0, HOLDER)
     posted: list[Callable[[Any], object]] = []
     monkeypatch.setattr(backend.connections, "post", posted.append)
@@ -232,11 +222,10 @@ def test_a_lock_is_released_in_either_order_with_the_undo_of_its_hand_on(
 
 
 def test_a_lock_is_not_lost_while_its_hand_on_is_being_undone(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a database that did not answer, the undo may come after the next statement."""
-    backend = Sqlite(request, settings).backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = sqlite.backend
     lease = backend.acquire(("order:1",), 30, 0, HOLDER)
     posted: list[Callable[[Any], object]] = []
     monkeypatch.setattr(backend.connections, "post", posted.append)

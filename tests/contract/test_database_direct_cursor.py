@@ -16,7 +16,6 @@ from django.db import OperationalError, ProgrammingError, connections
 
 from redlock_django.backends.database import connections as database_connections
 from redlock_django.backends.database import direct_cursor
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import sqlstate
 from redlock_django.backends.database.direct_cursor import (
     DirectCursor,
@@ -24,21 +23,18 @@ from redlock_django.backends.database.direct_cursor import (
     cancels_in_time,
 )
 from redlock_django.backends.database.settings import prepare_statements
-from tests.contract.stores import Postgres
+from tests.contract.stores import Database
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
-    from pytest_django import Settings
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def cursor(request: pytest.FixtureRequest, settings: Settings) -> Iterator[CursorWrapper]:
+def cursor(postgres_store: Database) -> Iterator[CursorWrapper]:
     """Return a cursor of Django on a connection as the store makes it."""
-    backend = Postgres(request, settings).backend
-    assert isinstance(backend, DatabaseBackend)
-    with closing(backend.settings.connect()) as connection:
+    with closing(postgres_store.backend.settings.connect()) as connection:
         found = connection.cursor()
         prepare_statements(found)
         yield found
@@ -118,12 +114,11 @@ def test_a_server_that_has_vanished_is_noticed_although_nothing_is_sent(
 
 
 def test_a_server_that_hangs_while_a_connection_is_set_up_is_noticed(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not cancels_in_time():
         pytest.skip("without a libpq that can cancel in time there is no limit")
-    backend = Postgres(request, settings).backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = postgres_store.backend
     monkeypatch.setattr(backend.connections, "_timeout", 0.1)
     monkeypatch.setattr(
         database_connections,

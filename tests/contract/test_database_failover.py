@@ -20,7 +20,7 @@ from redlock_django.locking.services import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests import inspecting
 from tests.conftest import installed
-from tests.contract.stores import DATABASE
+from tests.contract.stores import DATABASE, granted
 from tests.ports import free_port
 from tests.postgres import local_pgbouncer, local_postgres, postgres_owner, postgres_programs
 from tests.waiting import until
@@ -129,15 +129,6 @@ def pair(
         until(lambda: streamed(port), what="the standby streams")
         yield Pair(primary["PORT"], port)
         locks.close()
-
-
-def granted(using: str = "default") -> bool:
-    """Return whether a lock can be acquired."""
-    try:
-        with lock("order:1", using=using):
-            return True
-    except StoreUnavailable:
-        return False
 
 
 def test_a_promoted_standby_is_not_trusted_until_all_locks_have_expired(pair: Pair) -> None:

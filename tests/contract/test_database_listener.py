@@ -16,10 +16,9 @@ from django.db import connections
 
 from redlock_django.backends.database import listener as database_listener
 from redlock_django.backends.database import sql as database_sql
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.listener import Listener
 from redlock_django.locking.services import locks
-from tests.contract.stores import DATABASE, HOLDER, Postgres, Started, Store
+from tests.contract.stores import DATABASE, HOLDER, Database, Started, database_of
 from tests.inspecting import look
 from tests.waiting import until
 
@@ -30,16 +29,9 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Store]:
-    yield Postgres(request, settings)
+def store(postgres_store: Database) -> Iterator[Database]:
+    yield postgres_store
     locks.close()
-
-
-def backend_of() -> DatabaseBackend:
-    """Return the store of the default alias."""
-    backend = locks["default"].backend
-    assert isinstance(backend, DatabaseBackend)
-    return backend
 
 
 def listeners() -> int:
@@ -49,7 +41,7 @@ def listeners() -> int:
 
 def wait_for_a_lock() -> None:
     """Acquire a lock as a waiter does, which another client releases."""
-    backend = backend_of()
+    backend = database_of()
     held = backend.acquire(("order:1",), 30, 0, HOLDER)
     waiter = Started(lambda: backend.acquire(("order:1",), 30, 30, HOLDER))
     until(lambda: look(backend, ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
@@ -59,7 +51,7 @@ def wait_for_a_lock() -> None:
 
 def is_listening() -> bool:
     """Return whether waiters are woken."""
-    listener = backend_of().listener
+    listener = database_of().listener
     return listener is not None and listener.is_listening
 
 
@@ -92,7 +84,7 @@ def test_no_connection_of_a_pooler_listens(pooled: None, settings: Settings) -> 
 
 
 def test_with_psycopg2_waiters_look(
-    store: Store, monkeypatch: pytest.MonkeyPatch, settings: Settings
+    store: Database, monkeypatch: pytest.MonkeyPatch, settings: Settings
 ) -> None:
     monkeypatch.setattr("django.db.backends.postgresql.psycopg_any.is_psycopg3", False)
     locks.close()
@@ -101,10 +93,10 @@ def test_with_psycopg2_waiters_look(
 
 
 def test_a_database_that_is_slow_at_first_is_listened_to_later(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_listener, "_PROOF", 0.01)
-    backend = backend_of()
+    backend = database_of()
     dropped: list[Callable[[Any], object]] = []
 
     def post(work: Callable[[Any], object]) -> None:
@@ -124,7 +116,7 @@ def test_a_database_that_is_slow_at_first_is_listened_to_later(
 
 
 def test_our_own_notification_is_sent_again_ever_more_rarely(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float | None] = []
 
@@ -147,14 +139,14 @@ def test_our_own_notification_is_sent_again_ever_more_rarely(
             return []
 
     monkeypatch.setattr(f"{database_listener.__name__}.selectors.DefaultSelector", Selector)
-    listener = Listener(backend_of().settings.connect, lambda work: None)
+    listener = Listener(database_of().settings.connect, lambda work: None)
     listener.watch("waiter", print)
     until(lambda: len(waits) == 8, what="it has waited")
     assert waits == [2, 4, 8, 16, 32, 60, 60, 60]
     listener.join()
 
 
-def test_closing_leaves_no_thread_descriptor_and_connection(store: Store) -> None:
+def test_closing_leaves_no_thread_descriptor_and_connection(store: Database) -> None:
     def listening() -> int:
         with connections["pg"].cursor() as cursor:
             cursor.execute(
@@ -167,8 +159,8 @@ def test_closing_leaves_no_thread_descriptor_and_connection(store: Store) -> Non
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        backend_of().connections.run(lambda cursor: None)
-        listener = backend_of().listener
+        database_of().connections.run(lambda cursor: None)
+        listener = database_of().listener
         assert listener is not None
         listener.watch("waiter", print)
         until(is_listening, what="it listens")
@@ -180,7 +172,7 @@ def test_closing_leaves_no_thread_descriptor_and_connection(store: Store) -> Non
 
 
 def test_a_forked_child_that_ends_does_not_disturb_the_listener(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)  # else a waiter looks again soon
     wait_for_a_lock()
@@ -200,24 +192,24 @@ def test_a_forked_child_that_ends_does_not_disturb_the_listener(
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert is_listening()
-    held = backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    waiter = Started(lambda: backend_of().acquire(("order:1",), 100, 100, HOLDER))
-    until(lambda: look(backend_of(), ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
-    backend_of().release(held)
+    held = database_of().acquire(("order:1",), 30, 0, HOLDER)
+    waiter = Started(lambda: database_of().acquire(("order:1",), 100, 100, HOLDER))
+    until(lambda: look(database_of(), ["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+    database_of().release(held)
     assert waiter.lease().waited < 30
 
 
 def test_a_hanging_database_does_not_delay_the_end(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_listener, "_ENDING", 0.01)
     answers = threading.Event()
 
     def connect() -> Any:
         assert answers.wait(60)
-        return backend_of().settings.connect()
+        return database_of().settings.connect()
 
-    listener = Listener(connect, backend_of().connections.post)
+    listener = Listener(connect, database_of().connections.post)
     listener.watch("waiter", print)
     listener.close()
     listener.join()

@@ -10,11 +10,11 @@ from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, sqlstate
-from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.locking.transaction_lock import limited_wait
 from tests import inspecting
-from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
+from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started, database_of, taken
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -29,24 +29,8 @@ if TYPE_CHECKING:
 def backend(request: pytest.FixtureRequest, settings: Settings) -> Iterator[DatabaseBackend]:
     """Return the store, by the settings of a site at the time of the call."""
     MariaDB(request, settings)
-    yield backend_of()
+    yield database_of()
     connections["maria"].close()
-
-
-def backend_of() -> DatabaseBackend:
-    """Return the store of the default alias."""
-    backend = locks["default"].backend
-    assert isinstance(backend, DatabaseBackend)
-    return backend
-
-
-def held(resource: str) -> bool:
-    """Return whether another client holds a resource."""
-    try:
-        backend_of().release(backend_of().acquire((resource,), 30, 0, HOLDER))
-    except ResourceLocked:
-        return True
-    return False
 
 
 def connection_id(cursor: Any) -> int:
@@ -71,7 +55,7 @@ def test_mysql_is_refused(backend: DatabaseBackend, monkeypatch: pytest.MonkeyPa
 
 def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "maria", "CONNECTIONS": 1}}
-    backend, names = backend_of(), ("a:1", *(f"b:{number}" for number in range(10)))
+    backend, names = database_of(), ("a:1", *(f"b:{number}" for number in range(10)))
     connection = backend.connections.run(connection_id)
     backend.release(backend.acquire(names, 30, 0, HOLDER))
     with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
@@ -95,11 +79,11 @@ def test_an_attempt_that_is_given_up_leaves_nothing(
     with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
         cursor.execute(f"SELECT 1 FROM {LOCKS} FOR UPDATE")  # so that the statement waits
         with pytest.raises(StoreUnavailable, match="no answer within"):
-            backend_of().acquire(("order:1",), 30, 0, HOLDER)
+            database_of().acquire(("order:1",), 30, 0, HOLDER)
 
     def is_free() -> bool:
         try:
-            return not held("order:1")
+            return not taken("order:1")
         except StoreUnavailable:  # on a busy machine, a second is short
             return False
 
@@ -112,42 +96,42 @@ def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
     settings.REDLOCK = {
         "default": {"BACKEND": DATABASE, "DATABASE": "maria", "MAX_TTL": 90_000},
     }
-    assert not held("order:1")
+    assert not taken("order:1")
     with connections["maria"].cursor() as cursor:
         cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         try:
             locks.close()  # a crash ends all connections
             with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
-                backend_of().acquire(("order:1",), 30, 0, HOLDER)
-            (server,) = inspecting.health(backend_of())
+                database_of().acquire(("order:1",), 30, 0, HOLDER)
+            (server,) = inspecting.health(database_of())
         finally:
             cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert (refused.value.retry_after or 0) > 80_000
     assert server.faults[0].code == "untrusted"
     locks.close()
-    assert not held("order:1")
+    assert not taken("order:1")
 
 
 def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: DatabaseBackend) -> None:
     # The user of these tests may write in spite of `read_only`.
-    assert not held("order:1")
+    assert not taken("order:1")
     with connections["maria"].cursor() as cursor:
         cursor.execute("SET GLOBAL read_only = 1")
         try:
             for _ in range(2):  # on the connection that it has, and on a new one
                 with pytest.raises(StoreUnavailable, match="is a standby"):
-                    backend_of().acquire(("order:1",), 30, 0, HOLDER)
+                    database_of().acquire(("order:1",), 30, 0, HOLDER)
                 with pytest.raises(StoreUnavailable, match="is a standby"):
-                    backend_of().acquire(("order:1", "order:2"), 30, 0, HOLDER)
+                    database_of().acquire(("order:1", "order:2"), 30, 0, HOLDER)
                 locks.close()
-            (server,) = inspecting.health(backend_of())
-            backend_of().connect()
+            (server,) = inspecting.health(database_of())
+            database_of().connect()
             cursor.execute(f"UPDATE {SERVERS} SET identity = '7:primary:3306'")  # by replication
         finally:
             cursor.execute("SET GLOBAL read_only = 0")
     assert server.faults[0].code == "unreachable"
     with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        database_of().acquire(("order:1",), 30, 0, HOLDER)
     assert (refused.value.retry_after or 0) > 50
 
 

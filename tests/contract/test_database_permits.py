@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,32 +16,28 @@ from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import WAITERS
 from redlock_django.engine.protocol.slots import slot_resource
 from redlock_django.exceptions import LimitReached
-from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.stores import DATABASES, HOLDER, MariaDB, Postgres, Sqlite, Started, Store
+from tests.contract.stores import (
+    DATABASES,
+    HOLDER,
+    Database,
+    MariaDB,
+    Postgres,
+    Sqlite,
+    Started,
+)
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
-
     from redlock_django.backends.database.sql import LockRequest, Taken
     from redlock_django.engine.validity import Lease
 
 NAME = "export"
 
 
-@pytest.fixture(params=DATABASES)
-def store(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Store]:
-    kind: type[Store] = request.param
-    yield kind(request, settings)
-    locks.close()
-
-
 @pytest.fixture
-def backend(store: Store) -> DatabaseBackend:
-    found = store.backend
-    assert isinstance(found, DatabaseBackend)
-    return found
+def backend(database: Database) -> DatabaseBackend:
+    return database.backend
 
 
 def acquired(backend: DatabaseBackend, limit: int, wait: float = 0) -> Lease:
@@ -77,9 +72,9 @@ def test_slots_of_the_longest_name_have_rows(backend: DatabaseBackend) -> None:
 
 
 def test_a_waiter_that_died_keeps_one_slot_for_one_turn(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.keep_turns(monkeypatch)
+    database.keep_turns(monkeypatch)
     held = [acquired(backend, limit=2) for _ in range(2)]
 
     def add_dead(cursor: Any) -> None:
@@ -98,16 +93,16 @@ def test_a_waiter_that_died_keeps_one_slot_for_one_turn(
     assert acquired(backend, limit=2).slot in {0, 1}, "one waiter needs one of two slots only"
     with pytest.raises(LimitReached):
         acquired(backend, limit=2)
-    store.pass_time(10)
+    database.pass_time(10)
     assert acquired(backend, limit=2).slot in {0, 1}
 
 
 def held_while_waiters_sleep(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> list[Lease]:
     """Hold all slots of the name. Its waiters look again when they are called, and not before."""
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)
-    store.keep_turns(monkeypatch)
+    database.keep_turns(monkeypatch)
     held = [acquired(backend, limit) for _ in range(limit)]
     assert backend.listener is not None
     backend.listener.watch("another waiter", print)
@@ -125,11 +120,11 @@ def queued(backend: DatabaseBackend, limit: int) -> list[Started]:
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("database", [Postgres], ids=["postgres"], indirect=True)
 def test_each_released_slot_calls_another_waiter(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = held_while_waiters_sleep(store, backend, monkeypatch, limit=3)
+    held = held_while_waiters_sleep(database, backend, monkeypatch, limit=3)
     waiters = queued(backend, limit=3)
     for lease in held:
         backend.release(lease)
@@ -158,13 +153,13 @@ def release_at_once(
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("database", [Postgres], ids=["postgres"], indirect=True)
 @pytest.mark.parametrize("limit", [2, 3])
 def test_slots_that_are_released_at_once_serve_as_many_waiters(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """Each release does not see the others, which are not committed yet."""
-    held = held_while_waiters_sleep(store, backend, monkeypatch, limit)
+    held = held_while_waiters_sleep(database, backend, monkeypatch, limit)
     waiters = queued(backend, limit)
     release_at_once(backend, held, monkeypatch)
     leases = [waiter.lease() for waiter in waiters]
@@ -173,12 +168,12 @@ def test_slots_that_are_released_at_once_serve_as_many_waiters(
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("store", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("database", [Postgres], ids=["postgres"], indirect=True)
 def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first waiter took the slot that the second one wanted, so the one left to it is free."""
-    held = held_while_waiters_sleep(store, backend, monkeypatch, limit=3)
+    held = held_while_waiters_sleep(database, backend, monkeypatch, limit=3)
     look, late = DatabaseAttempt._look, threading.Event()
 
     def look_too_early(attempt: DatabaseAttempt, *asked: Any) -> Slots:
@@ -199,15 +194,15 @@ def test_a_waiter_that_was_too_late_for_a_slot_calls_the_next_one(
 
 
 @pytest.mark.parametrize(
-    "store",
+    "database",
     DATABASES[1:],
     indirect=True,
 )
 def test_two_later_clients_do_not_take_the_slot_of_the_first_waiter(
-    store: Store, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
+    database: Database, backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two slots are free and one waiter waits; each of the two has looked before the other took."""
-    store.keep_turns(monkeypatch)
+    database.keep_turns(monkeypatch)
     held = [acquired(backend, limit=2) for _ in range(2)]
     monkeypatch.setattr(database_sql, "ALIVE", 600.0)
     backend.connections.run(lambda cursor: database_sql.join(cursor, "first", (NAME,)))
@@ -256,7 +251,7 @@ def test_an_attempt_that_is_repeated_holds_one_slot(
     assert backend.release(lease) is True
 
 
-@pytest.mark.parametrize("store", [Sqlite, MariaDB], ids=["sqlite", "mariadb"], indirect=True)
+@pytest.mark.parametrize("database", [Sqlite, MariaDB], ids=["sqlite", "mariadb"], indirect=True)
 @pytest.mark.parametrize("limit", [1, 2])
 @pytest.mark.parametrize("error", [(1213, "Deadlock found"), ("the connection was closed",)])
 def test_a_waiter_that_fails_to_leave_the_queue_holds_what_its_lease_says(

@@ -7,34 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS
 from redlock_django.backends.database.purge import purge
-from redlock_django.locking.services import locks
 from redlock_django.management.commands import redlock_purge
-from tests.contract.stores import DATABASES, HOLDER, Sqlite, Store
+from tests.contract.stores import HOLDER, Database
 from tests.operate.commands import run
 
 if TYPE_CHECKING:
-    from pytest_django import Settings
+    pass
 
 PURGE = "redlock_purge"
 DAY = 86_400 * 10**6  # µs
 
 
-@pytest.fixture(params=DATABASES)
-def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
-    kind: type[Store] = request.param
-    return kind(request, settings)
-
-
 @pytest.mark.attack
 @pytest.mark.django_db
 def test_old_rows_are_deleted_and_no_fence_goes_back(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = store.backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = database.backend
     names = ["ahead", "held", "old:1", "old:2", "old:3", "young"]
     leases = {name: backend.acquire((name,), 30, 0, HOLDER) for name in names}
     for name in names:
@@ -61,10 +52,9 @@ def test_old_rows_are_deleted_and_no_fence_goes_back(
 
 
 def test_a_row_that_is_taken_meanwhile_stays(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = Sqlite(request, settings).backend
-    assert isinstance(backend, DatabaseBackend)
+    backend = sqlite.backend
     backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
 
     def age(cursor: Any) -> None:
@@ -99,12 +89,9 @@ def test_a_row_that_is_taken_meanwhile_stays(
 
 @pytest.mark.django_db
 def test_a_database_that_fails_is_exit_status_1(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Sqlite(request, settings)
-    backend = locks["default"].backend
-    assert isinstance(backend, DatabaseBackend)
-    backend.close()
+    sqlite.backend.close()
     ran = run(PURGE)
     assert (ran.status, ran.out) == (1, "records: deleted 0\n")
     assert re.search("^locks: .*have been closed", ran.said, re.MULTILINE)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.engine.validity import LeaseState
-from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
-from tests.contract.stores import HOLDER, Sqlite, Started, Store
+from tests.contract.stores import HOLDER, Sqlite, Started, Store, database_of, granted, taken
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -34,33 +33,13 @@ def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
     return store
 
 
-def backend_of(alias: str) -> DatabaseBackend:
-    """Return the store of an alias."""
-    backend = locks[alias].backend
-    assert isinstance(backend, DatabaseBackend)
-    return backend
-
-
-def granted(alias: str, resource: str) -> bool:
-    """Return whether a lock is granted now."""
-    backend = backend_of(alias)
-    try:
-        backend.release(backend.acquire((resource,), 1, 0, HOLDER))
-    except StoreUnavailable:
-        return False
-    return True
-
-
 def excluded(alias: str, *, by: str) -> bool:
     """Return whether a lock that one process holds is refused to another one."""
-    lease = backend_of(by).acquire(("order:4",), 2, 0, HOLDER)
+    lease = database_of(by).acquire(("order:4",), 2, 0, HOLDER)
     try:
-        granted(alias, "order:4")
-    except ResourceLocked:
-        return True
+        return taken("order:4", using=alias, ttl=1)
     finally:
-        backend_of(by).release(lease)
-    return False
+        database_of(by).release(lease)
 
 
 def test_a_file_that_another_process_is_making_is_waited_for(
@@ -80,7 +59,7 @@ def test_a_file_that_another_process_is_making_is_waited_for(
         other.execute("CREATE TABLE being_made (x)")
         other.execute("BEGIN IMMEDIATE")
         other.execute("INSERT INTO being_made VALUES (1)")
-        backend = backend_of("default")
+        backend = database_of("default")
         acquired = Started(lambda: backend.acquire(("order:1",), 2, 0, HOLDER))
         assert asked.wait(30)
         other.execute("COMMIT")
@@ -90,19 +69,19 @@ def test_a_file_that_another_process_is_making_is_waited_for(
 def test_a_file_that_cannot_be_made_is_reported_at_once(store: Store, tmp_path: Path) -> None:
     (tmp_path / "site.sqlite3.locks-journal").mkdir()  # where SQLite makes its journal
     with pytest.raises(StoreUnavailable, match="unable to open database file"):
-        backend_of("default").acquire(("order:1",), 2, 0, HOLDER)
+        database_of("default").acquire(("order:1",), 2, 0, HOLDER)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["deleted", "replaced", "gone with its folder"])
 def test_a_file_that_is_replaced_is_not_trusted(store: Store, tmp_path: Path, how: str) -> None:
     """A process that went on with the old file would exclude no process with the new one."""
-    assert granted("other", "order:1")
+    assert granted("other")
     if how == "replaced":
         locks.close()  # so that the copy has everything
         shutil.copy(tmp_path / "site.sqlite3.locks", tmp_path / "backup")
-        assert granted("other", "order:1")
-    lease = backend_of("default").acquire(("order:1",), 2, 0, HOLDER)
+        assert granted("other")
+    lease = database_of("default").acquire(("order:1",), 2, 0, HOLDER)
     for file in tmp_path.glob("*.locks*"):
         file.unlink()
     if how == "replaced":
@@ -110,10 +89,10 @@ def test_a_file_that_is_replaced_is_not_trusted(store: Store, tmp_path: Path, ho
     elif how == "gone with its folder":
         tmp_path.rename(tmp_path.with_name("moved"))
         tmp_path.mkdir()
-    backend_of("new").acquire(("order:2",), 2, 0, HOLDER)
+    database_of("new").acquire(("order:2",), 2, 0, HOLDER)
     with pytest.raises(StoreUnavailable, match=r"or restored: trusted in \d s") as refused:
-        backend_of("other").acquire(("order:2",), 2, 0, HOLDER)
+        database_of("other").acquire(("order:2",), 2, 0, HOLDER)
     assert 0 < (refused.value.retry_after or 0) <= 2.1
-    assert backend_of("default").extend(lease, 2)[0] is LeaseState.LOST
+    assert database_of("default").extend(lease, 2)[0] is LeaseState.LOST
     until(partial(granted, "other", "order:3"), what="the file is trusted")
     until(partial(excluded, "other", by="new"), what="both use the same file")

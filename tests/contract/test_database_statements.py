@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,25 +10,18 @@ from redlock_django.backends.database import sql as database_sql
 from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.connections import Connections
 from redlock_django.exceptions import LimitReached, ResourceLocked
-from redlock_django.locking.services import locks
-from tests.contract.stores import DATABASES, HOLDER, Postgres, Started
+from tests.contract.stores import HOLDER, Database, Postgres, Started
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
 
-@pytest.fixture(params=DATABASES)
-def backend(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[DatabaseBackend]:
+@pytest.fixture
+def backend(database: Database, settings: Settings) -> DatabaseBackend:
     """Return a store on one connection."""
-    request.param(request, settings)
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1, "POLL": 0.5}}
-    found = locks["default"].backend
-    assert isinstance(found, DatabaseBackend)
-    yield found
-    locks.close()
+    return database.backend
 
 
 class Counted:
@@ -107,7 +99,7 @@ def test_a_slot_takes_one_statement_if_the_guess_is_right_and_three_if_not(
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("backend", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("database", [Postgres], ids=["postgres"], indirect=True)
 @pytest.mark.parametrize("names", [("order:1",), ("a:1", "b:2")], ids=["one", "several"])
 def test_a_wait_takes_five_statements(
     sent: list[str],
@@ -131,7 +123,7 @@ def test_a_wait_takes_five_statements(
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("backend", [Postgres], ids=["postgres"], indirect=True)
+@pytest.mark.parametrize("database", [Postgres], ids=["postgres"], indirect=True)
 def test_a_wait_for_a_permit_takes_six_statements(
     sent: list[str], backend: DatabaseBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,6 @@ from django.db import OperationalError, connections, transaction
 
 from redlock_django import lock
 from redlock_django.backends.database import sql as database_sql
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
@@ -43,6 +42,8 @@ from tests.contract.stores import (
     Started,
     Store,
     SyncCaller,
+    database_of,
+    taken,
 )
 from tests.inspecting import look
 from tests.postgres import local_postgres
@@ -56,40 +57,6 @@ if TYPE_CHECKING:
 Databases = Callable[[str, dict[str, Any]], None]
 TABLES = (LOCKS, SERVERS, WAITERS)
 SQLITE = "django.db.backends.sqlite3"
-
-
-def backend_of(alias: str = "default") -> DatabaseBackend:
-    """Return the store of an alias."""
-    backend = locks[alias].backend
-    assert isinstance(backend, DatabaseBackend)
-    return backend
-
-
-def taken(*resources: str, ttl: float = 30) -> bool:
-    """Return whether another client holds one of these resources."""
-    try:
-        backend = backend_of()
-        backend.release(backend.acquire(resources, ttl, 0, HOLDER))
-    except ResourceLocked:
-        return True
-    return False
-
-
-@pytest.fixture
-def sqlite(request: pytest.FixtureRequest, settings: Settings) -> Store:
-    return Sqlite(request, settings)
-
-
-@pytest.fixture
-def postgres_store(request: pytest.FixtureRequest, settings: Settings) -> Store:
-    return Postgres(request, settings)
-
-
-@pytest.fixture(params=DATABASES[1:])
-def server(request: pytest.FixtureRequest, settings: Settings) -> Database:
-    """Keep locks in a database server."""
-    store: Database = request.param(request, settings)
-    return store
 
 
 WEAK: dict[str, dict[str, Any]] = {
@@ -125,16 +92,16 @@ def weak(server: Database, settings: Settings, databases: Databases) -> Iterator
 def test_no_option_of_requests_applies(weak: None, server: Database) -> None:
     with transaction.atomic("weak"), connections["weak"].cursor() as cursor:
         cursor.execute("SELECT 1")  # has the only connection of the pool
-        lease = backend_of().acquire(("b:2", "a:1"), 30, 0, HOLDER)
+        lease = database_of().acquire(("b:2", "a:1"), 30, 0, HOLDER)
         with connections[server.alias].cursor() as other:
             other.execute(f"SELECT count(*) FROM {LOCKS} WHERE token_hash <> ''")
             assert other.fetchone() == (2,)
         transaction.set_rollback(True, "weak")
     assert taken("a:1")
     for ttl in (40, 10):  # the second extension changes no row
-        assert backend_of().extend(lease, ttl)[0] is LeaseState.RENEWED
-    assert 30 < (look(backend_of(), ["a:1"]).locks[0].ttl or 0) <= 40
-    assert backend_of().release(lease) is True
+        assert database_of().extend(lease, ttl)[0] is LeaseState.RENEWED
+    assert 30 < (look(database_of(), ["a:1"]).locks[0].ttl or 0) <= 40
+    assert database_of().release(lease) is True
 
 
 @pytest.mark.postgres
@@ -152,8 +119,8 @@ def test_a_crash_of_postgresql_forgets_no_lock(
                 for model in (LockRow, ServerRow, WaiterRow):
                     editor.create_model(model)
         connections["crashing"].close()
-        lease = backend_of().acquire(("order:1",), 60, 0, HOLDER)
-        state, lease = backend_of().extend(lease, 600)
+        lease = database_of().acquire(("order:1",), 60, 0, HOLDER)
+        state, lease = database_of().extend(lease, 600)
         assert state is LeaseState.RENEWED
         # A server process that is killed makes the others quit, and the server recover from disk.
         with psycopg.connect(**_target(entry), autocommit=True) as connection:
@@ -171,7 +138,7 @@ def test_a_crash_of_postgresql_forgets_no_lock(
 
         until(is_taken, what="PostgreSQL has recovered")
         assert held == [True]
-        holding = look(backend_of(), ["order:1"]).locks[0]
+        holding = look(database_of(), ["order:1"]).locks[0]
         assert holding.ttl is not None
         assert holding.ttl > 500, "the extension was forgotten"
 
@@ -188,7 +155,7 @@ def _target(entry: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.postgres
 def test_pgbouncer_in_transaction_mode(pooled: None, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pooled"}}
-    backend, served = backend_of(), []
+    backend, served = database_of(), []
     held = backend.acquire(("a:1", "b:2"), 30, 0, HOLDER)
 
     def work(number: int) -> Lease:
@@ -219,12 +186,12 @@ def test_statements_are_prepared_but_not_behind_a_pooler(pooled: None, settings:
         settings.REDLOCK = {"default": one}
         assert not taken("order:1")
         assert not taken("order:2")
-        assert backend_of().connections.run(prepared) is expected
+        assert database_of().connections.run(prepared) is expected
 
 
 @pytest.mark.postgres
 def test_a_table_that_was_altered_needs_no_restart(
-    postgres_store: Store, settings: Settings
+    postgres_store: Database, settings: Settings
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "CONNECTIONS": 1}}
     assert not taken("order:1")
@@ -237,15 +204,15 @@ def test_a_table_that_was_altered_needs_no_restart(
     assert not taken("order:1")
 
 
-def test_a_write_transaction_of_sqlite_delays_no_lock(sqlite: Store) -> None:
+def test_a_write_transaction_of_sqlite_delays_no_lock(sqlite: Database) -> None:
     connections["locks"].ensure_connection()
     with connections["locks"].cursor() as cursor:
         cursor.execute("CREATE TABLE work (id integer)")
         with transaction.atomic("locks"):
             cursor.execute("INSERT INTO work VALUES (1)")
-            lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
-            assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
-    assert backend_of().release(lease) is True
+            lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
+            assert database_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert database_of().release(lease) is True
 
 
 def test_sqlite_in_memory_excludes_threads(
@@ -254,16 +221,16 @@ def test_sqlite_in_memory_excludes_threads(
     databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
     with transaction.atomic("memory"):  # as a TestCase does
-        lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
         refused = []
         thread = threading.Thread(target=lambda: refused.append(taken("order:1")))
         thread.start()
         thread.join()
-        (listed,) = inspecting.held(backend_of()).locks
+        (listed,) = inspecting.held(database_of()).locks
         assert listed.fingerprint == lease.fingerprint
     assert refused == [True]
-    assert backend_of().release(lease) is True
-    assert not backend_of().is_shared
+    assert database_of().release(lease) is True
+    assert not database_of().is_shared
 
 
 def test_aliases_that_name_one_file_exclude_each_other(
@@ -337,7 +304,7 @@ for _ in range(10):
 
 
 def test_other_processes_are_excluded_and_a_killed_process_is_outlived(
-    sqlite: Store, settings: Settings, tmp_path: Path
+    sqlite: Database, settings: Settings, tmp_path: Path
 ) -> None:
     lines = """
 lock("order:1", ttl=30).acquire()
@@ -356,11 +323,11 @@ time.sleep(60)
 @pytest.mark.postgres
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_notification_wakes_a_waiter(
-    postgres_store: Store, monkeypatch: pytest.MonkeyPatch, is_async: bool
+    postgres_store: Database, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
     # Without notifications, a waiter that is woken by them would look again after 60 s.
     monkeypatch.setattr(database_sql, "ALIVE", 180.0)
-    backend, caller = backend_of(), (AsyncCaller if is_async else SyncCaller)(postgres_store)
+    backend, caller = database_of(), (AsyncCaller if is_async else SyncCaller)(postgres_store)
     with closing(caller):
         held = backend.acquire(("order:1",), 30, 0, HOLDER)
         assert backend.listener is not None
@@ -375,8 +342,8 @@ def test_a_notification_wakes_a_waiter(
 
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_a_killed_listener_is_replaced(postgres_store: Store) -> None:
-    backend = backend_of()
+def test_a_killed_listener_is_replaced(postgres_store: Database) -> None:
+    backend = database_of()
     assert backend.listener is not None
 
     def listening() -> list[int]:
@@ -420,27 +387,27 @@ def test_a_killed_connection_is_replaced(server: Database) -> None:
         cursor.execute(own)
         return int(cursor.fetchone()[0])
 
-    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
     with connections[server.alias].cursor() as cursor:
         ours = number(cursor)
         cursor.execute(every)
         others = {one for (one,) in cursor.fetchall()} - {ours}
-        assert backend_of().connections.run(number) in others
+        assert database_of().connections.run(number) in others
         for one in others:
             with suppress(OperationalError):  # one of an earlier test has ended by now
                 cursor.execute(kill.format(one))
-    assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert database_of().extend(lease, 30)[0] is LeaseState.RENEWED
     assert taken("order:1")
-    assert backend_of().release(lease) is True
+    assert database_of().release(lease) is True
 
 
 @pytest.mark.slow
 @pytest.mark.postgres
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_attempt_that_is_given_up_leaves_nothing(
-    postgres_store: Store, settings: Settings, is_async: bool
+    postgres_store: Database, settings: Settings, is_async: bool
 ) -> None:
-    backend_of().release(backend_of().acquire(("order:1",), 30, 0, HOLDER))
+    database_of().release(database_of().acquire(("order:1",), 30, 0, HOLDER))
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "DATABASE_TIMEOUT": 1}}
     with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
         cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")  # so that the statement waits
@@ -461,7 +428,7 @@ def test_an_attempt_that_is_given_up_leaves_nothing(
 
 def _answers() -> bool:
     try:
-        backend_of().connections.run(lambda _: None)
+        database_of().connections.run(lambda _: None)
     except StoreUnavailable:  # on a busy machine, a second is short
         return False
     return True
@@ -476,17 +443,17 @@ def _waiting_statements(alias: str) -> int:
 
 @pytest.mark.parametrize("server", DATABASES[1:2], indirect=True)
 def test_a_conflict_of_serializable_transactions_is_tried_again(weak: None) -> None:
-    backend_of().release(backend_of().acquire(("order:1",), 30, 0, HOLDER))
+    database_of().release(database_of().acquire(("order:1",), 30, 0, HOLDER))
     with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
         cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1")
-        started = Started(lambda: backend_of().acquire(("order:1",), 30, 0, HOLDER))
+        started = Started(lambda: database_of().acquire(("order:1",), 30, 0, HOLDER))
         until(lambda: _waiting_statements("pg"), what="the statement waits for the row")
     assert started.lease().resources == ("order:1",)
 
 
 @pytest.mark.postgres
-def test_several_locks_are_taken_together_under_contention(postgres_store: Store) -> None:
-    backend = backend_of()
+def test_several_locks_are_taken_together_under_contention(postgres_store: Database) -> None:
+    backend = database_of()
     held: set[str] = set()
     overlaps: list[str] = []
 
@@ -514,16 +481,18 @@ def test_several_locks_are_taken_together_under_contention(postgres_store: Store
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "release"])
 @pytest.mark.parametrize("limit", [1, 3])
-def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str, limit: int) -> None:
+def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Database, what: str, limit: int) -> None:
     for place in after_each_interrupt(what, limit, least=10):
         until(
-            lambda: not inspecting.held(backend_of()).locks, what=f"nothing is held after {place}"
+            lambda: not inspecting.held(database_of()).locks, what=f"nothing is held after {place}"
         )
 
 
-def test_a_waiter_that_died_is_passed_over(sqlite: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_that_died_is_passed_over(
+    sqlite: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sqlite.keep_turns(monkeypatch)
-    backend = backend_of()
+    backend = database_of()
     lease = backend.acquire(("order:1",), 30, 0, HOLDER)
 
     def add_dead(cursor: Any) -> None:
@@ -542,7 +511,7 @@ def test_a_waiter_that_died_is_passed_over(sqlite: Store, monkeypatch: pytest.Mo
     assert backend.acquire(("order:1",), 30, 0, HOLDER).resources == ("order:1",)
 
 
-def test_waiters_that_died_are_deleted_when_a_process_starts(sqlite: Store) -> None:
+def test_waiters_that_died_are_deleted_when_a_process_starts(sqlite: Database) -> None:
     def add_dead(cursor: Any) -> None:
         cursor.execute(
             f"INSERT INTO {WAITERS} (name, resource, arrived_at, alive_until) "
@@ -553,9 +522,9 @@ def test_waiters_that_died_are_deleted_when_a_process_starts(sqlite: Store) -> N
         cursor.execute(f"SELECT name FROM {WAITERS}")
         return [name for (name,) in cursor.fetchall()]
 
-    backend_of().connections.run(add_dead)
+    database_of().connections.run(add_dead)
     locks.close()
-    assert backend_of().connections.run(names) == ["alive"]
+    assert database_of().connections.run(names) == ["alive"]
 
 
 def test_a_database_that_is_down_is_reported(
@@ -565,9 +534,9 @@ def test_a_database_that_is_down_is_reported(
     databases("down", {**entry, "PORT": "1", "USER": "u", "PASSWORD": "secret-password"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "down"}}
     with pytest.raises(StoreUnavailable, match="refused") as refused:
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        database_of().acquire(("order:1",), 30, 0, HOLDER)
     assert "secret-password" not in str(refused.value)
-    (server,) = inspecting.health(backend_of())
+    (server,) = inspecting.health(database_of())
     assert server.counted is False
     assert server.faults[0].code == "unreachable"
     assert "E028" in found(deploy=True, tag="redlock_masters", databases=["default"])
@@ -577,24 +546,24 @@ def test_a_database_that_is_down_is_reported(
 def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
     server: Database, is_connected: bool
 ) -> None:
-    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
     with connections[server.alias].cursor() as cursor:
         cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'")  # as before a failover
         assert cursor.rowcount == 1
     if not is_connected:  # a pooler or a proxy may keep a connection
         locks.close()
     with pytest.raises(StoreUnavailable, match="failed over or restored: trusted in ") as told:
-        backend_of().acquire(("order:2",), 30, 0, HOLDER)
+        database_of().acquire(("order:2",), 30, 0, HOLDER)
     assert told.value.retry_after is not None
     assert 50 < told.value.retry_after < 61
-    assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
-    assert backend_of().release(lease) is True
-    (health,) = inspecting.health(backend_of())
+    assert database_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert database_of().release(lease) is True
+    (health,) = inspecting.health(database_of())
     assert health.counted is False
     assert health.faults[0].code == "untrusted"
     locks.close()
     with pytest.raises(StoreUnavailable, match="failed over"):  # a process that starts then
-        backend_of().acquire(("order:2",), 30, 0, HOLDER)
+        database_of().acquire(("order:2",), 30, 0, HOLDER)
     with connections[server.alias].cursor() as cursor:
         cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")  # as after that time
     locks.close()
@@ -604,17 +573,17 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
 def test_a_server_that_another_process_has_recognized_is_not_trusted_either(
     server: Database,
 ) -> None:
-    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    backend_of().release(lease)
+    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
+    database_of().release(lease)
     with connections[server.alias].cursor() as cursor:
-        now = backend_of().settings.dialect.now
+        now = database_of().settings.dialect.now
         cursor.execute(f"UPDATE {SERVERS} SET ready_at = {now} + 50000000")
         for wanted in (("order:1",), ("order:2",), ("order:3", "order:4")):
             with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-                backend_of().acquire(wanted, 30, 0, HOLDER)
+                database_of().acquire(wanted, 30, 0, HOLDER)
             assert 0 < (refused.value.retry_after or 0) <= 50
             # As in a process that has not noticed it yet.
-            backend_of().connections.trusted_from = 0.0
+            database_of().connections.trusted_from = 0.0
         cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")
     locks.close()  # What it still does in another thread may have read the earlier time.
     assert not taken("order:1", "order:2", "order:3", "order:4")
@@ -622,7 +591,7 @@ def test_a_server_that_another_process_has_recognized_is_not_trusted_either(
 
 @pytest.mark.postgres
 def test_aliases_of_one_database_distrust_the_database_for_the_longest_of_their_locks(
-    postgres_store: Store, settings: Settings
+    postgres_store: Database, settings: Settings
 ) -> None:
     section = {"BACKEND": DATABASE, "DATABASE": "pg"}
     settings.REDLOCK = {
@@ -630,17 +599,17 @@ def test_aliases_of_one_database_distrust_the_database_for_the_longest_of_their_
         "long": {**section, "MAX_TTL": 3600, "MAX_HOLD": 3600},
         "elsewhere": {**section, "DATABASE": "default", "MAX_TTL": 90_000, "MAX_HOLD": 90_000},
     }
-    held = backend_of("long").acquire(("order:1",), 3600, 0, HOLDER)
+    held = database_of("long").acquire(("order:1",), 3600, 0, HOLDER)
     with connections["pg"].cursor() as cursor:  # a failover that loses the lock
         cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'; DELETE FROM {LOCKS}")
     with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        database_of().acquire(("order:1",), 30, 0, HOLDER)
     assert held.ttl < (refused.value.retry_after or 0) < 4000
 
 
 @pytest.mark.postgres
 def test_a_server_that_keeps_its_identity_secret_is_trusted(
-    postgres_store: Store, settings: Settings, databases: Databases
+    postgres_store: Database, settings: Settings, databases: Databases
 ) -> None:
     with connections["pg"].cursor() as cursor:
         cursor.execute(
@@ -664,7 +633,7 @@ def test_a_server_that_keeps_its_identity_secret_is_trusted(
 
 @pytest.mark.postgres
 def test_a_connection_whose_server_was_not_recognized_is_not_used(
-    postgres_store: Store, settings: Settings
+    postgres_store: Database, settings: Settings
 ) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
     assert not taken("order:1")
@@ -675,16 +644,16 @@ def test_a_connection_whose_server_was_not_recognized_is_not_used(
         )
         try:
             with pytest.raises(StoreUnavailable, match="tables are missing"):
-                backend_of().acquire(("order:1",), 30, 0, HOLDER)
+                database_of().acquire(("order:1",), 30, 0, HOLDER)
         finally:
             cursor.execute(f"ALTER TABLE away RENAME TO {SERVERS}")
     with pytest.raises(StoreUnavailable, match="failed over or restored"):
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        database_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
 @pytest.mark.postgres
 def test_an_unlogged_table_is_not_trusted_after_a_start(
-    postgres_store: Store, settings: Settings
+    postgres_store: Database, settings: Settings
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "MAX_TTL": 90_000}}
     assert not taken("order:1")
@@ -693,7 +662,7 @@ def test_an_unlogged_table_is_not_trusted_after_a_start(
         cursor.execute(f"ALTER TABLE {LOCKS} SET UNLOGGED")
         try:
             with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
-                backend_of().acquire(("order:1",), 30, 0, HOLDER)
+                database_of().acquire(("order:1",), 30, 0, HOLDER)
             locks.close()
         finally:
             cursor.execute(f"ALTER TABLE {LOCKS} SET LOGGED")
@@ -719,7 +688,7 @@ def test_a_crash_that_empties_an_unlogged_table_makes_no_second_holder(
 
         def granted() -> Lease | None:
             try:
-                return backend_of().acquire(("order:1",), 6, 0, HOLDER)
+                return database_of().acquire(("order:1",), 6, 0, HOLDER)
             except StoreUnavailable:
                 return None
 
@@ -749,13 +718,13 @@ def test_a_crash_that_empties_an_unlogged_table_makes_no_second_holder(
 
 @pytest.mark.postgres
 def test_a_server_that_is_read_only_is_unavailable(
-    postgres_store: Store, databases: Databases, settings: Settings
+    postgres_store: Database, databases: Databases, settings: Settings
 ) -> None:
     options = {"options": "-c default_transaction_read_only=on"}
     databases("read", {**connections.settings["pg"], "OPTIONS": options})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "read"}}
     with pytest.raises(StoreUnavailable, match="read-only transaction"):
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        database_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
 @pytest.mark.parametrize("debug", [True, False])
@@ -790,7 +759,7 @@ def test_a_clock_that_is_set_back_keeps_no_released_lock(
     request: pytest.FixtureRequest, settings: Settings, kind: type[Store]
 ) -> None:
     store = kind(request, settings)
-    backend = backend_of()
+    backend = database_of()
     names = ("a:1", "b:2", "c:3")
     first = backend.acquire(names, 30, 0, HOLDER)
     held = backend.acquire(("held:1",), 30, 0, HOLDER)
@@ -810,8 +779,8 @@ def test_a_clock_that_is_set_back_keeps_no_released_lock(
 # Fences, secrets.
 
 
-def test_a_fence_survives_another_clock(sqlite: Store) -> None:
-    backend = backend_of()
+def test_a_fence_survives_another_clock(sqlite: Database) -> None:
+    backend = database_of()
     first = backend.acquire(("order:1",), 30, 0, HOLDER)
     backend.release(first)
     ahead = first.fences[0] + 10**9
@@ -824,8 +793,8 @@ def test_a_fence_survives_another_clock(sqlite: Store) -> None:
 
 
 @pytest.mark.attack
-def test_the_table_has_no_token(sqlite: Store, tmp_path: Path) -> None:
-    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+def test_the_table_has_no_token(sqlite: Database, tmp_path: Path) -> None:
+    lease = database_of().acquire(("order:1",), 30, 0, HOLDER)
     with closing(sqlite3.connect(tmp_path / "site.sqlite3.locks")) as connection:
         (row,) = connection.execute(f"SELECT * FROM {LOCKS}").fetchall()
     assert lease.token not in str(row)
@@ -861,7 +830,7 @@ def test_bad_settings_are_refused(
     assert message in str(refused.value)
 
 
-def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Store) -> None:
+def test_deploy_names_the_missing_promises_of_sqlite(sqlite: Database) -> None:
     assert "W019" not in found()
     assert "exclude the processes of this machine only" in found(deploy=True)["W019"]
 
@@ -889,6 +858,6 @@ def test_a_router_that_forbids_the_tables_is_reported(
     assert "allow_migrate()" in found()["E017"]
 
 
-def test_the_test_kit_replaces_a_database(sqlite: Store) -> None:
+def test_the_test_kit_replaces_a_database(sqlite: Database) -> None:
     with memory_masters() as backend, lock("order:1"):
         assert [held.resource for held in inspecting.held(backend).locks] == ["order:1"]

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.db import Error, NotSupportedError, OperationalError, ProgrammingError
 
-from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.backends.database.dialects import dialect_of
 from redlock_django.backends.database.trust import recognize
-from redlock_django.locking.services import locks
-from tests.contract.stores import DATABASE, HOLDER
+from tests.contract.stores import DATABASE, HOLDER, database_of
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -59,8 +57,7 @@ def test_the_cluster_is_read_once_for_a_connection_but_with_each_lock_behind_a_p
 ) -> None:
     for alias, is_read in (("pg", False), ("pooled", True)):
         settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": alias}}
-        backend = locks["default"].backend
-        assert isinstance(backend, DatabaseBackend)
+        backend = database_of()
         assert backend.release(backend.acquire(("order:1",), 30, 0, HOLDER)) is True
         statement = backend.connections.run(lambda cursor: dialect_of(cursor).take(1))
         assert ("pg_control_system()" in statement) is is_read

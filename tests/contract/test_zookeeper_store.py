@@ -49,7 +49,16 @@ from redlock_django.wire.clock import clock
 from tests import inspecting
 from tests.app.checking import found
 from tests.contract.interrupting import after_each_interrupt
-from tests.contract.stores import HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
+from tests.contract.stores import (
+    HOLDER,
+    ZOOKEEPER,
+    Started,
+    Store,
+    SyncCaller,
+    ZooKeeper,
+    taken,
+    zookeeper_of,
+)
 from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
@@ -63,23 +72,6 @@ if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
 
 SECRET = "swordfish-9317"
-
-
-def backend_of(alias: str = "default") -> ZooKeeperBackend:
-    """Return the store of an alias."""
-    backend = locks[alias].backend
-    assert isinstance(backend, ZooKeeperBackend)
-    return backend
-
-
-def taken(resource: str) -> bool:
-    """Return whether another client holds a resource."""
-    try:
-        backend = backend_of()
-        backend.release(backend.acquire((resource,), 30, 0, HOLDER))
-    except ResourceLocked:
-        return True
-    return False
 
 
 @pytest.fixture
@@ -135,7 +127,7 @@ def test_an_expired_session_loses_its_locks(
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2.5}}
     held = lock("order:1")
     held.acquire()
-    first, queue = held.fence, backend_of().session.tree.queue("order:1")
+    first, queue = held.fence, zookeeper_of().session.tree.queue("order:1")
     proxy.refuse()
     until(lambda: not client.get_children(queue), what="the servers end the session")
     with pytest.raises(LockLost):
@@ -180,7 +172,7 @@ def test_a_lock_is_unknown_half_a_session_after_the_last_answer(
     holder, passed = threading.current_thread(), 31.0
     # The threads of the session go on, with writes six times in a timeout.
     monkeypatch.setattr(
-        backend_of(),
+        zookeeper_of(),
         "clock",
         lambda: clock() + passed * (threading.current_thread() is holder),
     )
@@ -194,12 +186,12 @@ def test_reading_does_not_prove_that_the_session_lasts(
     """A server that has lost the majority answers reads."""
     assert isinstance(store, ZooKeeper)
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    monkeypatch.setattr(backend_of(), "clock", store._clock)
-    backend_of("other").acquire(("order:2",), 60, 0, HOLDER)
+    monkeypatch.setattr(zookeeper_of(), "clock", store._clock)
+    zookeeper_of("other").acquire(("order:2",), 60, 0, HOLDER)
     held = lock("order:1", ttl=60, renew=False)
     held.acquire()
     assert taken("order:2")
-    session = backend_of().session
+    session = zookeeper_of().session
     # No write is answered: the session sends none.
     monkeypatch.setattr(session, "_beats_at", math.inf)
     store.pass_time(session._timeout * 0.6)
@@ -219,7 +211,7 @@ def test_a_client_of_kazoo_that_fails_is_replaced(
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2}}
     held = lock("order:1", ttl=60)
     held.acquire()
-    first, failed = held.fence, kazoo_of(backend_of())
+    first, failed = held.fence, kazoo_of(zookeeper_of())
 
     def out_of_step(*args: object) -> None:
         monkeypatch.undo()
@@ -231,7 +223,7 @@ def test_a_client_of_kazoo_that_fails_is_replaced(
         held.ensure_held()
     with lock("order:1", wait=30) as again:  # the servers end the lost session before its TTL
         assert again.fence > first
-        assert kazoo_of(backend_of()) is not failed
+        assert kazoo_of(zookeeper_of()) is not failed
 
 
 @pytest.mark.slow
@@ -241,7 +233,7 @@ def test_a_server_that_hangs_is_left_although_requests_go_on(
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 8}}
     held = lock("order:1", ttl=60)
     held.acquire()
-    session = backend_of().session
+    session = zookeeper_of().session
     proxy.hold()  # the process goes on writing, to prove that its session lasts
     until(lambda: not session.is_connected, what="the hung connection is given up")
     proxy.let_go()
@@ -256,7 +248,7 @@ def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 3600}}
     held = lock("order:1", ttl=60)
     held.acquire()
-    handler = kazoo_of(backend_of()).handler
+    handler = kazoo_of(zookeeper_of()).handler
     assert handler.session_timeout == pytest.approx(LONGEST_SESSION), "as the server granted it"
     handler.session_timeout = 6.0  # so that the test lasts two seconds, a third of it
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -321,7 +313,7 @@ def test_a_process_that_was_stopped_longer_than_its_session(
             fence = int(answers.readline())
             child.send_signal(signal.SIGSTOP)
             assert taken("order:1"), "its session lasts"
-            lease = backend_of().acquire(("order:1",), 30, 20, HOLDER)  # its TTL has not ended
+            lease = zookeeper_of().acquire(("order:1",), 30, 20, HOLDER)  # its TTL has not ended
             assert lease.fences[0] > fence
             questions.write(b"?\n")
             questions.flush()
@@ -386,7 +378,7 @@ def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: 
 
 def test_the_end_of_a_process_frees_its_locks(store: Store, settings: Settings) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}}
-    backend_of().acquire(("order:1",), 60, 0, HOLDER)
+    zookeeper_of().acquire(("order:1",), 60, 0, HOLDER)
     locks.close()  # waits for the end of the session, on a busy machine not long enough
     until(lambda: not taken("order:1"), what="the lock is free", seconds=30)
 
@@ -400,10 +392,10 @@ def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
         held.release()
     locks.close()
     assert taken("long")
-    assert 0 < (look(backend_of(), ["long"]).locks[0].ttl or 0) <= 20.3
-    lease = backend_of().acquire(("short",), 30, 10, HOLDER)
+    assert 0 < (look(zookeeper_of(), ["long"]).locks[0].ttl or 0) <= 20.3
+    lease = zookeeper_of().acquire(("short",), 30, 10, HOLDER)
     assert time.monotonic() > began + 1.0
-    assert backend_of().release(lease) is True
+    assert zookeeper_of().release(lease) is True
 
 
 @pytest.mark.slow
@@ -417,11 +409,11 @@ def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Setting
         }
     }
     with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet .*within 0.3"):
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    page = inspecting.held(backend_of())
+        zookeeper_of().acquire(("order:1",), 30, 0, HOLDER)
+    page = inspecting.held(zookeeper_of())
     assert not page.complete
     assert list(page.silent) == [f"127.0.0.1:{port}"]
-    (health,) = inspecting.health(backend_of())
+    (health,) = inspecting.health(zookeeper_of())
     assert not health.counted
     assert health.reason == "Connection refused"
     locks.close()
@@ -432,7 +424,7 @@ def test_a_server_that_cannot_be_reached_is_named_in_the_error(settings: Setting
 
 def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> None:
     caller = SyncCaller(store)
-    backend, holder = backend_of(), caller.acquire("order:1")
+    backend, holder = zookeeper_of(), caller.acquire("order:1")
     waiters = []
     for number in range(3):
         waiters.append(caller.start("order:1", wait=20))
@@ -479,17 +471,17 @@ def end_session(session: tuple[int, bytes], zookeeper: ZooKeeperServer) -> None:
 def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
     store: Store, settings: Settings, client: KazooClient, zookeeper: ZooKeeperServer
 ) -> None:
-    holder = backend_of().acquire(("order:1",), 60, 0, HOLDER)
+    holder = zookeeper_of().acquire(("order:1",), 60, 0, HOLDER)
     with killed_process(WAITER, settings) as session:
         until(lambda: _waits(1), what="it waits")
-    queue = backend_of().session.tree.queue("order:1")
+    queue = zookeeper_of().session.tree.queue("order:1")
     (_, node) = in_order(client.get_children(queue))
-    backend_of().release(holder)
+    zookeeper_of().release(holder)
     for _ in range(3):
         assert taken("order:1")
     assert client.exists(f"{queue}/{node.name}")
     end_session(session, zookeeper)
-    backend_of().release(backend_of().acquire(("order:1",), 30, 20, HOLDER))
+    zookeeper_of().release(zookeeper_of().acquire(("order:1",), 30, 20, HOLDER))
 
 
 def test_a_waiter_whose_place_is_deleted_as_its_turn_comes_holds_nothing(
@@ -522,7 +514,7 @@ def test_a_node_that_was_created_without_an_answer_is_removed(
     proxy: FaultProxy, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server that the client is connected to then may not know of the node yet."""
-    backend = backend_of()
+    backend = zookeeper_of()
     backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
     queue, ours = backend.session.tree.queue("order:1"), kazoo_of(backend)
     create, sync, list_ = ours.create_async, ours.sync_async, ours.get_children_async
@@ -552,7 +544,7 @@ def test_a_node_that_was_created_without_an_answer_is_removed(
 
 
 def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: KazooClient) -> None:
-    backend = backend_of()
+    backend = zookeeper_of()
     backend.acquire(("order:1",), 30, 0, HOLDER)
     assert taken("order:1")
     queue = backend.session.tree.queue("order:1")
@@ -572,7 +564,7 @@ def test_the_servers_remove_a_queue_that_is_not_used(settings: Settings) -> None
         with local_zookeeper(java="-Dznode.container.checkIntervalMs=100") as (server,):
             section = {"BACKEND": ZOOKEEPER, "HOSTS": [server.host], "ZOOKEEPER_TIMEOUT": 30}
             settings.REDLOCK = {"default": section}
-            backend, client = backend_of(), KazooClient(hosts=server.host)
+            backend, client = zookeeper_of(), KazooClient(hosts=server.host)
             client.start(timeout=60)
             backend.declare_new()
             queues = [backend.session.tree.queue("order:1"), *slot_queues(2)]
@@ -593,7 +585,7 @@ def test_the_servers_remove_a_queue_that_is_not_used(settings: Settings) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line(store: Store, what: str) -> None:
-    with backend_of().inspect() as inspection:
+    with zookeeper_of().inspect() as inspection:
         for place in after_each_interrupt(what, 1, store="zookeeper", least=10, every=False):
             until(lambda: not inspection.held().locks, what=f"nothing is held after {place}")
 
@@ -603,13 +595,13 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
 
 def hold_slots(many: int, limit: int, ttl: float = 60) -> list[Lease]:
     """Acquire slots of "order:1"."""
-    return [backend_of().acquire(("order:1",), ttl, 0, HOLDER, limit) for _ in range(many)]
+    return [zookeeper_of().acquire(("order:1",), ttl, 0, HOLDER, limit) for _ in range(many)]
 
 
 def slot_queues(limit: int) -> list[str]:
     """Return the paths of the queues of all slots of "order:1"."""
     return [
-        backend_of().session.tree.queue(slot_resource("order:1", slot)) for slot in range(limit)
+        zookeeper_of().session.tree.queue(slot_resource("order:1", slot)) for slot in range(limit)
     ]
 
 
@@ -634,7 +626,7 @@ def choose_first(
 def test_only_the_first_waiter_watches_the_slots(
     store: Store, client: KazooClient, limit: int
 ) -> None:
-    caller, backend = SyncCaller(store), backend_of()
+    caller, backend = SyncCaller(store), zookeeper_of()
     held = hold_slots(limit, limit)
     waiters = []
     for number in range(3):
@@ -654,7 +646,7 @@ def test_only_the_first_waiter_watches_the_slots(
 
 def test_a_node_that_is_gone_before_it_is_watched_leaves_no_watch(store: Store) -> None:
     """kazoo and the server would keep the watch of a node that is never made again."""
-    caller, backend = SyncCaller(store), backend_of()
+    caller, backend = SyncCaller(store), zookeeper_of()
     caller.release(hold_slots(1, 2)[0])
     gone = f"{backend.session.tree.queue('order:1')}/gone"
     started = clock()
@@ -670,7 +662,7 @@ def test_a_client_that_finds_no_slot_writes_nothing(store: Store, client: KazooC
     with pytest.raises(LimitReached) as refused:
         hold_slots(1, 2)
     assert [(stat.version, stat.cversion) for stat in map(client.exists, queues)] == before
-    assert client.exists(backend_of().session.tree.turns("order:1")) is None
+    assert client.exists(zookeeper_of().session.tree.turns("order:1")) is None
     assert refused.value.retry_after == pytest.approx(60, abs=5)
 
 
@@ -685,7 +677,7 @@ def test_clients_that_choose_the_same_slot_find_another(
         assert {lease.slot for lease in leases} == {0, 1, 2}
         for lease in leases:
             caller.release(lease)
-    turns = backend_of().session.tree.turns("order:1")
+    turns = zookeeper_of().session.tree.turns("order:1")
     until(lambda: not nodes_in(client, turns), what="no client is left in the queue of turns")
 
 
@@ -701,7 +693,7 @@ def test_a_client_that_comes_second_to_a_slot_creates_no_node_there(
     def take_the_slot() -> None:
         if not faster:
             faster.append(True)
-            backend_of("other").acquire(("order:1",), 60, 0, HOLDER, 2)
+            zookeeper_of("other").acquire(("order:1",), 60, 0, HOLDER, 2)
 
     choose_first(monkeypatch, take_the_slot)
     (lease,) = hold_slots(1, 2)
@@ -716,7 +708,7 @@ def test_a_client_is_not_refused_if_a_slot_was_released_since_it_looked(
 
     def release_one(search: SlotSearch, slots: Sequence[Any]) -> Any:
         if len(held) == 2:
-            backend_of().release(held.pop())
+            zookeeper_of().release(held.pop())
         return (yield from look_at_holders(search, slots))
 
     monkeypatch.setattr(SlotSearch, "_seconds_left", release_one)
@@ -732,13 +724,13 @@ def test_a_client_without_a_limit_is_faster(
 
     def take_slot_0() -> None:
         if not plain:
-            plain.append(backend_of().acquire(("order:1",), 60, 0, HOLDER))
+            plain.append(zookeeper_of().acquire(("order:1",), 60, 0, HOLDER))
 
     choose_first(monkeypatch, take_slot_0)
     (lease,) = hold_slots(1, 2)
     assert lease.slot == 1
     until(lambda: len(nodes_in(client, *slot_queues(2))) == 2, what="no third node is left")
-    assert backend_of().release(plain[0]) is True
+    assert zookeeper_of().release(plain[0]) is True
 
 
 def test_a_slot_that_was_taken_without_an_answer_is_left(
@@ -750,12 +742,12 @@ def test_a_slot_that_was_taken_without_an_answer_is_left(
         proxy.lose_replies = not proxy.lost.is_set()
 
     choose_first(monkeypatch, lose_the_next_answer)
-    acquired = Started(lambda: backend_of().acquire(("order:1",), 30, 30, HOLDER, 2))
+    acquired = Started(lambda: zookeeper_of().acquire(("order:1",), 30, 30, HOLDER, 2))
     assert proxy.lost.wait(60)
     proxy.lose_replies = False
     lease = acquired.lease()
     until(lambda: len(nodes_in(client, *slot_queues(2))) == 1, what="one slot is held")
-    assert backend_of().release(lease) is True
+    assert zookeeper_of().release(lease) is True
     assert not nodes_in(client, *slot_queues(2))
 
 
@@ -764,9 +756,9 @@ def test_a_process_does_not_overtake_waiters_with_the_slot_that_it_released(
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
     held = hold_slots(2, 2)
-    waiter = Started(lambda: backend_of("other").acquire(("order:1",), 60, 20, HOLDER, 2))
+    waiter = Started(lambda: zookeeper_of("other").acquire(("order:1",), 60, 20, HOLDER, 2))
     until(lambda: _waits(1), what="it waits")
-    backend_of().release(held[1])
+    zookeeper_of().release(held[1])
     with pytest.raises(LimitReached):
         hold_slots(1, 2)
     assert waiter.lease().slot == held[1].slot
@@ -784,13 +776,13 @@ def test_a_killed_client_leaves_its_slot_or_turn_when_its_session_ends(
     store: Store, settings: Settings, client: KazooClient, zookeeper: ZooKeeperServer, killed: str
 ) -> None:
     held = hold_slots(1 if killed == "holder" else 2, 2)
-    queues = [*slot_queues(2), backend_of().session.tree.turns("order:1")]
+    queues = [*slot_queues(2), zookeeper_of().session.tree.turns("order:1")]
     with killed_process(PERMIT, settings) as session:
         until(lambda: len(nodes_in(client, *queues)) == len(held) + 1, what="it has joined")
         waiter = SyncCaller(store).start("order:1", wait=60, limit=2)
         until(lambda: len(nodes_in(client, *queues)) == len(held) + 2, what="one waits")
     if killed == "waiter":
-        backend_of().release(held.pop())
+        zookeeper_of().release(held.pop())
     assert not waiter.done
     end_session(session, zookeeper)
     assert waiter.lease().waited > 0
@@ -803,12 +795,12 @@ def test_a_waiter_takes_a_slot_that_a_killed_one_in_front_leaves_free(
 ) -> None:
     """Long before its session ends."""
     monkeypatch.setattr(slots, "TURN", 0.2)
-    held, turns = hold_slots(2, 2), backend_of().session.tree.turns("order:1")
+    held, turns = hold_slots(2, 2), zookeeper_of().session.tree.turns("order:1")
     with killed_process(PERMIT, settings):
         until(lambda: bool(nodes_in(client, turns)), what="it has joined")
     waiter = SyncCaller(store).start("order:1", wait=50, limit=2)
     until(lambda: len(nodes_in(client, turns)) == 2, what="one waits behind it")
-    backend_of().release(held.pop())
+    zookeeper_of().release(held.pop())
     waiter.lease()  # its place in the queue is deleted a moment later
     until(lambda: len(nodes_in(client, turns)) == 1, what="the killed one has its place still")
 
@@ -817,12 +809,12 @@ def test_a_waiter_with_a_larger_limit_takes_a_slot_that_one_in_front_cannot_take
     store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "TURN", 0.2)
-    caller, turns = SyncCaller(store), backend_of().session.tree.turns("order:1")
+    caller, turns = SyncCaller(store), zookeeper_of().session.tree.turns("order:1")
     held = hold_slots(2, 2)
     front = caller.start("order:1", wait=50, limit=2)
     until(lambda: len(nodes_in(client, turns)) == 1, what="it waits")
     assert caller.start("order:1", wait=50, limit=3).lease().slot == 2
-    backend_of().release(held[1])
+    zookeeper_of().release(held[1])
     assert front.lease().slot == held[1].slot
 
 
@@ -839,13 +831,13 @@ def test_slots_and_turns_outlive_a_restart_of_the_server(
     states: list[LeaseState] = []
 
     def serve(number: int) -> Lease:
-        lease = backend_of().acquire(("order:1",), 300, 240, HOLDER, 3)
+        lease = zookeeper_of().acquire(("order:1",), 300, 240, HOLDER, 3)
         served.append(number)
-        backend_of().release(lease)
+        zookeeper_of().release(lease)
         return lease
 
     def is_answered() -> bool:
-        states.append(backend_of().extend(held[0], 300)[0])
+        states.append(zookeeper_of().extend(held[0], 300)[0])
         return states[-1] is not LeaseState.UNKNOWN
 
     waiters = []
@@ -856,10 +848,10 @@ def test_slots_and_turns_outlive_a_restart_of_the_server(
     zookeeper.start()
     zookeeper.wait()
     until(is_answered, what="an extension is answered, all are UNKNOWN")
-    assert states[-1] is LeaseState.RENEWED, backend_of().session.reason
+    assert states[-1] is LeaseState.RENEWED, zookeeper_of().session.reason
     with pytest.raises(LimitReached):
         hold_slots(1, 3)
-    backend_of().release(held[1])
+    zookeeper_of().release(held[1])
     assert [waiter.lease().slot for waiter in waiters] == [held[1].slot] * 2
     assert served == [0, 1]
 
@@ -872,10 +864,10 @@ def test_a_slots_minimum_hold_is_ended_by_a_waiter(store: Store, settings: Setti
     held.acquire()
     slot = held.slot
     held.release()
-    backend_of("other").close()  # so that it does not end the minimum hold itself
+    zookeeper_of("other").close()  # so that it does not end the minimum hold itself
     with pytest.raises(LimitReached):
         hold_slots(1, 2)
-    lease = backend_of().acquire(("order:1",), 60, 20, HOLDER, 2)
+    lease = zookeeper_of().acquire(("order:1",), 60, 20, HOLDER, 2)
     assert lease.slot == slot
     assert lease.waited > 0
 
@@ -886,7 +878,7 @@ def test_an_interrupted_client_leaves_no_node_whether_it_waits_or_not(
     store: Store, client: KazooClient, held: int, limit: int
 ) -> None:
     hold_slots(held, limit)
-    turns, lines = backend_of().session.tree.turns("order:1"), Lines()
+    turns, lines = zookeeper_of().session.tree.turns("order:1"), Lines()
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
         order = lock("order:1", limit=limit, wait=0.05 if held else 0.0)
@@ -917,9 +909,9 @@ def served_later(fences: list[int]) -> Started:
     """Start a waiter for "order:1", which notes its fence and releases the lock at once."""
 
     def serve() -> Lease:
-        lease = backend_of().acquire(("order:1",), 30, 20, HOLDER)
+        lease = zookeeper_of().acquire(("order:1",), 30, 20, HOLDER)
         fences.append(lease.fences[0])
-        backend_of().release(lease)
+        zookeeper_of().release(lease)
         return lease
 
     waiter = Started(serve)
@@ -931,11 +923,11 @@ def test_a_waiter_from_before_the_base_gets_a_higher_fence(
     store: Store, settings: Settings, client: KazooClient
 ) -> None:
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    backend = backend_of()
+    backend = zookeeper_of()
     holder = backend.acquire(("order:1",), 30, 0, HOLDER)
     fences = [*holder.fences]
     waiter = served_later(fences)
-    other = backend_of("other")  # a new session, which raises the base
+    other = zookeeper_of("other")  # a new session, which raises the base
     fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
     base = client.exists(backend.session.tree.fences).version
     backend.release(holder)
@@ -953,14 +945,14 @@ def test_a_client_that_joins_before_a_waiter_is_served_gets_a_higher_fence(
 ) -> None:
     """It is the first when it looks, but was not when it created its node."""
     settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
-    other, fences = backend_of("other"), list[int]()
-    holder = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    other, fences = zookeeper_of("other"), list[int]()
+    holder = zookeeper_of().acquire(("order:1",), 30, 0, HOLDER)
     waiter = served_later(fences)
 
     def look_late(queue: str, base: str, client: KazooClient) -> list[Any]:
         if client is kazoo_of(other) and not fences:
             until(partial(_waits, 2), what="it joined")
-            backend_of().release(holder)
+            zookeeper_of().release(holder)
             waiter.lease()
         return look_at(queue, base, client)
 
@@ -978,7 +970,7 @@ def guarded(store: Store, settings: Settings) -> ZooKeeperBackend:
     """The store with credentials."""
     options = {"auth_data": [("digest", f"locks:{SECRET}")]}
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "OPTIONS": options}}
-    return backend_of()
+    return zookeeper_of()
 
 
 @pytest.mark.attack
@@ -1006,7 +998,7 @@ def test_wrong_credentials_are_refused_and_never_shown(
     settings.REDLOCK = {
         "default": {**section, "OPTIONS": {"auth_data": [("digest", f"locks:{wrong}")]}}
     }
-    backend = backend_of()
+    backend = zookeeper_of()
     with pytest.raises(StoreUnavailable, match="NoAuth: the servers do not allow it") as refused:
         backend.acquire(("order:1",), 30, 0, HOLDER)
     page = inspecting.held(backend)
@@ -1103,7 +1095,7 @@ def test_one_of_three_servers_fails(
     ensemble: list[ZooKeeperServer], settings: Settings, fault: str
 ) -> None:
     use(ensemble, settings, SESSION_TIMEOUT=6, ZOOKEEPER_TIMEOUT=20)
-    backend_of().declare_new()
+    zookeeper_of().declare_new()
     fences = []
     for server in ensemble:
         held = lock("order:1", ttl=60)
@@ -1119,7 +1111,7 @@ def test_one_of_three_servers_fails(
             server.resume() if fault == "pause" else server.start()
             server.wait()
     assert fences == sorted(set(fences))
-    assert sum(one.counted for one in inspecting.health(backend_of())) == 3
+    assert sum(one.counted for one in inspecting.health(zookeeper_of())) == 3
     locks.close()
 
 
@@ -1139,7 +1131,7 @@ def test_the_majority_of_the_servers_fails(
             held.ensure_held()
         with pytest.raises(StoreUnavailable):
             lock("order:2").acquire()
-        healthy = [one.counted for one in inspecting.health(backend_of())]
+        healthy = [one.counted for one in inspecting.health(zookeeper_of())]
         assert sum(healthy) < 2
     finally:
         for server in ensemble[:2]:
@@ -1161,12 +1153,12 @@ def _slots_watched(backend: ZooKeeperBackend) -> set[str]:
 
 
 def _waits(many: int) -> bool:
-    return look(backend_of(), ["order:1"]).locks[0].waiters == many
+    return look(zookeeper_of(), ["order:1"]).locks[0].waiters == many
 
 
 def _declared() -> bool:
     with suppress(StoreUnavailable):
-        return not backend_of().declare_new()
+        return not zookeeper_of().declare_new()
     return False
 
 

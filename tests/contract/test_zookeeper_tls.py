@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.backends.zookeeper.client import THREADS
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.stores import HOLDER, ZOOKEEPER
+from tests.contract.stores import HOLDER, ZOOKEEPER, zookeeper_of
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -68,12 +67,6 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def store() -> ZooKeeperBackend:
-    backend = locks["default"].backend
-    assert isinstance(backend, ZooKeeperBackend)
-    return backend
-
-
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     with Listener(("127.0.0.1", 0), socketserver.BaseRequestHandler) as listener:
@@ -110,7 +103,7 @@ def test_why_no_connection_is_made(
     host = f"127.0.0.1:{listener.server_address[1]}"
     section = {"BACKEND": ZOOKEEPER, "HOSTS": [host], "OPTIONS": options}
     settings.REDLOCK = {"default": {**section, "ZOOKEEPER_TIMEOUT": 0.2}}
-    backend = store()
+    backend = zookeeper_of()
     backend.connect()
 
     def failed() -> bool:
@@ -132,7 +125,7 @@ def test_the_health_names_the_reason_too(
     host = f"127.0.0.1:{listener.server_address[1]}"
     section = {"BACKEND": ZOOKEEPER, "HOSTS": [host], "OPTIONS": {"use_ssl": True}}
     settings.REDLOCK = {"default": {**section, "ZOOKEEPER_TIMEOUT": 0.3}}
-    backend, why = store(), "TLS verification failed (self-signed certificate): OPTIONS"
+    backend, why = zookeeper_of(), "TLS verification failed (self-signed certificate): OPTIONS"
     # Later than in time, on a busy host.
     until(lambda: inspecting.health(backend)[0].reason.startswith(why))
     locks.close()

@@ -12,12 +12,11 @@ from django.core.management import CommandError, call_command
 from kazoo.client import KazooClient
 
 from redlock_django import lock
-from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from tests import inspecting
-from tests.contract.stores import HOLDER, ZOOKEEPER
+from tests.contract.stores import HOLDER, ZOOKEEPER, granted, zookeeper_of
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
@@ -52,34 +51,18 @@ def section(
     locks.close()
 
 
-def store(alias: str = "default") -> ZooKeeperBackend:
-    """Return the store of an alias."""
-    backend = locks[alias].backend
-    assert isinstance(backend, ZooKeeperBackend)
-    return backend
-
-
-def granted(alias: str = "default") -> bool:
-    """Return whether a lock is granted now."""
-    try:
-        store(alias).release(store(alias).acquire(("order:1",), 1, 0, HOLDER))
-    except StoreUnavailable:
-        return False
-    return True
-
-
 @pytest.mark.slow
 def test_servers_that_lost_their_data_grant_nothing_until_all_locks_have_ended(
     section: dict[str, Any], settings: Settings, server: ZooKeeperServer
 ) -> None:
     settings.REDLOCK = aliases(**section, MAX_TTL=4, TTL=4)
-    store().declare_new()
+    zookeeper_of().declare_new()
     held = lock("order:1", renew=False)
     held.acquire()
     server.forget()
     forgotten = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"it has lost its data: trusted in \d s") as refused:
-        store("other").acquire(("order:1",), 4, 0, HOLDER)
+        zookeeper_of("other").acquire(("order:1",), 4, 0, HOLDER)
     assert 0 < (refused.value.retry_after or 0) <= 4.1
     until(partial(granted, "other"), what="the lock is granted")
     assert time.monotonic() > forgotten + 4
@@ -92,11 +75,11 @@ def test_a_process_goes_on_with_servers_that_have_seen_less_than_it(
 ) -> None:
     """ZooKeeper refuses its session for ever."""
     settings.REDLOCK = aliases(**section, SESSION_TIMEOUT=2)
-    store().declare_new()
+    zookeeper_of().declare_new()
     for _ in range(20):
         assert granted()
     server.forget()
-    store("other").declare_new()
+    zookeeper_of("other").declare_new()
     until(granted, what="the process that was connected before is granted locks")
 
 
@@ -104,21 +87,21 @@ def test_a_process_goes_on_with_servers_that_have_seen_less_than_it(
 def test_a_deleted_tree_is_not_trusted(
     section: dict[str, Any], server: ZooKeeperServer, what: str
 ) -> None:
-    store().declare_new()
-    lease = store().acquire(("order:1",), 30, 0, HOLDER)
-    assert store("other").release(store("other").acquire(("order:2",), 30, 0, HOLDER))
+    zookeeper_of().declare_new()
+    lease = zookeeper_of().acquire(("order:1",), 30, 0, HOLDER)
+    assert zookeeper_of("other").release(zookeeper_of("other").acquire(("order:2",), 30, 0, HOLDER))
     client = KazooClient(hosts=server.host)
     client.start()
-    client.delete(getattr(store().session.tree, what), recursive=True)
+    client.delete(getattr(zookeeper_of().session.tree, what), recursive=True)
     client.stop()
     client.close()
     for alias in ("third", "other", "third", "other"):  # the first makes the tree again
         with pytest.raises(StoreUnavailable, match="has lost its data") as refused:
-            store(alias).acquire(("order:1",), 30, 0, HOLDER)
+            zookeeper_of(alias).acquire(("order:1",), 30, 0, HOLDER)
         assert (refused.value.retry_after or 0) > 50
-    assert store().extend(lease, 30)[0] is LeaseState.LOST
-    assert store().declare_new() is True
-    again = store("other").acquire(("order:1",), 30, 0, HOLDER)
+    assert zookeeper_of().extend(lease, 30)[0] is LeaseState.LOST
+    assert zookeeper_of().declare_new() is True
+    again = zookeeper_of("other").acquire(("order:1",), 30, 0, HOLDER)
     assert again.fences[0] > lease.fences[0]
 
 
@@ -126,7 +109,7 @@ def test_redlock_init_declares_new_servers(
     section: dict[str, Any], server: ZooKeeperServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(StoreUnavailable, match=r"new: run 'manage\.py redlock_init'"):
-        store().acquire(("order:1",), 30, 0, HOLDER)
+        zookeeper_of().acquire(("order:1",), 30, 0, HOLDER)
     with pytest.raises(CommandError):
         call_command("redlock_status")
     status = capsys.readouterr()
@@ -141,12 +124,12 @@ def test_redlock_init_declares_new_servers(
 
 
 def test_the_status_of_servers_that_no_process_has_used(section: dict[str, Any]) -> None:
-    (health,) = inspecting.health(store())
+    (health,) = inspecting.health(zookeeper_of())
     assert not health.counted
     assert health.health is not None
     assert health.health.ready_in == 60
-    store().declare_new()
-    (health,) = inspecting.health(store())
+    zookeeper_of().declare_new()
+    (health,) = inspecting.health(zookeeper_of())
     assert health.counted
 
 
@@ -168,7 +151,7 @@ def test_a_server_that_only_reads_grants_nothing(settings: Settings) -> None:
         with servers as (first, second, third):
             section = {"BACKEND": ZOOKEEPER, "HOSTS": [one.host for one in (first, second, third)]}
             settings.REDLOCK = {"default": {**section, "SESSION_TIMEOUT": 4}}
-            until(lambda: store().declare_new() is not None)
+            until(lambda: zookeeper_of().declare_new() is not None)
             assert granted()
             second.kill()
             third.kill()
