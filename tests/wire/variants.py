@@ -45,6 +45,18 @@ PATIENT: dict[str, Any] = {"master_timeout": 3.0, "connect_timeout": 5.0}
 """For tests in which no master is late, however long a busy machine stops a server or thread."""
 
 
+class ImpatientBackend(RedisBackend):
+    """A backend that gives the link of a late master up after `give_up` seconds of silence."""
+
+    give_up: float | None = None
+
+    def _links(self) -> Links:
+        links = super()._links()
+        if self.give_up is not None:
+            links.lateness.rule.give_up = self.give_up
+        return links
+
+
 def make_backend(
     urls: Sequence[str],
     *,
@@ -73,7 +85,7 @@ def make_backend(
         members=members or identity(address.store for address in addresses),
         failover=failover,
     )
-    return RedisBackend(
+    backend = ImpatientBackend(
         "tests",
         RedlockSettings(
             addresses=addresses,
@@ -83,8 +95,9 @@ def make_backend(
             connect_timeout=connect_timeout,
             tolerate=tolerate,
         ),
-        give_up=give_up,
     )
+    backend.give_up = give_up
+    return backend
 
 
 def trust(master: LocalMaster, deployment: Deployment) -> None:

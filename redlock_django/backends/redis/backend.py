@@ -111,22 +111,11 @@ class RedlockBackend(BaseBackend):
 
 
 class RedisBackend(RedlockBackend):
-    """One driver and its links for the threads of the process, and one for each running loop.
+    """One driver and its links for the threads of the process, and one for each running loop."""
 
-    `give_up` is for how many seconds the link of a late master may be silent (see `Lateness`).
-    """
-
-    def __init__(
-        self,
-        alias: str,
-        settings: RedlockSettings,
-        notice: Notice = ignore,
-        *,
-        give_up: float | None = None,
-    ) -> None:
+    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
         self.membership = Membership(self.deployment)
-        self._give_up = give_up
         self._threads: ThreadDriver | None = None
         self._closed = False
         self._making = threading.RLock()  # a signal handler may interrupt its own thread
@@ -264,7 +253,6 @@ class RedisBackend(RedlockBackend):
             master_timeout=self.settings.master_timeout,
             connect_timeout=self.settings.connect_timeout,
             tolerate=self.settings.tolerate,
-            give_up=self._give_up,
         )
 
     def forked(self) -> None:
