@@ -31,8 +31,7 @@ _CODES = {
 """The meaning of an error, by its code."""
 
 _TEXTS = {
-    "db index is out of range": "has no database with this number: see its setting 'databases'",
-    "invalid db index": "has no database with this number: see its setting 'databases'",
+    "db index": "has no database with this number: see its setting 'databases'",
     "not allowed in cluster mode": f"refuses a database: {_CLUSTER}",
     "without any password configured": "has no password, but OPTIONS or its URL has one",
     "no password is set": "has no password, but OPTIONS or its URL has one",

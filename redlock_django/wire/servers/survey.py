@@ -87,23 +87,24 @@ class Survey:
             ).start()
         allowed = self.timeout if within is None else within
         deadline = time.monotonic() + allowed
-        answers: dict[int, Answer] = {}
-        heard: set[int] = set()
+        heard: dict[int, Answer | Unfit] = {}
         while len(heard) < len(asked):
             try:
                 index, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            heard.add(index)
-            if isinstance(answer, Unfit):
-                self.silent[index] = str(answer)
-                if isinstance(answer, ErrorReply) and forbidden(answer.reply):
-                    self.forbidden.add(index)
-            else:
+            heard[index] = answer
+        answers: dict[int, Answer] = {}
+        late = Unfit(f"did not answer within {allowed:g} s")
+        for index in asked:
+            answer = heard.get(index, late)
+            if not isinstance(answer, Unfit):
                 answers[index] = answer
-        for index in set(asked) - heard:
-            self.silent[index] = f"did not answer within {allowed:g} s"
-        return dict(sorted(answers.items()))
+                continue
+            self.silent[index] = str(answer)
+            if isinstance(answer, ErrorReply) and forbidden(answer.reply):
+                self.forbidden.add(index)
+        return answers
 
     def _one(
         self,
