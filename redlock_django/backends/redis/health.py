@@ -23,7 +23,7 @@ def health_of(survey: Survey, settings: RedlockSettings) -> list[ServerHealth]:
     for index, name in enumerate(deployment.names):
         report, reason = reports.by_index.get(index), ""
         if report is None:
-            reason = survey.silent.get(index, "did not answer")
+            reason = survey.silent[index]
             code = "acl" if index in survey.forbidden else "unreachable"
             faults = [fault(code, why=reason, rights=least_acl(deployment.prefix))]
         else:

@@ -88,8 +88,7 @@ class MasterInspection(Inspection):
         votes = self._survey.ask(lambda send: send(query))
         tally = Tally(len(self.servers))
         for index in range(len(self.servers)):
-            reason = self._survey.silent.get(index, "did not answer")
-            tally.cast(index, votes.get(index) or failed(reason))
+            tally.cast(index, votes.get(index) or failed(self._survey.silent[index]))
         return tally
 
     def health(self) -> list[ServerHealth]:
