@@ -1,4 +1,8 @@
-"""Dialing: one thread connects to one master until it works."""
+"""Dialing: one thread connects to one master until it works.
+
+Connecting blocks: the resolver, a TLS handshake and each answer of the server. With one thread for
+all masters, one that hangs would keep the others from being connected for seconds.
+"""
 
 from __future__ import annotations
 
