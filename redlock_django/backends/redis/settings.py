@@ -9,9 +9,17 @@ from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import Section, StoreSettings
 from redlock_django.backends.redis.masters import read_masters, read_sentinels
-from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
+from redlock_django.backends.values import (
+    LONGEST_WAIT,
+    SHORTEST_TTL,
+    choice,
+    mapping,
+    seconds,
+    several,
+    string,
+)
 from redlock_django.engine.protocol.deployment import Deployment, identity
-from redlock_django.wire.servers.address import Address, check_options, nearest
+from redlock_django.wire.servers.address import Address, check_options
 
 FAILOVER = "failover"
 """The only PROFILE: one server, whose place a replica may take at any time."""
@@ -127,17 +135,14 @@ def _options(section: Section, key: str) -> Mapping[str, Any]:
 
 def _is_failover(section: Section, masters: int) -> bool:
     """Return whether a replica may take the place of the server, as PROFILE says."""
-    profile = section["PROFILE"]
-    if profile is None and section["SENTINELS"]:
-        raise ValueError(
-            "SENTINELS is set, and PROFILE is not: Sentinel makes a replica the primary, which may "
-            f"have forgotten locks. Set PROFILE to {FAILOVER!r}"
-        )
+    profile = choice(section["PROFILE"], "PROFILE", (None, FAILOVER))
     if profile is None:
+        if section["SENTINELS"]:
+            raise ValueError(
+                "SENTINELS is set, and PROFILE is not: Sentinel makes a replica the primary, which "
+                f"may have forgotten locks. Set PROFILE to {FAILOVER!r}"
+            )
         return False
-    if profile != FAILOVER:
-        hint = nearest(profile, [FAILOVER]) if isinstance(profile, str) else ""
-        raise ValueError(f"PROFILE must be {FAILOVER!r}, or be left out, got {profile!r}{hint}")
     named = f"PROFILE is {FAILOVER!r}"
     if masters != 1:
         raise ValueError(
@@ -187,19 +192,11 @@ def _fence_ttl(section: Section, forgotten: float) -> float:
 
 def _tolerate(section: Section) -> frozenset[str]:
     faults = several(section, "TOLERATE")
-    for fault in faults:
-        if fault not in TOLERABLE:
-            raise ValueError(
-                f"TOLERATE may contain {', '.join(map(repr, TOLERABLE))}, "
-                f"got {fault!r}{nearest(fault, TOLERABLE)}"
-            )
-    return frozenset(faults)
+    return frozenset(choice(fault, "an entry of TOLERATE", TOLERABLE) for fault in faults)
 
 
 def _prefix(section: Section) -> str:
-    prefix = section["KEY_PREFIX"]
-    if not isinstance(prefix, str) or not prefix:
-        raise ValueError("KEY_PREFIX must be a string that is not empty")
+    prefix = string(section, "KEY_PREFIX")
     if not prefix.isprintable() or re.search(r"[\s{}*?\[\]\\^]", prefix):
         raise ValueError(
             "KEY_PREFIX must contain no space, control character, brace or glob character, "
