@@ -69,8 +69,22 @@ def wait_until_open(page: Page) -> None:
     until(lambda: is_told_open(page), "the page has its object open", seconds=90)
 
 
-def save(page: Page, button: str = "_save") -> None:
+def save(page: Page, button: str = "_save", **values: str) -> None:
+    """Enter values, and press a button."""
+    for name, value in values.items():
+        enter(page, name, value)
     page.locator(f"[name={button}]").first.click()
+
+
+def enter(page: Page, name: str, value: str) -> None:
+    field = page.locator(f"[name={name}]")
+    field.select_option(value) if name == "state" else field.fill(value)
+
+
+def saves(page: Page, **values: str) -> None:
+    """Enter values and save, which succeeds."""
+    save(page, **values)
+    page.wait_for_url("**/shop/order/")
 
 
 def errors(page: Page) -> Any:
@@ -87,11 +101,8 @@ def test_two_editors(visitor: Visitor) -> None:
     before = [*visitor.complaints]
     assert violations(his, LINE) == []
     visitor.complaints[:] = before  # axe measures with styles that the policy forbids
-    his.fill("[name=total]", "2000")
-    save(his)
-    his.wait_for_url("**/shop/order/")
-    hers.fill("[name=total]", "1500")
-    save(hers)
+    saves(his, total="2000")
+    save(hers, total="1500")
     expect(errors(hers).first).to_have_text(REFUSED)
     expect(errors(hers).nth(1)).to_have_text(
         re.compile(r"^bob, .+: Changed “A-1” — Changed Total\.$")
@@ -117,14 +128,10 @@ def test_a_page_that_is_left_and_shown_again(visitor: Visitor) -> None:
     with reported(hers):
         hers.go_back()
     expect(said(hers)).to_have_text(since("bob"))
-    his.fill("[name=total]", "2000")
-    save(his)
-    his.wait_for_url("**/shop/order/")
-    hers.fill("[name=total]", "1500")
-    save(hers)
+    saves(his, total="2000")
+    save(hers, total="1500")
     expect(errors(hers).first).to_have_text(REFUSED)
-    save(hers)
-    hers.wait_for_url("**/shop/order/")
+    saves(hers)
     expect(hers.get_by_role("row", name="A-3")).to_contain_text("1500")
 
 
@@ -133,18 +140,8 @@ def test_what_the_browser_restores_after_back_is_compared(visitor: Visitor, fiel
     """Chromium loads a new page, and puts into it what was typed into the old one."""
     number, values = (6, ["1500", "2000"]) if field == "total" else (4, ["paid", "open"])
     hers = visitor.open(change(number), user="anna")
-
-    def enter(page: Page, value: str) -> None:
-        control = page.locator(f"[name={field}]")
-        control.select_option(value) if field == "state" else control.fill(value)
-
-    enter(hers, values[0])
-    save(hers)
-    hers.wait_for_url("**/shop/order/")
-    his = visitor.open(change(number), user="bob")
-    enter(his, values[1])
-    save(his)
-    his.wait_for_url("**/shop/order/")
+    saves(hers, **{field: values[0]})
+    saves(visitor.open(change(number), user="bob"), **{field: values[1]})
     hers.go_back()
     expect(hers.locator(f"[name={field}]")).to_have_value(values[0])
     save(hers)
@@ -195,11 +192,8 @@ def test_a_popup(visitor: Visitor) -> None:
     wait_until_open(window)
     his = visitor.open(change(11), user="bob")
     expect(said(his)).to_have_text(since("anna"))
-    his.fill("[name=number]", "B-11")
-    save(his)
-    his.wait_for_url("**/shop/order/")
-    window.fill("[name=number]", "C-11")
-    save(window)
+    saves(his, number="B-11")
+    save(window, number="C-11")
     expect(errors(window).first).to_have_text(REFUSED)
     with window.expect_event("close"):
         save(window)
@@ -217,11 +211,8 @@ def test_another_theme(visitor: Visitor, five_masters: list[LocalMaster], theme:
             his.wait_for_timeout(200)  # until the site trusts its masters
             hers.reload()
             his.reload()
-        his.fill("[name=total]", "2000")
-        save(his)
-        his.wait_for_url("**/shop/order/")
-        hers.fill("[name=total]", "1500")
-        save(hers)
+        saves(his, total="2000")
+        save(hers, total="1500")
         expect(hers.locator("#content, #grp-content").first).to_contain_text(REFUSED)
         expect(hers.locator("[name=total]")).to_have_value("1500")
         shoot(hers, f"edit-{theme}")
