@@ -15,14 +15,26 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 SITE = """
 import json, os, sys
-import django
-from django.conf import settings
-redlock = json.loads(os.environ["SITE"])
-settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK=redlock, SECRET_KEY="of a test")
-django.setup()
-from redlock_django import lock
+from tests.programs import set_up
+set_up(os.environ["SITE"])
+from redlock_django import lock, locks
 """
 """The beginning of a program that uses locks."""
+
+
+def set_up(site: str, *apps: str) -> None:
+    """Set Django up with REDLOCK and other settings, as JSON."""
+    import django
+    from django.conf import settings
+
+    if "backends.mysql" in site:
+        import pymysql
+
+        pymysql.install_as_MySQLdb()
+    settings.configure(
+        INSTALLED_APPS=[*apps, "redlock_django"], SECRET_KEY="of a test", **json.loads(site)
+    )
+    django.setup()
 
 
 class Program(subprocess.Popen[str]):
@@ -47,24 +59,30 @@ def started(
     ready: str = "ready",
     flags: Sequence[str] = (),
     env: dict[str, str] | None = None,
+    cwd: Path = ROOT,
     redlock: Any = None,
+    **settings: Any,
 ) -> Iterator[Program]:
     """Start a program and wait until it prints that it is ready; kill it at the end.
 
-    With `redlock`, it is one of a site with that setting, and has `lock`.
+    With `redlock`, it is one of a site with that setting and other ones, and has `lock`. If `ready`
+    is empty, do not wait.
     """
     program = textwrap.dedent(program)
+    if redlock:
+        program = SITE + program
+        settings["REDLOCK"] = redlock
     with Program(
-        [sys.executable, *flags, "-c", SITE + program if redlock else program, *words],
-        cwd=ROOT,
-        env={**os.environ, **(env or {}), "SITE": json.dumps(redlock)},
+        [sys.executable, *flags, "-c", program, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {}), "SITE": json.dumps(settings)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         try:
-            assert process.hear() == ready
+            assert not ready or process.hear() == ready
             yield process
         finally:
             process.kill()

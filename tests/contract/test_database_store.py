@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +45,7 @@ from tests.contract.stores import (
 )
 from tests.inspecting import look
 from tests.postgres import local_postgres
+from tests.programs import Program, started
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -250,35 +249,12 @@ def test_aliases_that_name_one_file_exclude_each_other(
 # Faults.
 
 
-@contextmanager
-def processes(settings: Settings, folder: Path, lines: str, many: int) -> Iterator[list[Any]]:
-    """Run so many processes with the same lines, in that folder; kill those that are left.
-
-    The locks of `lock()` are in the database of the default alias.
-    """
+def process(settings: Settings, folder: Path, lines: str) -> AbstractContextManager[Program]:
+    """Start a process in a folder; its locks are in the database of the default alias."""
     database = connections.settings[settings.REDLOCK["default"]["DATABASE"]]
     entry = {name: str(database[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER")}
-    source = f"""
-import os, time, django
-from django.conf import settings
-settings.configure(
-    DATABASES={{"default": {entry!r}}}, INSTALLED_APPS=["redlock_django"],
-    REDLOCK={{"default": {{"BACKEND": "{DATABASE}", "DATABASE_TIMEOUT": 20}}}},
-)
-django.setup()
-from redlock_django import lock
-{lines}"""
-    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command: Any = [sys.executable, "-c", source]
-    children = [
-        subprocess.Popen(command, cwd=folder, env=path, stdout=subprocess.PIPE) for _ in range(many)
-    ]
-    try:
-        yield children
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
+    redlock = {"default": {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 20}}
+    return started(lines, ready="", cwd=folder, redlock=redlock, DATABASES={"default": entry})
 
 
 @pytest.mark.slow
@@ -296,7 +272,8 @@ for _ in range(10):
         os.close(marker)
         os.unlink("inside")
 """
-    with processes(settings, tmp_path, lines, many=3) as children:
+    with ExitStack() as stack:
+        children = [stack.enter_context(process(settings, tmp_path, lines)) for _ in range(3)]
         assert [child.wait(60) for child in children] == [0] * 3
     fences = [int(line) for line in (tmp_path / "fences").read_text().split()]
     assert len(fences) == 30
@@ -309,10 +286,10 @@ def test_other_processes_are_excluded_and_a_killed_process_is_outlived(
     lines = """
 lock("order:1", ttl=30).acquire()
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
-    with processes(settings, tmp_path, lines, many=1) as (child,):
-        assert child.stdout.readline() == b"held\n"
+    with process(settings, tmp_path, lines) as child:
+        assert child.hear() == "held"
         child.kill()
         child.wait()
         assert taken("order:1")

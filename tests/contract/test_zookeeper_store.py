@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +60,7 @@ from tests.contract.stores import (
 from tests.inspecting import free, look
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
+from tests.programs import Program, started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.zookeeper import LONGEST_SESSION, ZooKeeperServer, local_zookeeper
@@ -265,25 +264,12 @@ def test_a_server_that_accepts_a_connection_and_does_not_answer_is_left(
     assert held.release() is True
 
 
-def started(lines: str, settings: Settings, **section: float) -> subprocess.Popen[bytes]:
-    """Start a process that runs these lines, with the settings of this one and of `section`."""
-    given = {**settings.REDLOCK["default"], **section}
-    source = f"""
-import atexit, os, signal, sys, time, django
-from django.conf import settings
-settings.configure(
-    INSTALLED_APPS=["redlock_django"], LOGGING_CONFIG=None,
-    REDLOCK={{"default": {given!r}}},
-)
-django.setup()
-from redlock_django import lock, locks
-{lines}"""
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", source],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
+def child_of(
+    settings: Settings, lines: str, ready: str = "", **section: float
+) -> AbstractContextManager[Program]:
+    """Start a process with the settings of this one and of `section`."""
+    redlock = {"default": {**settings.REDLOCK["default"], **section}}
+    return started(lines, ready=ready, flags=("-W", "ignore"), redlock=redlock)
 
 
 CHILD = """
@@ -305,26 +291,21 @@ def test_a_process_that_was_stopped_longer_than_its_session(
     store: Store, settings: Settings
 ) -> None:
     assert not taken("order:1")  # this process has connected
-    child = started(CHILD, settings, SESSION_TIMEOUT=4)
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with child, child.stdin as questions, child.stdout as answers:
-        try:
-            fence = int(answers.readline())
-            child.send_signal(signal.SIGSTOP)
-            assert taken("order:1"), "its session lasts"
-            lease = zookeeper_of().acquire(("order:1",), 30, 20, HOLDER)  # its TTL has not ended
-            assert lease.fences[0] > fence
-            questions.write(b"?\n")
-            questions.flush()
-            child.send_signal(signal.SIGCONT)
-            assert select.select([answers], [], [], 20)[0]
-            assert answers.readline() == b"LockLost\n"
-        finally:
-            child.kill()
+    with child_of(settings, CHILD, SESSION_TIMEOUT=4) as child:
+        fence = int(child.hear())
+        child.send_signal(signal.SIGSTOP)
+        assert taken("order:1"), "its session lasts"
+        lease = zookeeper_of().acquire(("order:1",), 30, 20, HOLDER)  # its TTL has not ended
+        assert lease.fences[0] > fence
+        child.say("?")
+        child.send_signal(signal.SIGCONT)
+        assert child.stdout
+        assert select.select([child.stdout], [], [], 20)[0]
+        assert child.hear() == "LockLost"
 
 
 FORKING = """
+import signal
 def sockets():
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -367,12 +348,9 @@ print("closed:", len(sockets() - before), flush=True)
 @pytest.mark.skipif(sys.platform != "linux", reason="lists the descriptors of a process")
 def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: Settings) -> None:
     """Nor does it keep the descriptors of the session, or wait at its end for their threads."""
-    with started(FORKING, settings) as child:
-        try:
-            printed, _ = child.communicate(timeout=120)
-        finally:
-            child.kill()
-    assert printed == b"child keeps: 0\nparent: 0 True\nclosed: 0\n"
+    with child_of(settings, FORKING) as child:
+        printed, _ = child.communicate(timeout=120)
+    assert printed == "child keeps: 0\nparent: 0 True\nclosed: 0\n"
     assert child.returncode == 0
 
 
@@ -452,12 +430,8 @@ def killed_process(source: str, settings: Settings) -> Iterator[tuple[int, bytes
 
     The session lasts longer than the test.
     """
-    with started(source, settings, SESSION_TIMEOUT=60) as child:
-        try:
-            assert child.stdout is not None
-            yield literal_eval(child.stdout.readline().decode())
-        finally:
-            child.kill()
+    with child_of(settings, source, SESSION_TIMEOUT=60) as child:
+        yield literal_eval(child.hear())
 
 
 def end_session(session: tuple[int, bytes], zookeeper: ZooKeeperServer) -> None:
@@ -766,7 +740,7 @@ def test_a_process_does_not_overtake_waiters_with_the_slot_that_it_released(
 
 
 PERMIT = WAITER.replace("wait=60", "wait=60, limit=2").replace(
-    ".acquire()", ".acquire(); time.sleep(60)"
+    ".acquire()", ".acquire(); sys.stdin.read()"
 )
 
 

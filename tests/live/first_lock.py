@@ -15,8 +15,7 @@ import json
 import sys
 import threading
 
-import django
-from django.conf import settings
+from tests.programs import set_up
 
 
 async def first_lock() -> list[str]:
@@ -37,11 +36,7 @@ async def first_lock() -> list[str]:
 
 
 def main() -> None:
-    given = json.loads(sys.argv[-1])
-    if "mysql" in given["DATABASES"]["default"]["ENGINE"]:
-        importlib.import_module("pymysql").install_as_MySQLdb()
-    settings.configure(INSTALLED_APPS=["redlock_django"], **given)
-    django.setup()
+    set_up(sys.argv[-1])
     from django.core.management import call_command
     from django.db import connections
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import pkgutil
 import sys
@@ -21,13 +20,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import django
-from django.conf import settings
-
 import redlock_django
+from tests.programs import set_up
 
 APPS = ["django.contrib.admin", "django.contrib.auth", "django.contrib.contenttypes"]
-APPS += ["redlock_django"]
 GREENLETS = 12
 WITHOUT = ("redlock_django.contrib", "redlock_django.testing.plugin")  # they need extras
 
@@ -122,11 +118,7 @@ def used_and_forked() -> str:
 
 
 def main() -> None:
-    given: dict[str, Any] = json.loads(sys.argv[-1])
-    if "mysql" in given["DATABASES"]["default"]["ENGINE"]:
-        importlib.import_module("pymysql").install_as_MySQLdb()
-    settings.configure(INSTALLED_APPS=APPS, **given)
-    django.setup()
+    set_up(sys.argv[-1], *APPS)
     import_all()
     from django.core.management import call_command
     from django.db import connections

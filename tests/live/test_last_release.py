@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.live, pytest.mark.postgres, pytes
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "tests/live/last_release_site.py"
-BEFORE_THE_FIRST = "bdc42fef"
+BEFORE_THE_FIRST = "bb96753b"
 """The commit that is taken for the last release until one is tagged.
 
 It is the first with the tables of the first release, which one migration creates.

@@ -19,9 +19,10 @@ from tests.live.campaign.history import Event
 from tests.live.campaign.processes import Workers
 from tests.live.campaign.report import HEALTHY, Window, broken_promises
 from tests.live.campaign.stores import STORES, Store
-from tests.live.campaign.worker import TTL, set_up
+from tests.live.campaign.worker import TTL
 from tests.live.clocks import build
 from tests.live.network import FaultUnavailable
+from tests.programs import set_up
 
 WORKERS = 3
 LINGERS = 8.0  # seconds after the last release until no lock and no queue may be left

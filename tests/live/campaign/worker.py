@@ -22,11 +22,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
-import django
-from django.conf import settings
-
 from redlock_django.engine.errors import LockLost
 from redlock_django.wire.clock import clock
+from tests.programs import set_up
 
 if TYPE_CHECKING:
     from redlock_django import Lock
@@ -297,16 +295,6 @@ def _wanted(rng: random.Random) -> tuple[tuple[str, ...], int]:
 
 def _hold(rng: random.Random) -> float:
     return rng.uniform(0, 0.03) if rng.random() > 0.05 else 1.5 * TTL
-
-
-def set_up(given: str) -> None:
-    """Set Django up with settings as JSON."""
-    if "backends.mysql" in given:
-        import pymysql
-
-        pymysql.install_as_MySQLdb()
-    settings.configure(**json.loads(given), INSTALLED_APPS=["redlock_django"])
-    django.setup()
 
 
 if __name__ == "__main__":

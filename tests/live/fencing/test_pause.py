@@ -11,23 +11,18 @@ the late write of client 1 is refused.
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
-from django.test import override_settings
+from pytest_django import Settings
 
 from redlock_django import lock, locks
 from tests.live.fencing.accounts import Account
-from tests.live.fencing.withdraw import AMOUNT
-from tests.timeouts import generous_timeouts
+from tests.programs import started
+from tests.timeouts import patient_site
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,37 +30,37 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
-ROOT = Path(__file__).parents[3]
+AMOUNT = 30
+
+CLIENT_1 = """
+    from redlock_django import LockLost
+    from tests.live.fencing.accounts import Account
+    fenced = sys.argv[1] == "fenced"
+    with lock("account:1", ttl=1, wait=60) as held:
+        rows = Account.objects.filter(pk=1)
+        account = rows.fenced(held).claim().get() if fenced else rows.get()
+        print("read", account.balance, flush=True)
+        sys.stdin.readline()  # the test stops the process here, for longer than its TTL
+        left = account.balance - int(sys.argv[2])
+        try:
+            if fenced:
+                rows.fenced(held).update(balance=left)
+            else:
+                rows.update(balance=left)
+        except LockLost as error:
+            print(f"refused: {error}")
+        else:
+            print(f"wrote {left}")
+"""
 
 
 @pytest.fixture
-def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[Any]:
-    """Start client 1, with or without a fence, and wait until it has read."""
-    urls = ",".join(master.url for master in masters[:3])
-    env = {**os.environ, "MASTERS": urls, "DATABASE": json.dumps(database)}
-    started: list[subprocess.Popen[str]] = []
-
-    def start(how: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.live.fencing.withdraw", how],
-            cwd=ROOT,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        assert process.stdout
-        assert process.stdout.readline() == "read 100\n"
-        return process
-
-    with override_settings(REDLOCK={"default": {"MASTERS": urls, **generous_timeouts()}}):
-        call_command("redlock_init", stdout=StringIO())
-        yield start
-        locks.close()
-    for process in started:
-        process.kill()
-        process.communicate()
+def three(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalMaster]]:
+    """Return three masters that are declared new, in which this process has its locks."""
+    settings.REDLOCK = patient_site(masters[:3], RESTART_DELAY="auto")
+    call_command("redlock_init", stdout=StringIO())
+    yield masters[:3]
+    locks.close()
 
 
 @pytest.mark.fault
@@ -83,18 +78,25 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
     ids=["unfenced", "fenced"],
 )
 def test_a_holder_that_is_paused_beyond_its_ttl(
-    client_1: Any, how: str, ending: str, left: int
+    three: list[LocalMaster], database: dict[str, Any], how: str, ending: str, left: int
 ) -> None:
     rows = Account.objects.using("fencing").filter(pk=1)
-    first = client_1(how)
-    first.send_signal(signal.SIGSTOP)
-    with lock("account:1", wait=60) as held:  # client 2 acquires it when the TTL is over
-        if how == "fenced":
-            account = rows.fenced(held).claim().get()
-            rows.fenced(held).update(balance=account.balance - 50)
-        else:
-            rows.update(balance=rows.get().balance - 50)
-    first.send_signal(signal.SIGCONT)
-    out, _ = first.communicate("write\n", timeout=90)
+    with started(
+        CLIENT_1,
+        how,
+        str(AMOUNT),
+        ready="read 100",
+        redlock=patient_site(three, 1.0, RESTART_DELAY="auto"),
+        DATABASES={"default": database},
+    ) as client_1:
+        client_1.send_signal(signal.SIGSTOP)
+        with lock("account:1", wait=60) as held:  # client 2 acquires it when the TTL is over
+            if how == "fenced":
+                account = rows.fenced(held).claim().get()
+                rows.fenced(held).update(balance=account.balance - 50)
+            else:
+                rows.update(balance=rows.get().balance - 50)
+        client_1.send_signal(signal.SIGCONT)
+        out, _ = client_1.communicate("write\n", timeout=90)
     assert out.startswith(ending)
     assert rows.get().balance == left
