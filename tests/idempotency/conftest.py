@@ -19,9 +19,7 @@ from django.test import Client
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.services import locks
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import (
@@ -31,6 +29,7 @@ from tests.app.conftest import (
     is_free,
     lose_locks,
     memory,
+    memory_backend,
     no_renewals,
     sees_commits,
     urls,
@@ -134,9 +133,7 @@ def records_in_a_file(
 
 def masters_forget() -> None:
     """Delete every lock on every master."""
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
-    for master in backend.masters:
+    for master in memory_backend().masters:
         for name in [name for name in master.keyspace.strings if ":lock:" in name]:
             del master.keyspace.strings[name]
 

@@ -23,14 +23,12 @@ from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client
 from pytest_django import Settings
 
-from redlock_django import locks
-from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.idempotency import records
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.app.conftest import LOCK_MIDDLEWARE, memory_backend
 from tests.idempotency.conftest import (
     KEY,
     Site,
@@ -511,8 +509,7 @@ def test_without_a_quorum_a_replay_is_sent_and_a_new_request_is_refused(
     view: Served, request: pytest.FixtureRequest
 ) -> None:
     view.post("done")
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     backend.down = [True] * len(backend.down)
     assert_refused(view.post(), 503, "unavailable", new_key=False, retry=True)
     assert view.post("done")["Idempotent-Replayed"] == "true"

@@ -10,16 +10,14 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, connections
-from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.db import OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from pytest_django import Settings
 
-from redlock_django import idempotent, locks
-from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django import idempotent
 from redlock_django.models import IdempotencyRecord
 from tests.app.checking import found
-from tests.app.conftest import MEMORY
+from tests.app.conftest import MEMORY, memory_backend
 from tests.idempotency.conftest import InThread, Site, assert_refused, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -53,8 +51,7 @@ def test_a_key_in_flight(
 
 def on_waiting(function: Callable[[], None]) -> None:
     """Call a function whenever a thread begins to wait for a lock, or goes on waiting."""
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     sleep = backend.sleep
 
     def patient(seconds: float) -> None:
@@ -91,42 +88,9 @@ def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
     assert site.post()["Idempotent-Replayed"] == "true"  # a replay does not wait
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("records_in_a_file")
-def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user would get a 500, because the pool is empty."""
-    open_while_waiting: list[list[str]] = []
-    waiting = threading.Event()
-
-    def connect(self: DatabaseWrapper) -> Any:
-        return {k: v for k, v in parameters(self).items() if k != "pool"}
-
-    def note() -> None:
-        used = [c for c in connections.all(initialized_only=True) if c.connection is not None]
-        open_while_waiting.append([c.alias for c in used if "pool" in c.settings_dict["OPTIONS"]])
-        waiting.set()
-
-    def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        on_waiting(note)
-        asked.append(InThread(site.post))
-        assert waiting.wait(60)
-        return HttpResponse("only once")
-
-    parameters = DatabaseWrapper.get_connection_params
-    monkeypatch.setattr(DatabaseWrapper, "get_connection_params", connect)
-    monkeypatch.setitem(connections.settings["records"]["OPTIONS"], "pool", True)
-    asked: list[InThread] = []
-    site.serve(idempotent(wait=20)(view))
-    site.post()
-    assert asked[0].result["Idempotent-Replayed"] == "true"
-    assert open_while_waiting
-    assert not any(open_while_waiting)
-
-
 def test_a_waiter_is_refused_at_once_when_masters_are_down(site: Site) -> None:
     site.serve(idempotent(wait=60)(make_order))
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     for place in range(len(backend.masters)):
         backend.refuse(place)
     slept: list[float] = []
@@ -138,8 +102,7 @@ def test_a_waiter_is_refused_at_once_when_masters_are_down(site: Site) -> None:
 def test_going_on_without_a_lock_is_not_for_keys(site: Site, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
     site.serve(idempotent(make_order))
-    backend = locks["default"].backend
-    assert isinstance(backend, MemoryBackend)
+    backend = memory_backend()
     backend.down = [True] * len(backend.down)
     assert_refused(site.post(), 503, "unavailable", new_key=False, retry=True)
     assert orders() == 0
