@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import Context
 from types import ModuleType
 from typing import Any, TypeVar
@@ -103,6 +103,18 @@ def memory(settings: Settings) -> Configure:
 
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     return configure
+
+
+@contextmanager
+def without_quorum() -> Iterator[None]:
+    """Make a majority of the masters of "default" not answer in the block."""
+    backend = memory_backend()
+    silent = range(len(backend.masters) // 2 + 1)
+    for index in silent:
+        backend.hang(index)
+    yield
+    for index in silent:
+        backend.restore(index)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import logging
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -31,31 +30,24 @@ from redlock_django.locking.reports import (
 from redlock_django.locking.services import locks
 from redlock_django.operate.forced_release import force_release
 from redlock_django.testing import held_elsewhere
-from tests.app.conftest import FIVE, MEMORY, memory_backend
+from tests.app.conftest import FIVE, MEMORY, Configure, stop_clocks, without_quorum
 from tests.losses import ends_lost
 
 THREE = FIVE[:3]
 R = "order:1"
+advance = MemoryBackend.advance
 
 
 @pytest.fixture(autouse=True)
-def backend(settings: Settings) -> MemoryBackend:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": THREE}}
-    return memory_backend()
+def backend(three_masters: MemoryBackend) -> MemoryBackend:
+    return three_masters
 
 
 @pytest.fixture
-def advance_clock(backend: MemoryBackend, no_renewals: None) -> Callable[[float], None]:
-    """Stop the clock of the backend, and return a function that advances it."""
-    now = [1000.0]
-
-    def advance(seconds: float) -> None:
-        now[0] += seconds
-
-    backend.now = lambda: now[0]
-    backend.time = lambda: round(now[0] * 1_000_000)
+def stopped(backend: MemoryBackend, no_renewals: None) -> None:
+    """Stop the clock of the backend: time passes by `advance` alone, and by its waits."""
+    stop_clocks()
     backend.sleep = advance
-    return advance
 
 
 def counted() -> dict[str, float]:
@@ -72,27 +64,27 @@ def test_every_counter_is_described_and_starts_at_0() -> None:
         _ = Counts().aquired  # type: ignore[attr-defined]
 
 
-def test_a_lock_acquired_and_released(advance_clock: Callable[[float], None]) -> None:
+def test_a_lock_acquired_and_released(stopped: None) -> None:
     for _ in range(3):
         with lock(R, "order:2"):
-            advance_clock(2)
+            advance(2)
     assert counted() == {"acquired": 3, "released": 3, "held_seconds": 6}
 
 
 def test_a_lock_is_held_until_its_release_begins(
     backend: MemoryBackend,
-    advance_clock: Callable[[float], None],
+    stopped: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     release = backend.release
 
     def slow_release(lease: Lease) -> bool | None:
-        advance_clock(1)
+        advance(1)
         return release(lease)
 
     monkeypatch.setattr(backend, "release", slow_release)
     with lock(R):
-        advance_clock(2)
+        advance(2)
     assert counted() == {"acquired": 1, "released": 1, "held_seconds": 2}
 
 
@@ -109,20 +101,14 @@ def test_refused_and_unavailable_are_counted_separately(backend: MemoryBackend) 
         assert counted() == {**before, "refused": 2, "unavailable": 1}
 
 
-def test_continuing_without_a_lock_counts_as_unavailable(settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {"BACKEND": MEMORY, "MASTERS": THREE, "ON_UNAVAILABLE": "proceed"}
-    }
-    backend = memory_backend()
-    backend.down[:] = [True] * 3
-    with lock(R):
+def test_continuing_without_a_lock_counts_as_unavailable(memory: Configure) -> None:
+    memory(MASTERS=THREE, ON_UNAVAILABLE="proceed")
+    with without_quorum(), lock(R):
         pass
     assert counted() == {"unavailable": 1}
 
 
-def test_waits_and_their_seconds_are_counted(
-    backend: MemoryBackend, advance_clock: Callable[[float], None]
-) -> None:
+def test_waits_and_their_seconds_are_counted(backend: MemoryBackend, stopped: None) -> None:
     backend.acquire((R,), 5, 0, "{}")
     with lock(R, wait=20):
         pass
@@ -138,10 +124,10 @@ def test_waits_and_their_seconds_are_counted(
 
 
 def test_a_lost_lock_and_its_late_release_are_counted(
-    advance_clock: Callable[[float], None],
+    stopped: None,
 ) -> None:
     with ends_lost(), lock(R, ttl=5) as held:
-        advance_clock(6)
+        advance(6)
         with pytest.raises(LockLost):
             held.ensure_held()
         assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6}
@@ -223,11 +209,11 @@ FIELDS = {"resource", "using", "fingerprint", "waited", "held", "reason", "maste
 
 
 def test_acquire_and_release_are_logged_at_debug(
-    advance_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    stopped: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "redlock_django"), lock("a", "b") as held:
         fingerprint, token = held.fingerprint, held._require_lease().lease.token
-        advance_clock(2)
+        advance(2)
     took, gave = caplog.records
     common = {"resource": "a, b", "using": "default", "fingerprint": fingerprint}
     assert (took.levelno, fields(took)) == (logging.DEBUG, {**common, "waited": 0.0})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
-from pytest_django import Settings
 
 from redlock_django import hold, lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -20,7 +19,7 @@ from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.testing import assert_locked, assert_not_locked
-from tests.app.conftest import FIVE, MEMORY, stop_clocks
+from tests.app.conftest import stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 from tests.waiting import until_wanted
 
@@ -28,14 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+passed = MemoryBackend.advance
+
+
 @pytest.fixture(autouse=True)
-def _three_masters(settings: Settings, no_renewals: None) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE[:3]}}
+def _stopped(three_masters: MemoryBackend, no_renewals: None) -> None:
     stop_clocks()
-
-
-def passed(seconds: float) -> None:
-    MemoryBackend.advance(seconds)
 
 
 @in_both_ways

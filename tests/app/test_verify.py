@@ -18,21 +18,19 @@ from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests import inspecting
-from tests.app.conftest import FIVE, LOCK_MIDDLEWARE, MEMORY, Urls, memory_backend, stop_clocks
+from tests.app.conftest import (
+    LOCK_MIDDLEWARE,
+    Configure,
+    Urls,
+    memory_backend,
+    stop_clocks,
+    without_quorum,
+)
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 
 NAMES = tuple(f"r{number}" for number in range(8))
-
-
-@pytest.fixture(autouse=True)
-def _three_masters(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE[:3]}}
-
-
-def masters() -> list[tuple[MemoryBackend, int]]:
-    backend = memory_backend()
-    return [(backend, index) for index in range(len(backend.masters))]
+pytestmark = pytest.mark.usefixtures("three_masters")
 
 
 def free(*names: str) -> None:
@@ -92,30 +90,24 @@ def test_verify_neither_prolongs_nor_shortens_the_lock(no_renewals: None) -> Non
 
 def test_where_too_few_masters_answer_nothing_is_lost() -> None:
     with lock(*NAMES) as held:
-        for store, index in masters():
-            store.refuse(index)
-        with pytest.raises(StoreUnavailable, match="too few servers answered to verify"):
-            held.verify()
-        held.ensure_held()
-        for store, index in masters():
-            store.restore(index)
+        with without_quorum():
+            with pytest.raises(StoreUnavailable, match="too few servers answered to verify"):
+                held.verify()
+            held.ensure_held()
         held.verify()
 
 
 def test_a_minority_that_has_forgotten_the_lock_changes_nothing() -> None:
     with lock("r1") as held:
-        store, index = masters()[0]
-        store.masters[index].keyspace.strings.pop("redlock:lock:r1")
+        memory_backend().masters[0].keyspace.strings.pop("redlock:lock:r1")
         held.verify()
         held.verify()
         held.extend()
 
 
-def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
-    for store, index in masters():
-        store.refuse(index)
-    with lock("r1") as held:
+def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(memory: Configure) -> None:
+    memory(ON_UNAVAILABLE="proceed")
+    with without_quorum(), lock("r1") as held:
         held.verify()
         held.guard()
 
@@ -152,8 +144,8 @@ def test_a_view_that_asks_at_its_end_is_rolled_back(
         if disturb == "free":
             free("order:7")
         elif disturb == "silence":
-            for store, index in masters():
-                store.refuse(index)
+            for index in range(3):
+                memory_backend().refuse(index)
         if asks:
             with lock("order:7", reentrant=True) as held:
                 held.verify()
