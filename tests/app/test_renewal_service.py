@@ -24,11 +24,13 @@ from redlock_django.locking.signal_thread import SignalThread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
-from tests.app.conftest import FIVE, MEMORY, memory_backend, wake_renewals
+from tests.app.conftest import FIVE, MEMORY, Configure, elsewhere, wake_renewals
+from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
 
 R = "order:1"
+KEY = f"redlock:lock:{R}"
 DOWN = [True] * 5
 UP = [False] * 5
 
@@ -58,14 +60,12 @@ class World:
         self.now += seconds
         wake_renewals()
 
-    until = staticmethod(until)
-
     def renew(self, times: int = 1, *, first: float = 3, locks: int = 1) -> None:
         """Pass the time up to each of so many renewals, in each of which all locks are renewed."""
         for number in range(times):
             renewed = len(self.extensions) + locks
             self.advance(3 if number else first)
-            self.until(lambda renewed=renewed: len(self.extensions) == renewed)  # type: ignore[misc]
+            until(lambda renewed=renewed: len(self.extensions) == renewed)  # type: ignore[misc]
             self.idle()
 
     def renew_another(self) -> None:
@@ -88,28 +88,27 @@ class World:
             ]
             return bool(checks) and min(checks) > self.now
 
-        self.until(nothing_due)
+        until(nothing_due)
 
     def pttls(self) -> set[int]:
-        return {
-            master.keyspace.pttl(self.backend.deployment.lock(R)) for master in self.backend.masters
-        }
+        return {master.keyspace.pttl(KEY) for master in self.backend.masters}
 
     def left(self) -> int:
         """Return the number of masters that have the lock."""
-        return sum(
-            1 for m in self.backend.masters if m.keyspace.get(self.backend.deployment.lock(R))
-        )
+        return sum(master.keyspace.get(KEY) is not None for master in self.backend.masters)
+
+    def forget(self, masters: int) -> None:
+        """Make the first masters forget the lock."""
+        for master in self.backend.masters[:masters]:
+            del master.keyspace.strings[KEY]
 
 
 @pytest.fixture
-def make(settings: Settings) -> Callable[..., World]:
+def make(memory: Configure) -> Callable[..., World]:
     worlds: list[World] = []
 
     def set_up(**section: Any) -> World:
-        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": 9, **section}}
-        backend = memory_backend()
-        worlds.append(World(backend))
+        worlds.append(World(memory(MASTERS=FIVE, TTL=9, **section)))
         return worlds[-1]
 
     taken: set[str] = set()  # locks of earlier tests may be reported as lost meanwhile
@@ -139,11 +138,12 @@ def test_a_backend_with_another_clock_does_not_delay_a_renewal(
     with lock(R, using="other", ttl=60), lock(R):
         world.idle()
         world.advance(3)
-        world.until(lambda: world.extensions == [3])
+        until(lambda: world.extensions == [3])
 
 
-def test_renews_at_a_third_of_the_ttl(world: World) -> None:
-    with lock(R) as held:
+@in_both_ways
+async def test_renews_at_a_third_of_the_ttl_until_the_release(way: SyncWay, world: World) -> None:
+    async with way.block(lock(R)) as held:
         world.idle()
         world.advance(2.99)
         assert world.extensions == []
@@ -152,6 +152,8 @@ def test_renews_at_a_third_of_the_ttl(world: World) -> None:
             assert world.pttls() == {9_000}
             assert held.remaining() == pytest.approx(9 * 0.99 - 0.002)
         assert world.extensions == [3, 6, 9, 12, 15]
+    elsewhere(world.renew_another)
+    assert world.extensions == [3, 6, 9, 12, 15, 18], "only the second lock's"
     assert world.left() == 0
     assert world.lost == []
 
@@ -169,25 +171,16 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
     held = lock(R, renew=True).acquire()
     held_lease: Any = held._held_lease
     world.idle()
-    for master in world.backend.masters[:2]:
-        del master.keyspace.strings[world.backend.deployment.lock(R)]
+    world.forget(2)
     world.advance(3)
-    world.until(lambda: len(world.extensions) == 1)
+    until(lambda: len(world.extensions) == 1)
     world.idle()
     world.advance(3)
     assert released.wait(60)
-    world.until(lambda: len(world.extensions) == 2)
-    world.until(lambda: held_lease.is_released_again)  # only now it may have healed
-    world.until(lambda: world.left() == 0)
+    until(lambda: len(world.extensions) == 2)
+    until(lambda: held_lease.is_released_again)  # only now it may have healed
+    until(lambda: world.left() == 0)
     assert world.lost == []
-
-
-def test_a_released_lock_is_not_renewed(world: World) -> None:
-    with lock(R):
-        world.idle()
-    world.renew_another()
-    assert world.extensions == [3]
-    assert world.left() == 0
 
 
 @pytest.mark.parametrize("renew", [None, False, "in a block"])
@@ -201,8 +194,8 @@ def test_only_blocks_renew_and_not_without_renew(world: World, renew: Any) -> No
     assert world.extensions == []
     assert held.locked
     world.advance(1)
-    world.until(lambda: world.lost == ["its lease expired"])
-    world.until(lambda: world.left() == 0)
+    until(lambda: world.lost == ["its lease expired"])
+    until(lambda: world.left() == 0)
 
 
 def test_a_lock_that_its_holder_extends_is_not_renewed_at_its_former_end(world: World) -> None:
@@ -227,7 +220,7 @@ def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
         assert held.remaining() == pytest.approx(0.908)
         world.backend.down = UP
         world.advance(0.5)
-        world.until(lambda: held.remaining() > 8)
+        until(lambda: held.remaining() > 8)
         world.idle()
         assert world.pttls() == {9_000}
     assert world.lost == []
@@ -243,7 +236,7 @@ def test_a_longer_outage_is_noticed_by_the_local_clock(
         held.ensure_held()
         assert world.lost == []
         world.advance(0.1)
-        world.until(lambda: world.lost == ["its lease expired"])  # without a call to the lock
+        until(lambda: world.lost == ["its lease expired"])  # without a call to the lock
         assert not held.locked
         with pytest.raises(LockLost):
             held.ensure_held()
@@ -270,7 +263,7 @@ def test_a_loss_is_reported_before_its_keys_are_released(
         assert not held.locked
     else:
         world.advance(9)
-    world.until(lambda: world.left() == 0)
+    until(lambda: world.left() == 0)
     assert logged == [["redlock order:1: the lock was lost: its lease expired"]]
 
 
@@ -294,13 +287,12 @@ def test_a_lock_that_is_renewed_before_its_acquisition_fails_is_released_everywh
 
 def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World) -> None:
     with ends_lost(), lock(R) as held:
-        for master in world.backend.masters[:3]:
-            del master.keyspace.strings[world.backend.deployment.lock(R)]
+        world.forget(3)
         world.advance(3)
-        world.until(lambda: world.lost == ["a majority of the masters lost it"])
+        until(lambda: world.lost == ["a majority of the masters lost it"])
         assert not held.locked
         # The remaining keys of a lost lock must be released.
-        world.until(lambda: world.left() == 0)
+        until(lambda: world.left() == 0)
         with pytest.raises(LockLost):
             held.ensure_held()
 
@@ -368,7 +360,7 @@ def test_a_receiver_that_blocks_loses_no_other_lock(world: World) -> None:
             assert not expires.locked
     finally:
         over.set()
-    world.until(lambda: world.lost == ["its lease expired"])
+    until(lambda: world.lost == ["its lease expired"])
 
 
 def test_a_receiver_that_exits_ends_neither_renewals_nor_signals(
@@ -386,16 +378,16 @@ def test_a_receiver_that_exits_ends_neither_renewals_nor_signals(
             expires = lock(f"order:{number}", ttl=1, renew=False).acquire()
             world.idle()
             world.advance(1)
-            world.until(lambda number=number: len(exits) == number)  # type: ignore[misc]
+            until(lambda number=number: len(exits) == number)  # type: ignore[misc]
             assert not expires.locked
         world.idle()
         world.advance(1)
-        world.until(lambda: world.extensions == [3])
+        until(lambda: world.extensions == [3])
         world.idle()
         held.ensure_held()
     assert exits == ["order:1", "order:2"]
     # It is logged by the thread for signals, after the receiver has run.
-    world.until(lambda: caplog.text.count("a receiver of a signal ended its thread") == 2)
+    until(lambda: caplog.text.count("a receiver of a signal ended its thread") == 2)
 
 
 def test_signals_that_wait_for_a_slow_receiver_are_bounded(
@@ -421,10 +413,10 @@ def test_signals_that_wait_for_a_slow_receiver_are_bounded(
         world.advance(1)
         assert called.wait(60)
         world.advance(9)
-        world.until(lambda: caplog.text.count("a signal was not sent") == 3)
+        until(lambda: caplog.text.count("a signal was not sent") == 3)
     finally:
         over.set()
-    world.until(lambda: lost == ["r5", "r0", "r1"])
+    until(lambda: lost == ["r5", "r0", "r1"])
     assert not any(one.locked for one in held)
 
 
@@ -440,10 +432,10 @@ def test_max_hold_ends_the_renewal(make: Callable[..., World]) -> None:
         latest = max(world.pttls())
         assert 19_000 + latest <= 20_000, "no key may outlive MAX_HOLD"
         world.advance(1)
-        world.until(lambda: world.lost == ["MAX_HOLD was reached"])
+        until(lambda: world.lost == ["MAX_HOLD was reached"])
         with pytest.raises(LockLost, match="MAX_HOLD"):
             held.ensure_held()
-    world.until(lambda: world.left() == 0)  # it is released after it has been reported
+    until(lambda: world.left() == 0)  # it is released after it has been reported
 
 
 def test_a_lock_on_another_clock_is_renewed_in_time(
@@ -456,12 +448,12 @@ def test_a_lock_on_another_clock_is_renewed_in_time(
     world.now = 5.0  # much earlier than any other clock
     with lock(R, ttl=300):
         # The thread now sleeps until the check of this lock, and still does after its release.
-        world.until(lambda: 60 < thread_sleeps() <= 100)
+        until(lambda: 60 < thread_sleeps() <= 100)
     other = make()
     with lock(R) as held:
-        world.until(lambda: thread_sleeps() <= 3, "the thread was woken for the second lock")
+        until(lambda: thread_sleeps() <= 3, "the thread was woken for the second lock")
         other.advance(3)
-        other.until(lambda: other.extensions == [3])
+        until(lambda: other.extensions == [3])
         held.ensure_held()
 
 
@@ -509,8 +501,8 @@ def test_the_checks_of_released_locks_do_not_pile_up(world: World) -> None:
     del alive
     assert len(leases) < 50
     world.advance(9)
-    world.until(lambda: not any(one.locked for one in kept))
-    world.until(lambda: len(world.lost) == 10)
+    until(lambda: not any(one.locked for one in kept))
+    until(lambda: len(world.lost) == 10)
 
 
 def test_short_locks_seldom_wake_the_thread(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,16 +566,16 @@ def test_a_dead_thread_is_started_again(
     other._thread.join(60)
     monkeypatch.undo()
     monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
-    if how != "extend":
-        if "overdue" in how:
-            other._schedule.wakes_at = clock() - 1.1
-        lock("order:2").acquire().release()
-    else:
+    if "overdue" in how:
+        other._schedule.wakes_at = clock() - 1.1
+    if how == "extend":
         held.extend()
         world.extensions.clear()
+    else:
+        lock("order:2").acquire().release()
     world.now += 3
     other._wakeup.wake()
-    world.until(lambda: world.extensions == [3])
+    until(lambda: world.extensions == [3])
     held.release()
 
 
@@ -611,33 +603,5 @@ def test_signals_whose_thread_cannot_start_are_sent_later(
         world.advance(9)
         assert refused.wait(60)
         assert world.lost == []
-    world.until(lambda: world.lost == ["its lease expired"])
+    until(lambda: world.lost == ["its lease expired"])
     assert not expires.locked
-
-
-# Locks of tasks.
-
-
-async def turn(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(1000):
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "the condition never became true"
-            await asyncio.sleep(0)
-
-
-async def test_a_lock_of_a_task_is_renewed_by_the_thread(world: World) -> None:
-    async with lock(R) as held:
-        world.advance(2.9)
-        world.idle()
-        assert world.extensions == []
-        for number in range(1, 5):
-            world.advance(0.2 if number == 1 else 3.1)
-            await turn(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
-            await turn(lambda: held.remaining() > 8.8)
-            assert world.pttls() == {9_000}
-    world.advance(30)
-    await asyncio.to_thread(world.renew_another)
-    assert len(world.extensions) == 5, "it must stop at release"
-    assert world.left() == 0
-    assert world.lost == []
