@@ -52,6 +52,12 @@ class Program(subprocess.Popen[str]):
         return self.stdout.readline().removesuffix("\n") or self.communicate(timeout=90)[1]
 
 
+def run_to_its_end(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program, which fails on a warning, to its end; it may fail."""
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
 @contextmanager
 def started(
     program: str,

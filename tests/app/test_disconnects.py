@@ -20,8 +20,9 @@ from django.views.generic import View
 from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
-from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, MEMORY, Urls
+from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
 from tests.inspecting import is_free
+from tests.views.kinds import of_class
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
@@ -57,57 +58,69 @@ class Visit:
             await asyncio.sleep(0)
         return gone
 
+    async def finish_without_client(self) -> None:
+        """Go on after the client has left: the lock is held until the end of the view."""
+        gone = await self.leave()
+        assert not is_free("order:7")
+        self.opened.set()
+        assert await is_cancelled(gone)
+        assert self.finished
+        assert is_free("order:7")
+
 
 async def is_cancelled(task: asyncio.Task[Any]) -> bool:
     await asyncio.wait({task}, timeout=60)
     return task.cancelled()
 
 
-def locked(row: str, view: Callable[..., Any], settings: Settings, **options: Any) -> Any:
-    """Return the view, locked in one of the possible ways."""
-    lock_it = lock_resource("order:7", **options)
+@pytest.fixture
+def serve(urls: Urls, memory: Configure, settings: Settings) -> Callable[..., None]:
+    """Return a function that serves a view, locked in one of the possible ways, and no other."""
 
-    class Plain(View):
-        async def get(self, request: HttpRequest) -> Any:
-            return await view(request)
+    def put(view: Callable[..., Any], row: str = "function", **options: Any) -> None:
+        lock_it = lock_resource("order:7", **options)
 
-    match row:
-        case "function":
-            return lock_it(view)
-        case "dispatch":
-            return method_decorator(lock_it, name="dispatch")(Plain).as_view()
-        case "handler":
-            handlers: Any = type("Handlers", (Plain,), {})
-            return method_decorator(lock_it, name="get")(handlers).as_view()
-        case "as_view":
-            return lock_it(Plain.as_view())
-        case "mixin":
-            attributes = {f"lock_{name}": value for name, value in options.items()}
-            bases = (LockResourceMixin, Plain)
-            mixed: Any = type("Mixed", bases, {"lock_key": "order:7", **attributes})
-            return mixed.as_view()
-        case "ninja":
+        class Plain(View):
+            async def get(self, request: HttpRequest) -> Any:
+                return await view(request)
+
+        def operation() -> Any:
             api = ninja.NinjaAPI(urls_namespace=f"disconnects-{id(view)}")
 
             @api.get("/")
             @lock_it
-            async def operation(request: HttpRequest) -> Any:
+            async def get(request: HttpRequest) -> Any:
                 return await view(request)
 
             return api.urls
-        case _:
+
+        attributes = {f"lock_{name}": value for name, value in options.items()}
+        bases = (LockResourceMixin, Plain)
+        mixed: Any = type("Mixed", bases, {"lock_key": "order:7", **attributes})
+        handler: Any = type("Handler", (Plain,), {"get": method_decorator(lock_it)(Plain.get)})
+        rows: dict[str, Callable[[], Any]] = {
+            "function": lambda: lock_it(view),
+            "dispatch": lambda: of_class(Plain, lock_it),
+            "handler": handler.as_view,
+            "as_view": lambda: lock_it(Plain.as_view()),
+            "mixin": mixed.as_view,
+            "rule": Plain.as_view,
+            "ninja": operation,
+        }
+        if row == "rule":
             settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-            rule = {"path": "", "key": "order:7", **options}
-            settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
-            return Plain.as_view()
+            memory(RULES=[{"path": "", "key": "order:7", **options}])
+        urls(path("", rows[row]()))
+
+    return put
 
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_the_lock_is_held_until_the_view_has_finished(
-    urls: Urls, settings: Settings, row: str
+    serve: Callable[..., None], row: str
 ) -> None:
     visit = Visit()
-    urls(path("", locked(row, visit.view, settings)))
+    serve(visit.view, row)
     gone = await visit.leave()
     assert not is_free("order:7")
     async with asyncio.timeout(60):  # the view would wait for ever, if its lock were free
@@ -120,18 +133,20 @@ async def test_the_lock_is_held_until_the_view_has_finished(
 
 @pytest.mark.parametrize("row", ROWS)
 async def test_a_view_may_be_cancelled_with_its_client(
-    urls: Urls, settings: Settings, row: str
+    serve: Callable[..., None], row: str
 ) -> None:
     visit = Visit()
-    urls(path("", locked(row, visit.view, settings, on_disconnect="cancel")))
+    serve(visit.view, row, on_disconnect="cancel")
     assert await is_cancelled(await visit.leave())
     assert not visit.finished
     assert is_free("order:7")
 
 
-async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(urls: Urls) -> None:
+async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(
+    serve: Callable[..., None],
+) -> None:
     visit = Visit()
-    urls(path("", lock_resource("order:7", wait=60)(visit.view)))
+    serve(visit.view, wait=60)
     async with lock("order:7"):
         gone = asyncio.create_task(AsyncClient().get("/"))
         for _ in range(100):
@@ -145,12 +160,7 @@ async def test_a_client_that_leaves_during_its_wait_is_cancelled_at_once(urls: U
 async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(urls: Urls) -> None:
     visit = Visit()
     urls(path("", idempotent(lock_resource("order:7")(visit.view))))
-    gone = await visit.leave()
-    assert not is_free("order:7")
-    visit.opened.set()
-    assert await is_cancelled(gone)
-    assert visit.finished
-    assert is_free("order:7")
+    await visit.finish_without_client()
 
 
 async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
@@ -183,7 +193,7 @@ async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
 
 @pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
 async def test_a_stream_without_a_client_is_closed(
-    urls: Urls, settings: Settings, middleware: list[str]
+    serve: Callable[..., None], settings: Settings, middleware: list[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
     visit = Visit()
@@ -201,15 +211,14 @@ async def test_a_stream_without_a_client_is_closed(
         await visit.view(request)
         return Stream(chunks())
 
-    urls(path("", lock_resource("order:7")(view)))
-    gone = await visit.leave()
-    visit.opened.set()
-    assert await is_cancelled(gone)
+    serve(view)
+    await visit.finish_without_client()
     assert closed == [False]
-    assert is_free("order:7")
 
 
-async def test_a_template_response_without_a_client_is_rendered_under_the_lock(urls: Urls) -> None:
+async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
+    serve: Callable[..., None],
+) -> None:
     visit = Visit()
     free: list[bool] = []
 
@@ -223,16 +232,13 @@ async def test_a_template_response_without_a_client_is_rendered_under_the_lock(u
         await visit.view(request)
         return Rendered("none.html")
 
-    urls(path("", lock_resource("order:7")(view)))
-    gone = await visit.leave()
-    visit.opened.set()
-    assert await is_cancelled(gone)
+    serve(view)
+    await visit.finish_without_client()
     assert free == [False]
-    assert is_free("order:7")
 
 
 async def test_a_failure_without_a_client_is_logged(
-    urls: Urls, caplog: pytest.LogCaptureFixture
+    serve: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     visit = Visit()
 
@@ -240,14 +246,11 @@ async def test_a_failure_without_a_client_is_logged(
         await visit.view(request)
         raise RuntimeError("out of paper")
 
-    urls(path("", lock_resource("order:7")(view)))
-    gone = await visit.leave()
-    visit.opened.set()
-    assert await is_cancelled(gone)
+    serve(view)
+    await visit.finish_without_client()
     (record,) = [one for one in caplog.records if one.name == "redlock_django"]
     assert record.levelname == "ERROR"
     assert "out of paper" in str(record.exc_info)
-    assert is_free("order:7")
 
 
 # The view runs in a task of its own, which holds the locks of the task that called it.

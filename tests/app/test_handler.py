@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 from typing import Any
 
@@ -20,6 +17,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.lock import lock
 from redlock_django.locking.services import LockService, LockServices, locks
 from tests.app.conftest import MEMORY, memory_backend
+from tests.programs import run_to_its_end
 
 
 @pytest.fixture(autouse=True)
@@ -166,11 +164,5 @@ def test_a_process_that_ends_closes_its_links() -> None:
         with lock("order:1"):
             print("held")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_to_its_end(script)
     assert (done.stdout, done.stderr) == ("held\nclosed\n", "")

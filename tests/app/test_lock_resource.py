@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -34,6 +32,7 @@ from redlock_django.exceptions import (
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import Configure, Urls, memory_backend
+from tests.programs import run_to_its_end
 
 WRITES = pytest.mark.django_db(transaction=True)
 KEY = "order:<int:pk>"
@@ -301,9 +300,7 @@ def test_a_call_without_a_request_is_refused() -> None:
 
 def test_the_decorator_can_be_imported_before_there_are_settings() -> None:
     code = "from redlock_django import *; import redlock_django.middleware; print(lock_resource)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = run_to_its_end(code)
     assert done.returncode == 0, done.stderr
 
 

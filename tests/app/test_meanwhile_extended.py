@@ -16,27 +16,17 @@ import pytest
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
-from pytest_django import Settings
 
 from redlock_django import leader, lock, lock_resource, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.locking import (
-    caller,
-    lease,
-    nesting,
-    transactions,
-)
-from redlock_django.locking import (
-    leader as leader_module,
-)
-from redlock_django.locking import (
-    lock as lock_module,
-)
+from redlock_django.locking import caller, lease, nesting, transactions
+from redlock_django.locking import leader as leader_module
+from redlock_django.locking import lock as lock_module
 from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import renewal_service
 from redlock_django.signals import lock_lost
-from tests.app.conftest import FIVE, MEMORY, memory_backend
+from tests.app.conftest import FIVE, Configure
 
 R = "order:1"
 TTL, DUE, LATER = 9.0, 6.0, 5.0
@@ -44,10 +34,7 @@ READERS = {
     module.__file__ for module in (caller, lease, leader_module, lock_module, nesting, transactions)
 }
 
-pytestmark = [
-    pytest.mark.usefixtures("no_renewals"),
-    pytest.mark.django_db(transaction=True),
-]
+pytestmark = [pytest.mark.usefixtures("no_renewals"), pytest.mark.django_db(transaction=True)]
 
 
 class Meanwhile:
@@ -114,68 +101,38 @@ class Meanwhile:
 
 
 @pytest.fixture
-def meanwhile(settings: Settings) -> Meanwhile:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": TTL}}
-    backend = memory_backend()
-    return Meanwhile(backend)
-
-
-def _lease(held: Lock) -> HeldLease:
-    assert held._held_lease is not None
-    return held._held_lease
-
-
-def _is_locked(held: Lock) -> None:
-    assert held.locked
-
-
-def _has_time(held: Lock) -> None:
-    assert held.remaining() > 0
-
-
-def _inner(held: Lock) -> None:
-    lock(R, reentrant=True).acquire().release()
-
-
-def _renewed(held: Lock) -> None:
-    renewal_service._check_due([_lease(held)])
-
-
-def _checked_in_time(held: Lock) -> None:
-    assert _lease(held).next_check() < _lease(held).lease.until
-
-
-def _listed(held: Lock) -> None:
-    assert caller.held_leases(locks["default"].backend, R) == [_lease(held)]
-
-
-def _released(held: Lock) -> None:
-    held.release()
+def meanwhile(memory: Configure) -> Meanwhile:
+    return Meanwhile(memory(MASTERS=FIVE, TTL=TTL))
 
 
 METHODS: dict[str, Callable[[Lock], Any]] = {
-    "locked": _is_locked,
-    "remaining": _has_time,
+    "locked": lambda held: held.locked,
+    "remaining": lambda held: held.remaining() > 0,
     "ensure_held": Lock.ensure_held,
     "verify": Lock.verify,
     "averify": lambda held: asyncio.run(held.averify()),
     "guard": Lock.guard,
     "extend": Lock.extend,
     "aextend": lambda held: asyncio.run(held.aextend()),
-    "release": _released,
-    "an inner lock": _inner,
-    "the renewal": _renewed,
-    "the next check": _checked_in_time,
-    "held_leases": _listed,
+    "release": lambda held: [held.release()],
+    "an inner lock": lambda held: [lock(R, reentrant=True).acquire().release()],
+    "the renewal": lambda held: renewal_service._check_due([held._require_lease()]),
+    "the next check": lambda held: (
+        held._require_lease().next_check() < held._require_lease().lease.until
+    ),
+    "held_leases": lambda held: (
+        caller.held_leases(locks["default"].backend, R) == [held._require_lease()]
+    ),
 }
+"""What is called; False is a failure."""
 
 
 def method(call: Callable[[Lock], Any]) -> Callable[[Meanwhile, bool], None]:
     def run(meanwhile: Meanwhile, traced: bool) -> None:
         held = lock(R, renew=True).acquire()
-        with meanwhile.steps(_lease(held), traced=traced):
-            call(held)
-        if call is not _released:
+        with meanwhile.steps(held._require_lease(), traced=traced):
+            assert call(held) is not False
+        if call is not METHODS["release"]:
             held.ensure_held()
             held.release()
 
@@ -184,18 +141,18 @@ def method(call: Callable[[Lock], Any]) -> Callable[[Meanwhile, bool], None]:
 
 def a_block(meanwhile: Meanwhile, traced: bool) -> None:
     held = lock(R).__enter__()
-    with meanwhile.steps(_lease(held), traced=traced):
+    with meanwhile.steps(held._require_lease(), traced=traced):
         held.__exit__(None, None, None)
 
 
 def a_commit(meanwhile: Meanwhile, traced: bool) -> None:
     held = lock(R, renew=True).acquire()
-    with meanwhile.steps(_lease(held), traced=traced), transaction.atomic():
+    with meanwhile.steps(held._require_lease(), traced=traced), transaction.atomic():
         held.release()
 
 
 def a_term(meanwhile: Meanwhile, traced: bool) -> None:
-    with leader(R) as term, meanwhile.steps(_lease(term._lock), traced=traced):
+    with leader(R) as term, meanwhile.steps(term._lock._require_lease(), traced=traced):
         assert term.leads
         assert term.remaining() > 0
         term.ensure_held()
@@ -220,7 +177,7 @@ def a_view(meanwhile: Meanwhile, traced: bool) -> None:
 
 def a_transfer(meanwhile: Meanwhile, traced: bool) -> None:
     held = lock(R, renew=True).acquire()
-    with meanwhile.steps(_lease(held), traced=traced):
+    with meanwhile.steps(held._require_lease(), traced=traced):
         ticket = held.transfer()
     resume_lock(ticket).acquire().release()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +34,7 @@ from redlock_django.middleware import LockMiddleware
 from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
 from tests.app.conftest import MEMORY, Urls
+from tests.programs import run_to_its_end
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 
@@ -346,13 +345,8 @@ lock("order:7")
 assert hasattr(Lock, "__del__") == {debug}
 until_the_exit = lock("order:8")
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_to_its_end(code)
+    assert done.returncode == 0, done.stderr
     assert done.stderr.count("lock('order:7') was never acquired") == hinted
     assert "order:8" not in done.stderr
 

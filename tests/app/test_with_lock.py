@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from io import StringIO
 from pathlib import Path
@@ -66,6 +67,24 @@ def with_lock(
     finally:
         assert signal.getsignal(signal.SIGTERM) is before
     return 0, err.getvalue()
+
+
+@pytest.fixture
+def after_acquiring(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
+    """Return a function whose argument is called with each lease that is acquired from then on."""
+
+    def set_up(act: Callable[[Any], object]) -> None:
+        backend = locks["default"].backend
+        acquire = backend.acquire
+
+        def acquire_and_act(*arguments: Any) -> Any:
+            lease = acquire(*arguments)
+            act(lease)
+            return lease
+
+        monkeypatch.setattr(backend, "acquire", acquire_and_act)
+
+    return set_up
 
 
 BOTH = pytest.mark.parametrize("by", ["with_lock", "lead"])
@@ -266,20 +285,17 @@ def test_a_command_that_ignores_sigterm_is_killed(
 @pytest.mark.usefixtures("store")
 @pytest.mark.parametrize("command", [["with_lock"], ["lead", "--once"]])
 def test_a_lock_that_an_operator_releases_ends_the_command(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
+    after_acquiring: Callable[..., None], monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
     monkeypatch.setattr("redlock_django.management.child_process._VERIFY_EVERY", 0.1)
     backend = locks["default"].backend
-    acquire = backend.acquire
 
-    def acquire_and_release(*arguments: Any) -> Any:
-        lease = acquire(*arguments)
+    def release(lease: Any) -> None:
         with backend.inspect() as inspection:
             (held,) = inspection.holdings(["nightly"])
             inspection.release("nightly", [held.leading[0].value])
-        return lease
 
-    monkeypatch.setattr(backend, "acquire", acquire_and_release)
+    after_acquiring(release)
     with pytest.raises(CommandError, match="the command was terminated") as ended:
         call_command(*command, "nightly", "--ttl", "60", "--", "sleep", "10")
     assert ended.value.returncode == 74
@@ -290,57 +306,45 @@ def test_a_lock_that_an_operator_releases_ends_the_command(
     ("options", "exit_status", "reported"), [([], 0, 74), ([], 3, 3), (["--keep-going"], 0, 0)]
 )
 def test_a_loss_that_the_release_finds_does_not_hide_a_failure(
-    monkeypatch: pytest.MonkeyPatch, options: list[str], exit_status: int, reported: int
+    after_acquiring: Callable[..., None], options: list[str], exit_status: int, reported: int
 ) -> None:
     backend = locks["default"].backend
-    acquire = backend.acquire
-
-    def acquire_and_release(*arguments: Any) -> Any:
-        lease = acquire(*arguments)
-        free(backend, "nightly", lease.fingerprint)
-        return lease
-
-    monkeypatch.setattr(backend, "acquire", acquire_and_release)
+    after_acquiring(lambda lease: free(backend, "nightly", lease.fingerprint))
     status, said = with_lock("nightly", *options, "--", "sh", "-c", f"exit {exit_status}")
     assert status == reported
     assert ("nightly: the lock was lost before its block ended" in said) is (not options)
 
 
 def test_the_command_goes_on_while_too_few_masters_answer(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    after_acquiring: Callable[..., None], memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("redlock_django.management.child_process._VERIFY_EVERY", 0.1)
-    acquire = memory.acquire
-
-    def acquire_and_refuse(*arguments: Any) -> Any:
-        lease = acquire(*arguments)
-        memory.refuse(0)
-        return lease
-
-    monkeypatch.setattr(memory, "acquire", acquire_and_refuse)
+    after_acquiring(lambda lease: memory.refuse(0))
     assert with_lock("nightly", "--ttl", "60", "--", "sh", "-c", "sleep 0.5; exit 4")[0] == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["with_lock", "lead"])
 def test_a_command_whose_lock_is_not_renewed_is_dead_before_the_lock_ends(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+    after_acquiring: Callable[..., None],
+    memory: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
 ) -> None:
-    acquire, end = memory.acquire, ChildProcess.end
+    end = ChildProcess.end
     granted, ended = [], []
 
-    def acquire_and_refuse(*arguments: Any) -> Any:
-        lease = acquire(*arguments)
+    def refuse(lease: Any) -> None:
         granted.append(lease.until)
         memory.refuse(0)
-        return lease
 
     def note_end(child: ChildProcess) -> int | None:
         status = end(child)
         ended.append(memory.clock())
         return status
 
-    monkeypatch.setattr(memory, "acquire", acquire_and_refuse)
+    after_acquiring(refuse)
     monkeypatch.setattr(ChildProcess, "end", note_end)
     once = ["--once"] if command == "lead" else []
     # It notes SIGTERM, and goes on.

