@@ -25,13 +25,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ModelViewSet, ViewSet
 
-from redlock_django import (
-    QuorumUnreachable,
-    ResourceLocked,
-    idempotent,
-    lock,
-    lock_resource,
-)
+from redlock_django import QuorumUnreachable, ResourceLocked, idempotent, lock, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.testing import held_elsewhere

@@ -263,8 +263,7 @@ def test_decorator_arguments_that_no_alias_can_keep(urls: Urls) -> None:
 
 
 @pytest.mark.parametrize(
-    "redlock",
-    [{"default": {"MASTERS": ["redis://a"], "TLL": 5}}, {"default": {}}, {}, None],
+    "redlock", [{"default": {"MASTERS": ["redis://a"], "TLL": 5}}, {"default": {}}, {}, None]
 )
 def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock: Any) -> None:
     """It was reported again for each view, and each handler of a class."""

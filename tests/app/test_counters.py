@@ -11,23 +11,10 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from redlock_django import InvalidRedlock, LockLost, QuorumUnreachable, ResourceLocked, lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import (
-    InvalidRedlock,
-    LockLost,
-    QuorumUnreachable,
-    ResourceLocked,
-)
-from redlock_django.locking.lock import lock
-from redlock_django.locking.reports import (
-    Counters,
-    Counts,
-    MasterCounts,
-    counter_types,
-    counters,
-)
-from redlock_django.locking.services import locks
+from redlock_django.locking.reports import Counters, Counts, MasterCounts, counter_types, counters
 from redlock_django.operate.forced_release import force_release
 from redlock_django.testing import held_elsewhere
 from tests.app.conftest import FIVE, MEMORY, Configure, stop_clocks, without_quorum
@@ -72,9 +59,7 @@ def test_a_lock_acquired_and_released(stopped: None) -> None:
 
 
 def test_a_lock_is_held_until_its_release_begins(
-    backend: MemoryBackend,
-    stopped: None,
-    monkeypatch: pytest.MonkeyPatch,
+    backend: MemoryBackend, stopped: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = backend.release
 
@@ -123,9 +108,7 @@ def test_waits_and_their_seconds_are_counted(backend: MemoryBackend, stopped: No
     assert caught.value.waited == pytest.approx(3, abs=0.2)
 
 
-def test_a_lost_lock_and_its_late_release_are_counted(
-    stopped: None,
-) -> None:
+def test_a_lost_lock_and_its_late_release_are_counted(stopped: None) -> None:
     with ends_lost(), lock(R, ttl=5) as held:
         advance(6)
         with pytest.raises(LockLost):

@@ -15,7 +15,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from django.test import TestCase
 from pytest_django import Settings
 
-from redlock_django import hold, lock
+from redlock_django import hold, lock, locks
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -23,7 +23,6 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.testing import held_elsewhere, lose_lock
 from tests.app.conftest import memory_backend

@@ -24,6 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from pytest_django import Settings
 
+from redlock_django import lock, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.redis.backend import RedlockBackend
@@ -39,11 +40,9 @@ from redlock_django.exceptions import (
 )
 from redlock_django.locking import caller
 from redlock_django.locking.lease import HeldLease
-from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
-from redlock_django.locking.services import locks
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
-from redlock_django.web.lock_resource import lock_resource
 from tests.app.conftest import FIVE, MEMORY, elsewhere, memory_backend, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 
@@ -257,10 +256,7 @@ def test_several_resources_are_asked_for_in_one_order(
 
 @in_both_ways
 async def test_proceed_runs_unlocked(
-    way: SyncWay,
-    configure: Configure,
-    sent_signals: SentSignals,
-    caplog: pytest.LogCaptureFixture,
+    way: SyncWay, configure: Configure, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = configure(ON_UNAVAILABLE="proceed")
     backend.down = [True] * 5
@@ -1019,12 +1015,7 @@ def test_a_bad_resource_is_refused(name: Any, sent: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "resources",
-    [
-        (),
-        ("a", "a"),
-        ("caf\u00e9", "cafe\u0301"),
-        [f"r{i}" for i in range(MOST + 1)],
-    ],
+    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MOST + 1)]],
     ids=["none", "twice", "twice in two forms", "too many"],
 )
 def test_bad_numbers_of_resources_are_refused(resources: Any, sent: list[str]) -> None:

@@ -25,10 +25,7 @@ from django.views.generic import View
 
 from redlock_django import LockResourceMixin, lock_resource, resource
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import (
-    InvalidRedlock,
-    ResourceLocked,
-)
+from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
 from tests.app.conftest import Configure, Urls, memory_backend

@@ -16,10 +16,9 @@ from django.test import Client, RequestFactory
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django import LockLost, hold, leader, lock, lock_resource, resume_lock
+from redlock_django import LockLost, hold, leader, lock, lock_resource, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import Lease
-from redlock_django.locking.services import locks
 from redlock_django.management.child_process import ChildProcess
 from redlock_django.signals import lock_released
 from redlock_django.testing import lose_lock

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from redlock_django import QuorumUnreachable, ResourceLocked, lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.interpreter import interpreter
 from redlock_django.backends.memory.keyspace import Keyspace
@@ -18,8 +19,6 @@ from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import attempt, pauses
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.locking.lock import lock
 from redlock_django.operate.health import master_status
 from tests.app.conftest import FIVE, MEMORY, memory_backend, stop_clocks
 from tests.waiting import until

@@ -12,10 +12,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
 
-from redlock_django import hold, lock
+from redlock_django import AlreadyHeld, InvalidRedlock, LockLost, ResourceLocked, hold, lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost, ResourceLocked
-from redlock_django.locking.services import locks
 from redlock_django.management.single_run import SingleRunMixin
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from redlock_django.testing import assert_locked, assert_not_locked

@@ -21,8 +21,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from pytest_django import Settings
 
-from redlock_django import lock, lock_resource
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
+from redlock_django import AlreadyHeld, InvalidRedlock, LockLost, lock, lock_resource
 from redlock_django.locking import caller, transactions
 from redlock_django.locking.event_loops import _executor_of_caller, has_sync_caller
 from redlock_django.locking.lock import Lock

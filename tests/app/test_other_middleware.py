@@ -27,10 +27,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, idempotent, lock_resource
+from redlock_django import InvalidRedlock, LockResourceMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.contrib.edit_locks import EditLockMixin
-from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order

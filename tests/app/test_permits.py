@@ -283,9 +283,7 @@ async def test_sync_code_of_two_tasks_holds_a_slot_each() -> None:
         assert await one.arelease()
 
 
-def test_a_command_is_run_as_often_at_once_as_its_limit(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_command_is_run_as_often_at_once_as_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
     class Command(SingleRunMixin):
         lock_key = "import"
         lock_limit = 2

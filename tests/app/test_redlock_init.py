@@ -165,9 +165,7 @@ def test_a_minority_that_is_new_is_trusted_if_no_lock_was_ever_acquired(
     assert init() == f"127.0.0.1:{site[2].port}: trusted now\n"
 
 
-def test_a_majority_that_is_new_waits_if_another_master_is_trusted(
-    site: list[LocalMaster],
-) -> None:
+def test_a_majority_that_is_new_waits_if_another_master_is_trusted(site: list[LocalMaster]) -> None:
     init()
     for master in site[2:]:
         master.restart()
@@ -292,9 +290,7 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted_sooner_by_new_val
             assert "trusted in 78." in init("--reconfigure")
 
 
-def test_added_masters_are_not_trusted_before_old_locks_expire(
-    masters: list[LocalMaster],
-) -> None:
+def test_added_masters_are_not_trusted_before_old_locks_expire(masters: list[LocalMaster]) -> None:
     with override_settings(REDLOCK=redlock(masters[:3])):
         init()
         before = markers(masters)

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
+from redlock_django import LockLost, lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import LockLost
 from redlock_django.locking import renewal
-from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import RenewalService, Schedule, renewal_service
-from redlock_django.locking.services import locks
 from redlock_django.locking.signal_thread import SignalThread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
@@ -391,9 +390,7 @@ def test_a_receiver_that_exits_ends_neither_renewals_nor_signals(
 
 
 def test_signals_that_wait_for_a_slow_receiver_are_bounded(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("redlock_django.locking.signal_thread.MAX_PENDING", 2)
     called, over = threading.Event(), threading.Event()
@@ -438,9 +435,7 @@ def test_max_hold_ends_the_renewal(make: Callable[..., World]) -> None:
     until(lambda: world.left() == 0)  # it is released after it has been reported
 
 
-def test_a_lock_on_another_clock_is_renewed_in_time(
-    make: Callable[..., World],
-) -> None:
+def test_a_lock_on_another_clock_is_renewed_in_time(make: Callable[..., World]) -> None:
     def thread_sleeps() -> float:
         return renewal_service._schedule.wakes_at - clock()
 

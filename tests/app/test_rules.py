@@ -12,8 +12,7 @@ from django.urls import include, path, re_path, resolve, reverse
 from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django import lock_resource
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django import InvalidRedlock, lock_resource
 from redlock_django.middleware import LockMiddleware
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.view_kinds import TransactionMarker

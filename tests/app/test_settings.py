@@ -96,14 +96,8 @@ def test_a_service_of_sentinel_is_named_in_the_place_of_a_host(settings: Setting
     ("given", "message"),
     [
         ({"RESTART_DELAY": 0}, "would grant locks that it has not received. Remove RESTART_DELAY"),
-        (
-            {"RESTART_DELAY": 70},
-            "+ 5 x MAX_CLOCK_SKEW + 15 s = 78.7 s, got 70",
-        ),
-        (
-            {"SENTINELS": ["redis://s"]},
-            "SENTINELS: Sentinel 1: must be redis://HOST:PORT or",
-        ),
+        ({"RESTART_DELAY": 70}, "+ 5 x MAX_CLOCK_SKEW + 15 s = 78.7 s, got 70"),
+        ({"SENTINELS": ["redis://s"]}, "SENTINELS: Sentinel 1: must be redis://HOST:PORT or"),
         ({"SENTINELS": ["redis://s:1/2"]}, "SENTINELS: Sentinel 1: must be redis://HOST:PORT or"),
         ({"SENTINELS": "redis://s:1"}, "SENTINELS must be a list"),
         ({"SENTINELS": ["redis://s:1"], "MASTERS": ["redis://a:1"]}, "must name a service of Sent"),

@@ -14,10 +14,9 @@ from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django import LockLost, lock_resource
+from redlock_django import LockLost, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
-from redlock_django.locking.services import locks
 from redlock_django.signals import lock_released
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, wake_renewals
 from tests.inspecting import is_free

@@ -13,9 +13,8 @@ import pytest
 from django.db import connections, transaction
 from django.test import TestCase
 
-from redlock_django import ResourceLocked, transaction_lock
+from redlock_django import InvalidRedlock, ResourceLocked, transaction_lock
 from redlock_django.backends.values import LONGEST_WAIT
-from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
 
 IMMEDIATE = {"transaction_mode": "immediate", "timeout": 30}

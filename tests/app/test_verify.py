@@ -12,10 +12,8 @@ from django.test import Client
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django import lock, lock_resource
+from redlock_django import LockLost, NotHeld, StoreUnavailable, lock, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
-from redlock_django.locking.services import locks
 from testproject.shop.models import Order
 from tests import inspecting
 from tests.app.conftest import (

@@ -89,9 +89,7 @@ class Request:
 
 @pytest.fixture
 def pool(
-    postgres: dict[str, Any],
-    settings: Settings,
-    django_db_blocker: pytest_django.DjangoDbBlocker,
+    postgres: dict[str, Any], settings: Settings, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[None]:
     """A pool of two connections, and a site whose middleware makes a query."""
     entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 10}}}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import override_settings
 
+from redlock_django import lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     BadResource,
@@ -16,9 +17,7 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.lock import lock
 from redlock_django.locking.reports import counters
-from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing import (
@@ -269,9 +268,7 @@ def test_real_masters_are_up_empty_and_trusted(_: int, redlock_masters: list[Loc
 
 
 @pytest.mark.live
-def test_aliases_on_real_masters_stay_separate(
-    redlock_masters: list[LocalMaster],
-) -> None:
+def test_aliases_on_real_masters_stay_separate(redlock_masters: list[LocalMaster]) -> None:
     from redlock_django.testing import real_masters
 
     redlock = {

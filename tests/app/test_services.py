@@ -1,21 +1,28 @@
-"""`locks["alias"]`: created on first use, once, and again when the settings change."""
+"""`locks["alias"]`: created once, again when the settings change; locks are not copied."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import multiprocessing
 import os
+import pickle
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.test import override_settings
 from pytest_django import Settings
 
+from redlock_django import InvalidRedlock, leader, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.interpreter import interpreter
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.lock import lock
-from redlock_django.locking.services import LockService, LockServices, locks
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.locking.lock import Lock
+from redlock_django.locking.services import LockService, LockServices
 from tests.app.conftest import MEMORY, memory_backend
 from tests.programs import run_to_its_end
 
@@ -166,3 +173,52 @@ def test_a_process_that_ends_closes_its_links() -> None:
     """
     done = run_to_its_end(script)
     assert (done.stdout, done.stderr) == ("held\nclosed\n", "")
+
+
+def spawn(value: object) -> None:
+    multiprocessing.get_context("spawn").Process(target=print, args=(value,)).start()
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": pickle.dumps,
+    "spawn": spawn,
+}
+
+
+LOCKS: dict[str, Callable[[], Lock]] = {
+    "free": lambda: lock("q"),
+    "held": lambda: lock("q").acquire(),
+    "resumed": lambda: resume_lock(lock("q").acquire().transfer()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("make", LOCKS.values(), ids=LOCKS)
+def test_a_lock_is_not_copied(make: Callable[[], Lock], way: Callable[[Any], object]) -> None:
+    one = make()
+    with pytest.raises(TypeError, match=r"^q: a Lock .* held\.transfer\(\) returns a ticket"):
+        way(one)
+    one.release()
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, pickle.dumps, spawn])
+def test_a_leadership_is_not_copied(way: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match="q: a Lock belongs to one task or thread"):
+        way(leader("q"))
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_connections_are_not_copied_and_no_exception_is_ignored(
+    way: Callable[[Any], object], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    settings.REDLOCK = {"default": {"MASTERS": ["unix:///nowhere"]}}
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    with pytest.raises(TypeError, match="connections to masters cannot be copied or pickled"):
+        way(backend.thread_driver())
+    gc.collect()
+    assert ignored == []
