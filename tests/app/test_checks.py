@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,12 +31,19 @@ from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY, Urls
 from tests.views.kinds import of_class
 
 locked = lock_resource("order:<int:pk>")
+Rules = Callable[..., None]
 
 
 @pytest.fixture(autouse=True, params=[MEMORY, DATABASE], ids=["memory", "database"])
-def _site(request: pytest.FixtureRequest, settings: Settings) -> None:
+def rules(request: pytest.FixtureRequest, settings: Settings) -> Rules:
+    """A site with each of two stores; return a function that sets its rules."""
     settings.REDLOCK = {"default": {"BACKEND": request.param}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+
+    def put(*rules: dict[str, Any]) -> None:
+        settings.REDLOCK = {"default": {"BACKEND": request.param, "RULES": list(rules)}}
+
+    return put
 
 
 @locked
@@ -76,16 +83,16 @@ def test_the_testproject_is_in_order(settings: Settings) -> None:
     assert found() == {}
 
 
-def test_a_wrong_rule_is_reported(settings: Settings, urls: Urls) -> None:
-    rules = [{"view": "pay", "key": "order:<pk>"}]
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
+def test_a_wrong_rule_is_reported(rules: Rules, urls: Urls) -> None:
+    rules({"view": "pay", "key": "order:<pk>"})
     assert "rule 1 ('pay'): it matches no URL pattern" in found()["E002"]
 
 
-def test_rules_without_the_middleware_are_reported(settings: Settings, urls: Urls) -> None:
+def test_rules_without_the_middleware_are_reported(
+    rules: Rules, settings: Settings, urls: Urls
+) -> None:
     settings.MIDDLEWARE = ["not.there.Middleware", "django.middleware.common.CommonMiddleware"]
-    rules = [{"view": "pay", "key": "order:<pk>"}]
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
+    rules({"view": "pay", "key": "order:<pk>"})
     urls(path("<int:pk>/", lambda request, pk: HttpResponse(), name="pay"))
     assert set(found()) == {"E003"}
 
@@ -132,7 +139,7 @@ def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
 )
 @pytest.mark.parametrize("by_rule", [True, False])
 def test_a_placeholder_with_several_spellings_of_one_value(
-    settings: Settings, urls: Urls, route: Any, template: str, warned: bool, by_rule: bool
+    rules: Rules, urls: Urls, route: Any, template: str, warned: bool, by_rule: bool
 ) -> None:
     view: Any = lambda request, **kwargs: HttpResponse()  # noqa: E731 - a rule needs its own name
     leaf = route
@@ -142,8 +149,7 @@ def test_a_placeholder_with_several_spellings_of_one_value(
     leaf.name = "it"
     urls(route)
     if by_rule:
-        rule = {"view": "it", "key": template}
-        settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [rule]}}
+        rules({"view": "it", "key": template})
     assert ("W013" in found()) is warned
 
 
@@ -237,10 +243,9 @@ def test_a_login_check_inside_the_lock(urls: Urls, view: Any, inside: str | None
     ],
 )
 def test_a_rule_around_a_login_check(
-    settings: Settings, urls: Urls, view: Any, inside: str | None
+    rules: Rules, urls: Urls, view: Any, inside: str | None
 ) -> None:
-    rule = {"view": "it", "key": "order:<int:pk>"}
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [rule]}}
+    rules({"view": "it", "key": "order:<int:pk>"})
     urls(path("<int:pk>/", view, name="it"))
     assert ("W014" in found()) is (inside is not None)
 
@@ -314,8 +319,6 @@ def test_masters_beside_another_store_are_not_hinted_at(settings: Settings) -> N
     assert message.hint is None
 
 
-def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
-    settings.REDLOCK = {
-        "default": {**settings.REDLOCK["default"], "RULES": [{"view": "x", "key": 5}]}
-    }
+def test_a_rule_with_a_key_of_a_wrong_type(rules: Rules) -> None:
+    rules({"view": "x", "key": 5})
     assert "'key' must be a template" in found()["E002"]

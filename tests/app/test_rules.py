@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from django.http import HttpRequest, HttpResponse
-from django.test import Client, override_settings
+from django.test import Client
 from django.urls import include, path, re_path, resolve, reverse
+from django.utils.deprecation import MiddlewareMixin
 from django.views.generic import View
 from pytest_django import Settings
 
@@ -18,6 +19,7 @@ from redlock_django.testing import held_elsewhere
 from redlock_django.web.view_kinds import TransactionMarker
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls
 
+Rules = Callable[..., None]
 pytestmark = pytest.mark.django_db
 
 
@@ -38,21 +40,9 @@ class Pay(View):
         return HttpResponse("paid")
 
 
-class Site:
-    """Return a function that sets the rules of the alias "default"."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-
-    def rules(self, *rules: dict[str, Any]) -> None:
-        self._settings.REDLOCK = {
-            "default": {"BACKEND": MEMORY, "RULES": list(rules)},
-            "other": {"BACKEND": MEMORY, "KEY_PREFIX": "other"},
-        }
-
-
 @pytest.fixture
-def site(settings: Settings, urls: Urls) -> Site:
+def rules(settings: Settings, urls: Urls) -> Rules:
+    """A site with many kinds of patterns; return a function that sets its rules."""
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
     shop = ([path("pay/", pay, name="pay")], "shop")
     urls(
@@ -65,7 +55,14 @@ def site(settings: Settings, urls: Urls) -> Site:
         path("named/<int:pk>/", named, name="named"),
         path("none/", lambda request: HttpResponse(), name="none"),
     )
-    return Site(settings)
+
+    def put(*rules: dict[str, Any]) -> None:
+        settings.REDLOCK = {
+            "default": {"BACKEND": MEMORY, "RULES": list(rules)},
+            "other": {"BACKEND": MEMORY, "KEY_PREFIX": "other"},
+        }
+
+    return put
 
 
 KEY = "order:<int:pk>"
@@ -88,9 +85,9 @@ KEY = "order:<int:pk>"
     ],
 )
 def test_a_rule_is_the_decorator(
-    site: Site, client: Client, rule: dict[str, Any], url: str
+    rules: Rules, client: Client, rule: dict[str, Any], url: str
 ) -> None:
-    site.rules({**rule, "key": KEY})
+    rules({**rule, "key": KEY})
     assert client.post(url).content == b"paid"
     with held_elsewhere("order:7"):
         assert client.post(url).status_code == 423
@@ -98,16 +95,16 @@ def test_a_rule_is_the_decorator(
     assert isinstance(marked._non_atomic_requests, TransactionMarker)
 
 
-def test_the_name_of_an_app_means_all_its_instances(site: Site, client: Client) -> None:
-    site.rules({"view": "shop:pay", "key": KEY})
+def test_the_name_of_an_app_means_all_its_instances(rules: Rules, client: Client) -> None:
+    rules({"view": "shop:pay", "key": KEY})
     with held_elsewhere("order:7"):
         assert client.post("/orders/7/pay/").status_code == 423
         assert client.post("/eu/7/pay/").status_code == 423
         assert client.post("/plain/7/pay/").status_code == 200
 
 
-def test_methods_statuses_and_several_keys(site: Site, client: Client) -> None:
-    site.rules(
+def test_methods_statuses_and_several_keys(rules: Rules, client: Client) -> None:
+    rules(
         {"view": "plain", "key": [KEY, "tenant:<header:X-T>"], "methods": ["POST"], "status": 409}
     )
     url = "/plain/7/pay/"
@@ -117,44 +114,41 @@ def test_methods_statuses_and_several_keys(site: Site, client: Client) -> None:
             assert client.get(url).status_code == 200
 
 
-def test_a_rule_may_use_another_alias(site: Site, client: Client) -> None:
-    site.rules({"view": "plain", "key": KEY, "using": "other"})
+def test_a_rule_may_use_another_alias(rules: Rules, client: Client) -> None:
+    rules({"view": "plain", "key": KEY, "using": "other"})
     with held_elsewhere("order:7"):
         assert client.post("/plain/7/pay/").status_code == 200
 
 
-def test_two_middlewares_put_a_rule_on_once(site: Site, client: Client) -> None:
-    site.rules({"view": "plain", "key": KEY})
+def test_two_middlewares_put_a_rule_on_once(rules: Rules, client: Client) -> None:
+    rules({"view": "plain", "key": KEY})
     for _ in range(2):
         LockMiddleware(lambda request: None)
     assert client.post("/plain/7/pay/").content == b"paid"
 
 
-def test_a_change_of_settings_replaces_the_rules(site: Site, client: Client) -> None:
-    site.rules({"view": "plain", "key": KEY})
+def test_a_change_of_settings_replaces_the_rules(rules: Rules, client: Client) -> None:
+    rules({"view": "plain", "key": KEY})
     assert client.post("/plain/7/pay/").status_code == 200
-    with (
-        override_settings(
-            REDLOCK={"default": {"BACKEND": MEMORY, "RULES": [{"view": "class", "key": KEY}]}}
-        ),
-        held_elsewhere("order:7"),
-    ):
+    rules({"view": "class", "key": KEY})
+    with held_elsewhere("order:7"):
         assert client.post("/plain/7/pay/").status_code == 200
         assert client.post("/class/7/").status_code == 423
+    rules({"view": "plain", "key": KEY})
     with held_elsewhere("order:7"):
         assert client.post("/plain/7/pay/").status_code == 423
         assert client.post("/class/7/").status_code == 200
 
 
-def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
-    site.rules({"view": "named", "key": KEY})
+def test_reverse_still_finds_a_view_by_its_function(rules: Rules) -> None:
+    rules({"view": "named", "key": KEY})
     LockMiddleware(lambda request: None)
     assert reverse(named, kwargs={"pk": 7}) == "/named/7/"
     assert reverse("named", kwargs={"pk": 7}) == "/named/7/"
 
 
 @pytest.mark.parametrize(
-    ("rules", "says"),
+    ("wrong", "says"),
     [
         ([{"view": "shop:pya", "key": KEY}], "rule 1 ('shop:pya'): it matches no URL pattern"),
         ([{"path": "orders/<pk>/", "key": KEY}], "it matches no URL pattern"),
@@ -179,31 +173,27 @@ def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
     ],
 )
 def test_a_wrong_rule_is_an_error_at_start_that_names_it(
-    site: Site, rules: list[dict[str, Any]], says: str
+    rules: Rules, wrong: list[dict[str, Any]], says: str
 ) -> None:
-    site.rules(*rules)
+    rules(*wrong)
     with pytest.raises(InvalidRedlock) as caught:
         LockMiddleware(lambda request: None)
     assert "REDLOCK['default']: RULES: rule " in str(caught.value)
     assert says in str(caught.value)
 
 
-def test_a_rule_for_a_locked_view_is_an_error(site: Site, urls: Urls) -> None:
+def test_a_rule_for_a_locked_view_is_an_error(rules: Rules, urls: Urls) -> None:
     urls(path("<int:pk>/", lock_resource(KEY)(pay), name="locked"))
-    site.rules({"view": "locked", "key": KEY})
+    rules({"view": "locked", "key": KEY})
     with pytest.raises(InvalidRedlock, match=r"rule 1 .*two lock decorators"):
         LockMiddleware(lambda request: None)
 
 
-class OtherUrls:
+class OtherUrls(MiddlewareMixin):
     """A middleware that selects another URLconf for a request, as sites with subdomains do."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> Any:
+    def process_request(self, request: HttpRequest) -> None:
         request.urlconf = __name__
-        return self.get_response(request)
 
 
 urlpatterns = [path("b2b/<int:pk>/", named, name="named"), path("free/<int:pk>/", pay)]
@@ -211,11 +201,11 @@ urlpatterns = [path("b2b/<int:pk>/", named, name="named"), path("free/<int:pk>/"
 
 @pytest.mark.attack
 def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
-    site: Site, settings: Settings, urls: Urls, client: Client
+    rules: Rules, settings: Settings, urls: Urls, client: Client
 ) -> None:
     settings.MIDDLEWARE = [f"{__name__}.OtherUrls", LOCK_MIDDLEWARE]
     urls(path("<int:pk>/", named, name="named"))
-    site.rules({"view": "named", "key": "order:<int:pk>"})
+    rules({"view": "named", "key": KEY})
     with held_elsewhere("order:7"):
         assert client.get("/b2b/7/").status_code == 423
         assert client.get("/free/7/").status_code == 200
@@ -223,23 +213,23 @@ def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
 
 @pytest.mark.attack
 def test_a_urlconf_that_is_set_too_late_is_an_error(
-    site: Site, settings: Settings, urls: Urls, client: Client
+    rules: Rules, settings: Settings, urls: Urls, client: Client
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.OtherUrls"]
     urls(path("<int:pk>/", named, name="named"))
-    site.rules({"view": "named", "key": "order:<int:pk>"})
+    rules({"view": "named", "key": KEY})
     with pytest.raises(InvalidRedlock, match="before LockMiddleware"):
         client.get("/b2b/7/")
-    site.rules()
+    rules()
     assert client.get("/b2b/7/").status_code == 200
 
 
 @pytest.mark.attack
 def test_a_pattern_that_is_included_again_without_the_kwarg_is_an_error_at_start(
-    site: Site, urls: Urls, client: Client
+    rules: Rules, urls: Urls, client: Client
 ) -> None:
     both = [path("pay/", pay)]
     urls(path("a/<int:pk>/", include(both)), path("b/<int:id>/", include(both)))
-    site.rules({"path": "a/<int:pk>/pay/", "key": "order:<int:pk>"})
+    rules({"path": "a/<int:pk>/pay/", "key": KEY})
     with pytest.raises(InvalidRedlock, match=r"the URL 'b/<int:id>/pay/' provides: 'id'"):
         client.get("/a/7/pay/")

@@ -12,13 +12,14 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
 from django.urls import path
+from django.utils.deprecation import MiddlewareMixin
 from pytest_django import Settings
 
 from redlock_django import LockLost, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
 from redlock_django.signals import lock_released
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, wake_renewals
+from tests.app.conftest import LOCK_MIDDLEWARE, Configure, Urls, wake_renewals
 from tests.inspecting import is_free
 from tests.waiting import until
 
@@ -29,8 +30,8 @@ factory = RequestFactory()
 
 
 @pytest.fixture(autouse=True)
-def _short(settings: Settings, plain: None) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": TTL}}
+def _site(memory: Configure, plain: None) -> None:
+    memory(TTL=TTL)
 
 
 @pytest.fixture(params=[[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
@@ -55,14 +56,8 @@ def pass_two_ttls() -> None:
 
 
 @pytest.fixture
-def released() -> list[tuple[str, ...]]:
-    seen: list[tuple[str, ...]] = []
-
-    def note(sender: Any, resources: tuple[str, ...], **_: Any) -> None:
-        seen.append(resources)
-
-    lock_released.connect(note, weak=False)
-    return seen
+def released(hear: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return hear(lock_released)
 
 
 @lock_resource("nightly")
@@ -86,7 +81,7 @@ def file(request: HttpRequest) -> FileResponse:
 
 @pytest.mark.parametrize("view", [stream, file])
 def test_a_stream_holds_its_lock_renewed_until_closed_and_releases_once(
-    urls: Urls, middleware: None, released: list[tuple[str, ...]], view: Callable[..., Any]
+    urls: Urls, middleware: None, released: list[dict[str, Any]], view: Callable[..., Any]
 ) -> None:
     urls(path("", view))
     response: Any = Client().get("/")
@@ -95,7 +90,7 @@ def test_a_stream_holds_its_lock_renewed_until_closed_and_releases_once(
     assert response.getvalue() == b"abc"  # the test client closes it at its end
     assert is_free("nightly")
     response.close()
-    assert released == [("nightly",)]
+    assert [one["resources"] for one in released] == [("nightly",)]
 
 
 def test_a_file_keeps_its_headers() -> None:
@@ -106,7 +101,7 @@ def test_a_file_keeps_its_headers() -> None:
 
 
 async def test_the_lock_of_an_async_stream_is_renewed_and_released(
-    urls: Urls, middleware: None, released: list[tuple[str, ...]]
+    urls: Urls, middleware: None, released: list[dict[str, Any]]
 ) -> None:
     urls(path("", astream))
     response: Any = await AsyncClient().get("/")
@@ -117,7 +112,7 @@ async def test_the_lock_of_an_async_stream_is_renewed_and_released(
     async with asyncio.timeout(60):
         while not released:  # noqa: ASYNC110 - signals are sent by tasks and threads
             await asyncio.sleep(0.005)
-    assert released == [("nightly",)]
+    assert [one["resources"] for one in released] == [("nightly",)]
 
 
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
@@ -178,29 +173,22 @@ async def test_a_lost_lock_cuts_an_async_stream(lose_locks: Callable[[], None]) 
 def test_the_lock_of_a_stream_that_is_never_sent_is_released(
     urls: Urls, settings: Settings
 ) -> None:
-    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.losing"]
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.Fails"]
     urls(path("", stream))
     with pytest.raises(ZeroDivisionError):
         Client().get("/")
     assert is_free("nightly")
 
 
-def losing(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
-    def respond(request: HttpRequest) -> HttpResponse:
-        get_response(request)
+class Fails(MiddlewareMixin):
+    def process_response(self, request: HttpRequest, response: Any) -> HttpResponse:
         raise ZeroDivisionError
 
-    return respond
 
-
-class ReplacedBy304:
+class ReplacedBy304(MiddlewareMixin):
     """A middleware that sends another response instead of the stream, which nobody closes then."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        self.get_response(request)
+    def process_response(self, request: HttpRequest, response: Any) -> HttpResponse:
         return HttpResponse(status=304)
 
 
