@@ -43,27 +43,24 @@ from redlock_django.locking.lease import HeldLease
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.reports import counters
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
-from tests.app.conftest import FIVE, MEMORY, elsewhere, memory_backend, stop_clocks
+from tests.app.conftest import FIVE, MEMORY, Configure, elsewhere, stop_clocks
 from tests.app.ways import SyncWay, in_both_ways
 
 if TYPE_CHECKING:
-    from django.dispatch import Signal
+    pass
 
 MOST = RedlockBackend.max_resources
 advance = MemoryBackend.advance
 R = "order:1"
 
-Configure = Callable[..., MemoryBackend]
-
 
 @pytest.fixture
-def configure(settings: Settings) -> Configure:
+def configure(memory: Configure) -> Configure:
     """Return a function that sets REDLOCK, and stops the clocks of the store and its masters."""
 
     def set_up(**section: Any) -> MemoryBackend:
-        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, **section}}
+        backend = memory(MASTERS=FIVE, **section)
         stop_clocks()
-        backend = memory_backend()
         backend.sleep = advance
         return backend
 
@@ -75,30 +72,23 @@ def backend(configure: Configure, no_renewals: None) -> MemoryBackend:
     return configure()
 
 
-SentSignals = list[tuple[str, dict[str, Any]]]
+SentSignals = list[dict[str, Any]]
 SIGNALS = {
-    "acquired": lock_acquired,
-    "refused": lock_refused,
-    "released": lock_released,
-    "lost": lock_lost,
+    lock_acquired: "acquired",
+    lock_refused: "refused",
+    lock_released: "released",
+    lock_lost: "lost",
 }
 
 
 @pytest.fixture
-def sent_signals() -> SentSignals:
-    """Every signal about locks, in order: its name and its arguments."""
-    heard: SentSignals = []
-    for name, signal in SIGNALS.items():
-
-        def receive(*, _name: str = name, signal: Signal, **arguments: Any) -> None:
-            heard.append((_name, arguments))
-
-        signal.connect(receive, weak=False)  # until the end of the test
-    return heard
+def sent_signals(hear: Callable[..., SentSignals]) -> SentSignals:
+    """Every signal about locks, in order, with its arguments."""
+    return hear(*SIGNALS)
 
 
 def names(sent_signals: SentSignals) -> list[str]:
-    return [name for name, _ in sent_signals]
+    return [SIGNALS[one["signal"]] for one in sent_signals]
 
 
 def keys(backend: MemoryBackend, resource: str = R) -> list[str]:
@@ -345,20 +335,15 @@ async def test_a_reentrant_lock_nests_in_a_lock_that_is_not(
     assert await way.release(inner) is True
 
 
-def test_a_forgotten_inner_lock_does_not_keep_the_outer_lock(backend: MemoryBackend) -> None:
+def test_a_forgotten_lock_leaves_the_lock_inside_or_around_it(backend: MemoryBackend) -> None:
     with lock(R) as outer:
         lock(R, reentrant=True).acquire()
         gc.collect()
         assert outer.locked
         assert outer.release() is True
-    assert keys(backend) == []
-
-
-def test_an_outer_lock_that_is_forgotten_leaves_the_inner_lock(backend: MemoryBackend) -> None:
-    outer: Lock | None = lock(R).acquire()
+    forgotten = [lock(R).acquire()]
     inner = lock(R, reentrant=True).acquire()
-    assert outer is not None
-    del outer
+    forgotten.clear()
     gc.collect()
     inner.ensure_held()
     assert inner.release() is True
@@ -380,12 +365,9 @@ def test_reentrant_takes_a_subset_but_not_more() -> None:
 
 
 async def test_another_task_is_refused_although_reentrant() -> None:
-    async def take() -> None:
-        await lock(R, reentrant=True).aacquire()
-
     async with lock(R):
         with pytest.raises(ResourceLocked):
-            await asyncio.create_task(take())
+            await asyncio.create_task(lock(R, reentrant=True).aacquire())
 
 
 def test_another_thread_is_refused_although_reentrant() -> None:
@@ -409,11 +391,6 @@ def nests() -> bool:
     return True
 
 
-def nests_in(resource: str) -> bool:
-    with lock(resource, reentrant=True) as held:
-        return held.locked
-
-
 @pytest.mark.parametrize("reentrant", [True, False])
 async def test_another_task_in_the_same_thread_is_refused(reentrant: bool) -> None:
     acquired, checked = asyncio.Event(), asyncio.Event()
@@ -435,10 +412,12 @@ async def test_another_task_in_the_same_thread_is_refused(reentrant: bool) -> No
     assert await sync_to_async(nests)()
 
 
-async def test_a_child_task_is_refused_although_it_copies_the_context() -> None:
+async def test_another_call_is_refused_although_it_copies_the_context() -> None:
     held = await sync_to_async(acquire_reentrant)()
     assert await asyncio.create_task(sync_to_async(nests)()) is False
     assert await asyncio.gather(*(sync_to_async(nests)() for _ in range(3))) == [False] * 3
+    # A later call of the same task cannot be told from that of a child task.
+    assert await sync_to_async(nests)() is False
     assert await sync_to_async(held.release)()
 
 
@@ -526,21 +505,14 @@ def test_a_child_task_of_code_that_sync_code_waits_for_is_refused(
 
 def test_a_child_task_nests_in_a_lock_of_its_own() -> None:
     def view() -> bool:
-        with lock("order:2"):
-            return nests_in("order:2")
+        with lock("order:2"), lock("order:2", reentrant=True) as inner:
+            return inner.locked
 
     async def children() -> bool:
         return await asyncio.create_task(sync_to_async(view)())
 
     with lock(R):
         assert async_to_sync(children)()
-
-
-async def test_a_later_call_of_the_same_task_is_refused() -> None:
-    """A later call cannot be told from that of a child task."""
-    held = await sync_to_async(acquire_reentrant)()
-    assert not await sync_to_async(nests)()
-    assert await sync_to_async(held.release)()
 
 
 def leases_remembered() -> int:
@@ -656,7 +628,8 @@ def test_lost_when_its_lease_expires(
     assert held.release() is False
     assert keys(backend) == [], "the remaining keys must be released"
     assert names(sent_signals) == ["acquired", "lost"]
-    assert sent_signals[1][1] == {
+    assert sent_signals[1] == {
+        "signal": lock_lost,
         "sender": Lock,
         "using": "default",
         "resources": (R,),
@@ -746,16 +719,16 @@ async def test_the_signals_have_their_arguments(
     theirs = {"resources": ("other",), "holder": {"path": "/y/"}, "waited": 0.0}
     why = {"reason": str(caught.value), "error": caught.value}
     assert sent_signals == [
-        ("acquired", {**said, **ours, "waited": 0.0}),
-        ("refused", {**said, **theirs, **why}),
-        ("released", {**said, **ours, "held": 0.0, "freed": True}),
+        {"signal": lock_acquired, **said, **ours, "waited": 0.0},
+        {"signal": lock_refused, **said, **theirs, **why},
+        {"signal": lock_released, **said, **ours, "held": 0.0, "freed": True},
     ]
     backend.down = [True] * 5
     with pytest.raises(QuorumUnreachable) as missing:
         await way.acquire(lock("other"))
     await way.settle()
-    assert sent_signals[3][0] == "refused"
-    assert sent_signals[3][1]["error"] is missing.value
+    assert names(sent_signals)[3] == "refused"
+    assert sent_signals[3]["error"] is missing.value
 
 
 def test_signals_reach_their_receivers_before_a_short_loop_ends(sent_signals: SentSignals) -> None:
@@ -821,7 +794,7 @@ async def test_a_failing_receiver_breaks_nothing(
     def fail(**arguments: Any) -> None:
         raise RuntimeError("the receiver failed")
 
-    for signal in SIGNALS.values():
+    for signal in SIGNALS:
         signal.connect(fail)
     steal(backend, 3, "other")
     async with way.block(lock(R)) as held:
@@ -983,44 +956,40 @@ async def test_a_bad_ttl_is_refused(way: SyncWay, ttl: Any, sent: list[str]) -> 
     held.ensure_held()
 
 
-@pytest.mark.parametrize("wait", [*BAD_SECONDS, 1e10, timedelta.max])
-def test_a_bad_wait_is_refused(wait: Any, sent: list[str]) -> None:
-    with pytest.raises(ValueError, match="wait"):
-        lock(R, wait=wait)
-    assert sent == []
-
-
-def test_a_ttl_beyond_max_hold(configure: Configure, sent: list[str]) -> None:
-    configure(MAX_HOLD=15)
-    with pytest.raises(ValueError, match="ttl is 20 s and MAX_HOLD is 15 s"):
-        lock(R, ttl=20)
-    assert sent == []
+BAD_NAMES: list[Any] = ["", "a b", "x" * 10_240, "\ud800", None, b"order:1", ["order:1"]]
+REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    *(((R,), {"wait": wait}, ValueError, "wait") for wait in [*BAD_SECONDS, 1e10, timedelta.max]),
+    ((R,), {"ttl": 20}, ValueError, "ttl is 20 s and MAX_HOLD is 15 s"),
+    *(((name,), {}, BadResource, "resource") for name in BAD_NAMES),  # more: test_names.py
+    *((("order:1", name), {}, BadResource, "resource") for name in BAD_NAMES),
+    ((), {}, BadResource, "1 to 100 resources, got 0"),
+    (("a", "a"), {}, BadResource, "twice"),
+    (("caf\u00e9", "cafe\u0301"), {}, BadResource, "twice"),
+    (
+        tuple(f"r{number}" for number in range(MOST + 1)),
+        {},
+        BadResource,
+        "1 to 100 resources, got 101",
+    ),
+]
+"""The arguments of a lock, and the error."""
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize(
-    "name",
-    [
-        "", "a b", "x" * 10_240, "\ud800", None, b"order:1", ["order:1"],  # more: test_names.py
-    ],
-    ids=lambda name: ascii(name)[:20],
-)  # fmt: skip
-def test_a_bad_resource_is_refused(name: Any, sent: list[str]) -> None:
-    with pytest.raises(BadResource):
-        lock(name)
-    with pytest.raises(BadResource):
-        lock("order:1", name)
-    assert sent == []
-
-
-@pytest.mark.parametrize(
-    "resources",
-    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MOST + 1)]],
-    ids=["none", "twice", "twice in two forms", "too many"],
+    ("names", "arguments", "error", "says"), REFUSED, ids=lambda part: ascii(part)[:20]
 )
-def test_bad_numbers_of_resources_are_refused(resources: Any, sent: list[str]) -> None:
-    with pytest.raises(BadResource):
-        lock(*resources)
+def test_bad_arguments_are_refused_and_nothing_is_sent(
+    configure: Configure,
+    sent: list[str],
+    names: tuple[Any, ...],
+    arguments: dict[str, Any],
+    error: type[Exception],
+    says: str,
+) -> None:
+    configure(MAX_HOLD=15)
+    with pytest.raises(error, match=says):
+        lock(*names, **arguments)
     assert sent == []
 
 
@@ -1033,9 +1002,9 @@ def test_as_many_resources_as_allowed(backend: MemoryBackend) -> None:
 
 
 def test_the_real_clock_is_not_the_wall_clock(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    memory: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE}}
+    memory(MASTERS=FIVE)
     with lock(R) as held:
         monkeypatch.setattr(time, "time", lambda: 0.0)
         monkeypatch.setattr(time, "time_ns", lambda: 0)

@@ -30,9 +30,6 @@ from redlock_django import lock, lock_resource, resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import (
     BadName,
-    BadResource,
-    LockLost,
-    QuorumUnreachable,
     ResourceLocked,
 )
 from redlock_django.middleware import LockMiddleware
@@ -59,36 +56,6 @@ def respond(request: HttpRequest, **_: int) -> HttpResponse:
 
 
 # Answers.
-
-
-@WRITES
-@pytest.mark.parametrize(
-    ("error", "status", "code"),
-    [
-        (ResourceLocked("x", retry_after=4), 409, "resource-locked"),
-        (QuorumUnreachable("x"), 503, "lock-unavailable"),
-        (LockLost("x"), 503, "lock-lost"),
-        (BadResource("x"), 400, "bad-resource"),
-    ],
-)
-def test_a_lock_error_of_any_view_is_answered_after_rollback(
-    memory: Configure,
-    urls: Urls,
-    client: Client,
-    happened: list[str],
-    error: Exception,
-    status: int,
-    code: str,
-) -> None:
-    def view(request: HttpRequest) -> HttpResponse:
-        order()
-        raise error
-
-    memory(STATUS=409)
-    urls(path("", view))
-    response = client.get("/")
-    assert (response.status_code, response.json()["code"]) == (status, code)
-    assert happened == ["BEGIN", "ROLLBACK"]
 
 
 @pytest.mark.attack
@@ -423,6 +390,14 @@ def test_after_a_rollback_only_the_request_may_be_sent_again(
     answer = send(view, atomic=atomic)
     assert (answer.status_code, Order.objects.count()) == (423, kept)
     assert promises(answer) is (kept == 0)
+
+
+def test_the_status_of_a_refusal_of_any_view_is_that_of_the_settings(
+    send: Callable[..., Any], memory: Configure, happened: list[str]
+) -> None:
+    memory(STATUS=409)
+    assert send(plain, atomic=True).status_code == 409
+    assert happened[-2:] == ["BEGIN", "ROLLBACK"]
 
 
 @pytest.mark.parametrize("view", [plain, aplain])
