@@ -6,7 +6,6 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import django
 import pytest
 from playwright.sync_api import expect
 
@@ -15,7 +14,7 @@ from tests.contrib.edited.pages import MOMENT
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
     from redlock_django.testing.masters import LocalMaster
 
@@ -219,16 +218,3 @@ def test_another_theme(visitor: Visitor, five_masters: list[LocalMaster], theme:
         save(hers)
         hers.wait_for_url("**/shop/order/")
         visitor.leave()
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 gives its admin nonces")
-def test_a_page_needs_only_elements_with_a_nonce(
-    chromium: Browser, five_masters: list[LocalMaster]
-) -> None:
-    with serving(five_masters, SITE_NONCES="1") as address:
-        visitor = Visitor(chromium, address)
-        page = visitor.open(change(1), user="anna")
-        expect(said(page)).to_be_attached()
-        visitor.leave()
-    assert visitor.complaints == []

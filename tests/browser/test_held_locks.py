@@ -205,6 +205,8 @@ def test_only_elements_with_a_nonce_are_needed(
         visitor = Visitor(chromium, address)
         page = visitor.open()
         expect(page.locator(".redlock-bar")).to_have_css("display", "flex")
+        page = visitor.open("/admin/shop/order/1/change/", user="anna")
+        expect(page.locator("p[role=status]")).to_be_attached()  # of the script of edit locks
         visitor.leave()
     assert visitor.complaints == []
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +48,27 @@ def three(request: pytest.FixtureRequest) -> Iterator[list[LocalMaster]]:
     """Three masters with an ACL user for locks and one for operators."""
     with local_masters(3, binary=request.param) as masters:
         for master in masters:
-            with master.client() as client:
-                for name, looking in (("shop", False), ("operator", True)):
-                    rights = least_acl("redlock", looking=looking).split()
-                    client.execute_command("ACL", "SETUSER", name, "on", ">canary", *rights)
+            set_rights(master, "shop", "on", ">canary", *least_acl("redlock").split())
+            rights = least_acl("redlock", looking=True).split()
+            set_rights(master, "operator", "on", ">canary", *rights)
         yield masters
+
+
+def set_rights(master: LocalMaster, user: str, *rights: str) -> None:
+    with master.client() as client:
+        client.execute_command("ACL", "SETUSER", user, *rights)
+
+
+@contextmanager
+def changed_rights(masters: list[LocalMaster], *rights: str) -> Iterator[None]:
+    """Change the rights of the user for locks in the block."""
+    for master in masters:
+        set_rights(master, "shop", *rights)
+    try:
+        yield
+    finally:
+        for master in masters:
+            set_rights(master, "shop", *least_acl("redlock").split())
 
 
 @pytest.fixture
@@ -171,13 +188,9 @@ def test_inspection_without_permission_is_reported(site: list[LocalMaster]) -> N
 @pytest.mark.parametrize("missing", [*LOCKS, "keys"])
 def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) -> None:
     rights = ["resetkeys", "~other:*"] if missing == "keys" else [f"-{missing}"]
-    with site[0].client() as client:
-        client.execute_command("ACL", "SETUSER", "shop", *rights)
-        try:
-            ran = run("redlock_status", "--format=json")
-            checked = found(deploy=True, tag="redlock_masters", databases=["default"])
-        finally:
-            client.execute_command("ACL", "SETUSER", "shop", *least_acl("redlock").split())
+    with changed_rights(site[:1], *rights):
+        ran = run("redlock_status", "--format=json")
+        checked = found(deploy=True, tag="redlock_masters", databases=["default"])
     assert {*checked} == {"E025"}
     assert re.search(rf"its ACL forbids .*{re.escape(missing)}", checked["E025"])
     assert least_acl("redlock") in checked["E025"]
@@ -191,12 +204,8 @@ def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) ->
 
 @pytest.mark.parametrize("missing", [c for c in WAITING if c not in ("publish", "subscribe")])
 def test_missing_permission_for_waiters(site: list[LocalMaster], missing: str) -> None:
-    with site[0].client() as client:
-        client.execute_command("ACL", "SETUSER", "shop", f"-{missing}")
-        try:
-            ran = run("redlock_status", "--format=json")
-        finally:
-            client.execute_command("ACL", "SETUSER", "shop", f"+{missing}")
+    with changed_rights(site[:1], f"-{missing}"):
+        ran = run("redlock_status", "--format=json")
     first = ran.json["masters"][0]
     assert [fault["code"] for fault in first["faults"]] == ["waiting"]
     assert first["counted"] is True
@@ -223,16 +232,11 @@ def test_nothing_else_is_allowed(site: list[LocalMaster]) -> None:
 
 
 def test_a_lock_without_permission_has_no_quorum(site: list[LocalMaster]) -> None:
-    for master in site:
-        with master.client() as client:
-            client.execute_command("ACL", "SETUSER", "shop", "-info")
-    try:
-        with pytest.raises(QuorumUnreachable, match="its ACL forbids 'info'"):
-            lock("order:1").acquire()
-    finally:
-        for master in site:
-            with master.client() as client:
-                client.execute_command("ACL", "SETUSER", "shop", "+info")
+    with (
+        changed_rights(site, "-info"),
+        pytest.raises(QuorumUnreachable, match="its ACL forbids 'info'"),
+    ):
+        lock("order:1").acquire()
 
 
 def owned(masters: list[LocalMaster], resource: str, held: Any) -> int:

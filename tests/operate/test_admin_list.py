@@ -196,26 +196,18 @@ def test_a_lock_whose_name_is_not_valid_has_no_checkbox(
 
 
 @on_stores
-def test_the_list_shows_waiters(site: Site, viewer: Client) -> None:
+def test_what_a_row_says_of_a_lock_besides(site: Site, viewer: Client, settings: Settings) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
     site.put("order:1")
     site.add_waiters("order:1", 2)
-    assert "held 2 waiters" in shown(viewer)
-
-
-@on_stores
-def test_the_end_of_a_minimum_hold(site: Site, viewer: Client, settings: Settings) -> None:
-    settings.TIME_ZONE = "Asia/Tokyo"
-    site.put("order:1", at=1e9, min_hold=5e9)
-    site.put("order:2", at=1e9, min_hold=5)  # long over
+    site.put("order:2", at=1e9, min_hold=5e9)
+    site.put("order:3", at=1e9, min_hold=5)  # long over
+    site.put("order:4", at=1e9, handed_on=1)
     text = shown(viewer)
+    assert "held 2 waiters" in text
     assert text.count("minimum hold") == 1
     assert "minimum hold until 19:40:00" in text  # 1e9 + 5e9 seconds after 1970, UTC+9
-
-
-def test_a_lock_that_was_handed_on_and_not_taken(site: Site, viewer: Client) -> None:
-    site.put("order:1", at=1e9, handed_on=1)
-    site.put("order:2", at=1e9)
-    assert shown(viewer).count("handed on, not yet taken") == 1
+    assert text.count("handed on, not yet taken") == 1
 
 
 def test_every_alias_has_a_list(five: list[LocalMaster], viewer: Client) -> None:
