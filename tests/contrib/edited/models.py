@@ -14,6 +14,7 @@ class Row(models.Model):
 
     class Meta:
         abstract = True
+        app_label = "edited"
 
     def __str__(self) -> str:
         return str(self.pk)
@@ -21,9 +22,6 @@ class Row(models.Model):
 
 class Tag(Row):
     name = models.CharField(max_length=20)
-
-    class Meta:
-        app_label = "edited"
 
     def __str__(self) -> str:
         return self.name
@@ -35,9 +33,6 @@ class Article(Row):
     scan = models.FileField(storage=InMemoryStorage(), blank=True)
     tags = models.ManyToManyField(Tag, blank=True)
 
-    class Meta:
-        app_label = "edited"
-
     def __str__(self) -> str:
         return self.title
 
@@ -45,9 +40,6 @@ class Article(Row):
 class Paragraph(Row):
     article = models.ForeignKey(Article, models.CASCADE, related_name="paragraphs")
     text = models.CharField(max_length=40)
-
-    class Meta:
-        app_label = "edited"
 
     def __str__(self) -> str:
         return self.text
@@ -58,22 +50,15 @@ class Link(Row):
 
     article = models.ForeignKey(Article, models.CASCADE, to_field="slug")
 
-    class Meta:
-        app_label = "edited"
-
 
 class LongArticle(Article):
     """Its rows are in two tables."""
 
     pages = models.IntegerField(default=1)
 
-    class Meta:
-        app_label = "edited"
-
 
 class ProxyArticle(Article):
-    class Meta:
-        app_label = "edited"
+    class Meta(Row.Meta):
         proxy = True
 
 
@@ -83,16 +68,10 @@ class Named(Row):
     name = models.CharField(max_length=300, primary_key=True)
     text = models.CharField(max_length=40, blank=True)
 
-    class Meta:
-        app_label = "edited"
-
 
 class Numbered(Row):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     text = models.CharField(max_length=40)
-
-    class Meta:
-        app_label = "edited"
 
 
 MODELS = [Tag, Article, Paragraph, Link, LongArticle, Named, Numbered]
