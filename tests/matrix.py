@@ -29,7 +29,7 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 QUICK = ["-m", "not slow and not live and not postgres and not nightly"]
 REST_TESTS = (
     *("tests/app/test_api_frameworks.py", "tests/contrib"),
-    *("tests/idempotency/test_idempotent_apis.py", "tests/idempotency/test_request_user.py"),
+    *("tests/idempotency/test_idempotent_apis.py", "tests/idempotency/test_authentication.py"),
 )
 
 
