@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.connection import Connection
 
 from redlock_django.engine import pauses
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.wire.links import waiters as wire_waiter
 from redlock_django.wire.servers.handshake import speaks_resp3
+from redlock_django.wire.servers.probe import Probe
+from redlock_django.wire.servers.trust import NotUpYet
 from tests.live.left_over import nothing_left
 from tests.live.linked import has_sleepers
 from tests.looking import looking_at, scripts_run
@@ -118,17 +121,31 @@ def test_replies_to_hello(answer: bytes, speaks: bool) -> None:
     with ours, theirs:
         for index in range(len(answer)):
             theirs.sendall(answer[index : index + 1])
-        assert speaks_resp3(ours) is speaks
+        probe = ConnectedProbe(ours)
+        assert speaks_resp3(probe) is speaks
         assert theirs.recv(100) == b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n"
+        assert probe.take() is ours
 
 
 def test_a_server_that_hangs_up_on_hello() -> None:
     ours, theirs = socket.socketpair()
     with ours:
         theirs.shutdown(socket.SHUT_WR)
-        with pytest.raises(ConnectionResetError):
-            speaks_resp3(ours)
+        with pytest.raises(NotUpYet, match="closed the connection"):
+            speaks_resp3(ConnectedProbe(ours))
         theirs.close()
+
+
+class ConnectedProbe(Probe):
+    """A probe over a socket that is connected already."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._timeout = 5.0
+        self._connection = Connection(  # type: ignore[no-untyped-call]
+            protocol=2, socket_timeout=self._timeout
+        )
+        self._connection._sock = connected
+        self._connection._parser.on_connect(self._connection)
 
 
 def held(said: Received) -> bytes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
-import hiredis
-
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.engine.protocol.deployment import Deployment
@@ -14,7 +12,7 @@ from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.wire.clock import clock
 from redlock_django.wire.servers.address import Address
 from redlock_django.wire.servers.info import run_of
-from redlock_django.wire.servers.probe import Probe, Words, reaching
+from redlock_django.wire.servers.probe import ErrorReply, Probe, Words
 from redlock_django.wire.servers.trust import Joined, Trust, Unmarked, check, read_trust
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
@@ -32,13 +30,13 @@ def join(
 
     `timeout` is in seconds, for each step.
     """
-    with Probe(address, timeout) as probe, reaching(timeout):
+    with Probe(address, timeout) as probe:
         inspected = clock()
         info = probe.info()
         warnings = check(info, tolerate)
         run_id = run_of(info)
         trust = _ask_for_trust(probe, address.name, run_id, deployment, membership)
-        pushes = address.kwargs.get("protocol") != 2 and speaks_resp3(probe.connected)
+        pushes = address.kwargs.get("protocol") != 2 and speaks_resp3(probe)
         taken = probe.take()
     if taken.family in (socket.AF_INET, socket.AF_INET6):
         _keep_alive(taken, address.kwargs.get("socket_keepalive_options") or {})
@@ -79,13 +77,10 @@ def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
             taken.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def speaks_resp3(connected: socket.socket) -> bool:
-    """Switch a server to RESP3; return False if it does not support it. Raises OSError."""
-    connected.sendall(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
-    parser = hiredis.Reader()
-    while (answer := parser.gets()) is False:
-        data = connected.recv(65536)
-        if not data:
-            raise ConnectionResetError("closed the connection")
-        parser.feed(data)
+def speaks_resp3(probe: Probe) -> bool:
+    """Switch a server to RESP3; return False if it does not support it. Raises Unfit."""
+    try:
+        (answer,) = probe.ask(("HELLO", 3))
+    except ErrorReply:
+        return False
     return isinstance(answer, dict)

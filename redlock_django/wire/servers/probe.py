@@ -75,15 +75,10 @@ class Probe:
         """Close the connection."""
         self._connection.disconnect()
 
-    @property
-    def connected(self) -> socket.socket:
-        """The socket of the connection, which still blocks."""
-        ours: socket.socket = self._connection._sock
-        return ours
-
     def take(self) -> socket.socket:
         """Return the socket, which redis-py neither closes nor shuts down from here on."""
-        taken, self._connection._sock = self.connected, None
+        taken: socket.socket = self._connection._sock
+        self._connection._sock = None
         return taken
 
     def ask(self, *commands: Words) -> list[Any]:
