@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import signal
 import sys
 import threading
@@ -72,11 +73,13 @@ class Checks:
         """Call `work`; interrupt it at the `wanted` moment, counted from 1, or never if it is 0."""
         self.wanted, self.seen, self._last = wanted, 0, None
         before = sys.gettrace()
+        gc.disable()  # or the drivers of earlier tests are deleted here, and interrupted
         sys.settrace(self._begin)
         try:
             work()
         finally:
             sys.settrace(before)
+            gc.enable()
 
     def everywhere(self, strike: Callable[[int], None], least: int) -> None:
         """Call `strike` for no moment, and for each of the moments that it has; `least` of them."""
