@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -111,7 +112,8 @@ def test_the_command_waits_for_masters_that_are_being_started(
     down = [site[1], site[3]]
     for master in down:
         master.kill()
-    monkeypatch.setattr(declaration, "sleep", lambda seconds: down.pop().restart())
+    restart = SimpleNamespace(sleep=lambda seconds: down.pop().restart())
+    monkeypatch.setattr(declaration, "time", restart)
     assert init("--wait", "600").count("trusted now") == 5
     assert down == []
 
@@ -122,7 +124,8 @@ def test_masters_that_do_not_answer_in_time_are_named(
     now = [0.0]
     monkeypatch.setattr(redlock_init, "clock", lambda: now[0])
     monkeypatch.setattr(declaration, "clock", lambda: now[0])
-    monkeypatch.setattr(declaration, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    pass_time = SimpleNamespace(sleep=lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(declaration, "time", pass_time)
     for master in (site[1], site[3]):
         master.kill()
     said = refused("--wait", "3")
@@ -136,7 +139,7 @@ def test_masters_that_do_not_answer_in_time_are_named(
 def test_a_fault_that_does_not_pass_is_not_waited_for(
     site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(declaration, "sleep", None)
+    monkeypatch.setattr(declaration, "time", None)
     misconfigure(site[0], site[1], site[2])
     site[3].kill()
     said = refused("--wait", "600")

@@ -63,9 +63,8 @@ class MemoryBackend(RedlockBackend):
         self.waiters = Waiters(self.deployment, clock)
         self.masters: list[MemoryMaster] = []
         self.down: list[Any] = []  # a reason, or just True
-        self._markers: list[
-            tuple[bytes, int]
-        ] = []  # the expected marker of each, and ready-at in µs
+        # The marker that is expected of each, and the time (µs) from which it is trusted.
+        self._markers: list[tuple[bytes, int]] = []
         self.clear()
 
     def clear(self) -> None:

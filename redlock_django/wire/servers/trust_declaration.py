@@ -30,11 +30,6 @@ _PAUSE = 0.25
 """Seconds between two attempts to read the state of a master that is not up yet."""
 
 
-def sleep(seconds: float) -> None:
-    """Sleep, as `time.sleep` does when it is called: gevent may replace it after the import."""
-    time.sleep(seconds)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterState:
     """The state of a master, read without changing anything.
@@ -78,7 +73,7 @@ def read_states(
                 is_final = is_final or not isinstance(error, NotUpYet)
         if is_final or not faults:
             return [states[address] for address in addresses if address in states], faults
-        sleep(_PAUSE)
+        time.sleep(_PAUSE)
 
 
 def read_state(
