@@ -13,14 +13,14 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import django
 
 import redlock_django
+from tests.pages import ROOT
 
-PAGE = Path(__file__).resolve().parents[1] / "docs/reference/api.md"
+PAGE = ROOT / "docs/reference/api.md"
 HEAD = """# API
 
 The public names of `redlock_django`, from their docstrings. What they are for:

@@ -16,12 +16,11 @@ import re
 import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from tests.api_page import METHODS, members, public_objects, signature
+from tests.pages import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "docs/reference/public-names.txt"
 ELSEWHERE = ("redlock_django.middleware.LockMiddleware",)
 """Public names that the API page does not have, because they are written as strings only."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.pages import ROOT
+
 PACKAGE = ROOT / "redlock_django"
 
 # Lowest first, one layer a line. A module may import from its own layer and from those below it.

@@ -33,8 +33,6 @@ from benchmarks.worker.process import Worker, WorkerFailed
 from benchmarks.worker.witness import Intruder, Turnstile
 from redlock_django.testing import LocalMaster
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:

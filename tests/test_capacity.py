@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,9 @@ from benchmarks.studies.capacity import (
     rates,
 )
 from redlock_django.testing import LocalMaster
+from tests.pages import ROOT
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs/explanation/capacity.md").read_text()
+PAGE = (ROOT / "docs/explanation/capacity.md").read_text()
 
 
 def figures() -> dict[int, Costs]:

@@ -17,9 +17,9 @@ from pytest_django import Settings
 from redlock_django.backends.redis.masters import read_masters
 from tests import matrix
 from tests.matrix import PYTHONS, SESSIONS
+from tests.pages import ROOT
 from tests.test_architecture import imports, modules
 
-ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)[^)]*\)")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +12,9 @@ from redlock_django.backends.redis import backend as redlock
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
+from tests.pages import ROOT
 from tests.test_architecture import imports, modules
 
-ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "redlock_django"
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 

@@ -18,8 +18,9 @@ from django.utils import translation
 
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.web.answers import answer
+from tests.pages import ROOT
 
-PACKAGE = Path(__file__).resolve().parents[1] / "redlock_django"
+PACKAGE = ROOT / "redlock_django"
 LANGUAGES = sorted(path.name for path in (PACKAGE / "locale").iterdir())
 
 pytestmark = pytest.mark.parametrize("language", LANGUAGES)

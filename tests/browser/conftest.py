@@ -9,13 +9,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.testing.processes import ProcessGroup
 from tests.browser.site import PASSWORD
+from tests.pages import ROOT
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from redlock_django.testing.masters import LocalMaster
 
-ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "screenshots"
 TIMEOUT = 30_000  # ms for anything in a page, also on a busy machine
 HELD = "/admin/redlock_django/heldlock/"

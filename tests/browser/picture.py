@@ -17,8 +17,9 @@ from playwright.sync_api import Playwright, sync_playwright
 
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
-from tests.browser.conftest import ROOT, Visitor, launch, serving
+from tests.browser.conftest import Visitor, launch, serving
 from tests.operate.planted import plant
+from tests.pages import ROOT
 
 PICTURE = ROOT / "docs/images/held-locks.png"
 TOUR_PICTURE = ROOT / "docs/images/tour.png"

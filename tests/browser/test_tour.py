@@ -19,8 +19,9 @@ from testproject.shop.tour.demo_masters import DemoMasters, demo_masters
 from testproject.shop.tour.run import Run
 from testproject.shop.tour.steps import STEPS
 from testproject.shop.tour.views import DEMO_USER
-from tests.browser.conftest import HELD, ROOT, Visitor, overflowing, shoot, violations
+from tests.browser.conftest import HELD, Visitor, overflowing, shoot, violations
 from tests.contrib.edited.pages import MOMENT
+from tests.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,6 +26,7 @@ from tests.live.left_over import nothing_left
 from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.operate.planted import on
+from tests.pages import ROOT
 from tests.timeouts import redlock_of
 from tests.waiting import until
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
-DOCS = Path(__file__).parents[2] / "docs/reference/acl.md"
+DOCS = ROOT / "docs/reference/acl.md"
 BY_HAND = {"eval", "evalsha", "script|load", "info", "subscribe"}  # in no script
 SERVERS = {
     Path(found).name: found

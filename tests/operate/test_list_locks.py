@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +22,7 @@ from redlock_django.operate.inspection import held_locks
 from redlock_django.testing import memory_masters
 from tests.operate.commands import add_waiters, memory, put, run
 from tests.operate.conftest import LIST
+from tests.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.operate.sites import Site
 
-MANAGE = Path(__file__).parents[2] / "manage.py"
+MANAGE = ROOT / "manage.py"
 HOLDER = {"host": "web1", "pid": 7, "app": "shop", "at": 1790000000.5, "path": "/pay/"}
 VALUE = f"{'a' * 32} {json.dumps(HOLDER)}".encode()
 
