@@ -78,7 +78,7 @@ def site_masters() -> Iterator[list[LocalMaster]]:
 
 @pytest.fixture(scope="session")
 def site_tables(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
+    postgres: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any
 ) -> Iterator[Callable[[str], Tables]]:
     """Return a function that creates the database of sites once: "postgres" or "sqlite"."""
     from tests.live.site.serving import Tables
@@ -98,8 +98,7 @@ def site_tables(
             }
             if kind == "postgres":
                 # A separate database: other tests use the same tables in the default one.
-                server = request.getfixturevalue("postgres")
-                entry = opened.enter_context(new_database(server, "sites"))
+                entry = opened.enter_context(new_database(postgres, "sites"))
             return opened.enter_context(closing(Tables(entry, django_db_blocker)))
 
         yield of
