@@ -86,12 +86,9 @@ if os.environ.get("REDLOCK_LEAST_ACL"):
 # A browser aborts a page load when another test adds or removes a network interface.
 _NETWORK = ("tests/browser/", "tests/live/test_partitions", "tests/live/campaign/")
 
-# The tests of increments use the same sites.
-_SITES = ("tests/live/test_web_increments", "tests/live/test_web_disconnects")
-
 # These tests share a PostgreSQL.
 _DATABASES = (
-    "tests/live/transactions/",
+    "tests/live/test_transaction_locks",
     "tests/scenarios/",
     "tests/contrib/test_edit_locks_at_once",
 )
@@ -101,18 +98,14 @@ _DATABASES = (
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler that decides which tests share a worker.
 
-    The tests of one file share a worker, because they share fixtures. All payment tests share a
-    worker, because their sites start once; so do all tests of MariaDB.
+    The tests of one file share a worker, because they share fixtures. All tests of MariaDB share a
+    worker, because it starts once.
     """
     from xdist.scheduler import LoadFileScheduling
 
     class BySite(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            if file.startswith("tests/live/test_idempotency"):
-                return "payments"
-            if file.startswith(_SITES):
-                return "sites"
             if "mysql" in nodeid or "mariadb" in nodeid:  # the server takes seconds to start
                 return "mysql"
             if "zookeeper" in nodeid:
@@ -179,7 +172,7 @@ _WAITING = (
     "tests/contract/test_zookeeper",
     "tests/live/test_leading",
     "tests/live/test_trust",
-    "tests/live/test_web_increments",
+    "tests/live/test_web_sites",
     "tests/wire/test_variants",
     "tests/contract/",
     "tests/live/",

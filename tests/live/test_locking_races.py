@@ -24,7 +24,7 @@ B25    engine/test_renewal.py::test_a_lock_on_a_bare_majority_survives_*
 B26    app/test_lock.py::test_every_call_honours_its_ttl
 B30    test_locking_processes.py
 B31    app/test_renewal_service.py::test_max_hold_ends_the_renewal
-B33    test_web_increments.py
+B33    test_web_sites.py
 B34    app/test_renewal_service.py::test_a_released_lock_is_not_renewed
 =====  ==========================================================================================
 """

@@ -42,7 +42,7 @@ def test_one_migrates_under_a_transaction_where_the_locks_have_no_table_yet(
     }
     running = [
         subprocess.Popen(
-            [sys.executable, ROOT / "tests/live/leading/migrate_once.py"],
+            [sys.executable, ROOT / "tests/live/migrate_once.py"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

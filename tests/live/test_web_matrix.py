@@ -3,7 +3,7 @@
 Several clients increment one counter, and send every request twice if it has a key. Either no
 update is lost and every key has one effect, or the combination is refused with a message that says
 what to write instead. There is no third kind. The clients are threads or tasks that call Django's
-handler; `test_web_increments.py` has real servers.
+handler; `test_web_sites.py` has real servers.
 """
 
 from __future__ import annotations

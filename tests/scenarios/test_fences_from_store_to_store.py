@@ -11,7 +11,7 @@ from django.db import connections
 from redlock_django import LockLost, lock
 from redlock_django.locking.services import locks
 from tests.contract.stores import ZOOKEEPER
-from tests.live.fencing.accounts import Account
+from tests.live.accounts import Account
 from tests.scenarios.conftest import IN_POSTGRES, on
 
 if TYPE_CHECKING:

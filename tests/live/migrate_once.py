@@ -11,7 +11,7 @@ from typing import Any
 
 import django
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/leader.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/how-to/leader.md"
 INDEX = "CREATE INDEX CONCURRENTLY IF NOT EXISTS of_a_test ON shop_order (number)"
 
 

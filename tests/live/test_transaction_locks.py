@@ -1,10 +1,10 @@
-"""Locks that are transactions, on PostgreSQL and MariaDB: what they promise and refuse."""
+"""Locks that are transactions, on PostgreSQL and MariaDB: promises, refusals, and locked views."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -13,16 +13,92 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, OperationalError, connections, transaction
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import clear_url_caches, path
+from pytest_django import Settings
 
-from redlock_django import ResourceLocked, transaction_lock
+from redlock_django import ResourceLocked, idempotent, transaction_lock
 from redlock_django.exceptions import BadName, InvalidRedlock
 from redlock_django.locking.transaction_lock import advisory_key
+from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
-from tests.aliases import database_alias
-from tests.live.transactions.conftest import delete_orders, hold, is_free
+from tests.aliases import database_alias, new_database
+from tests.conftest import installed
+from tests.postgres import local_pgbouncer
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
+NAME = "transactions"  # of the database
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: dict[str, Any], django_db_blocker: Any) -> Iterator[None]:
+    """Add the alias "pg", a database of its own with the table of orders."""
+    with (
+        new_database(postgres, NAME) as entry,
+        django_db_blocker.unblock(),
+        database_alias("pg", entry, tables=[Order, IdempotencyRecord]),
+    ):
+        yield
+
+
+@pytest.fixture
+def pg(databases: None) -> Iterator[str]:
+    delete_orders("pg")
+    yield "pg"
+    connections["pg"].close()
+
+
+def delete_orders(alias: str) -> None:
+    with connections[alias].cursor() as cursor:  # without the tables that refer to this one
+        cursor.execute("DELETE FROM shop_order")
+
+
+@pytest.fixture
+def holder(pg: str, postgres: dict[str, Any]) -> Iterator[psycopg.Connection]:
+    """Return another client of the database, inside a transaction."""
+    server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
+    with closing(psycopg.connect(**server, dbname=NAME)) as client:
+        yield client
+
+
+@pytest.fixture
+def pgbouncer(pg: str, postgres: dict[str, Any]) -> Iterator[None]:
+    """Add "pooled" and "by_statement", the same database behind PgBouncer in these modes."""
+    address = f"host=127.0.0.1 port={postgres['PORT']} user=postgres"
+    by_statement = f"by_statement = {address} dbname={NAME} pool_mode=statement\n"
+    with installed(local_pgbouncer(postgres["PORT"], by_statement)) as pooler:
+        entry = {**postgres, "PORT": pooler.port}
+        with (
+            database_alias("pooled", {**entry, "NAME": NAME}),
+            database_alias("by_statement", {**entry, "NAME": "by_statement"}),
+        ):
+            yield
+
+
+@pytest.fixture(params=["pg", pytest.param("maria", id="mariadb")])
+def alias(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[str]:
+    """Return a database with the table of orders."""
+    if request.param == "pg":
+        yield request.getfixturevalue("pg")
+        return
+    entry = request.getfixturevalue("mysql")
+    with django_db_blocker.unblock(), database_alias("maria", entry, tables=[Order]):
+        yield "maria"
+
+
+def hold(holder: psycopg.Connection, resource: str = "order:1") -> None:
+    holder.execute("SELECT pg_advisory_xact_lock(%s)", [advisory_key(resource)])
+
+
+def is_free(holder: psycopg.Connection, resource: str = "order:1") -> bool:
+    row = holder.execute("SELECT pg_try_advisory_xact_lock(%s)", [advisory_key(resource)])
+    (free,) = row.fetchone() or ()
+    holder.rollback()
+    return bool(free)
+
+
 Holder = Callable[..., Any]
 
 
@@ -392,3 +468,111 @@ def test_a_failed_transaction_is_refused_as_django_does(pg: str) -> None:
     with transaction.atomic("pg"):
         transaction.set_rollback(True, using="pg")
         refused("order:1", error=DatabaseError, match="end of the 'atomic' block")
+
+
+# Views that do their work under `transaction_lock()`.
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+unowned = idempotent(anonymous_scope=lambda request, **_: "all")
+seen: dict[str, Any] = {}
+
+
+def pay(request: HttpRequest, pk: int) -> HttpResponse:
+    """Create an order; note whether another client could lock it meanwhile."""
+    with transaction_lock(f"order:{pk}", database="pg"):
+        Order.objects.using("pg").create(number=str(pk), total=1)
+        seen["free"] = is_free(seen["holder"], f"order:{pk}")
+    return HttpResponse("done")
+
+
+urlpatterns = [path("pay/<int:pk>/", pay), path("once/<int:pk>/", unowned(pay))]
+
+
+@pytest.fixture
+def client(pg: str, holder: psycopg.Connection, settings: Settings) -> Iterator[Client]:
+    settings.ROOT_URLCONF = __name__
+    settings.MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": {"DATABASE": "pg"}}}
+    connections.settings["default"]["ATOMIC_REQUESTS"] = False
+    seen.clear()
+    seen["holder"] = holder
+    clear_url_caches()
+    yield Client()
+    connections.settings["default"]["ATOMIC_REQUESTS"] = True
+    clear_url_caches()
+
+
+@pytest.fixture
+def atomic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that sets ATOMIC_REQUESTS of "pg"."""
+
+    def put(value: bool = True, alias: str = "pg") -> None:
+        monkeypatch.setitem(connections.settings[alias], "ATOMIC_REQUESTS", value)
+
+    return put
+
+
+@pytest.mark.parametrize("is_atomic", [False, True], ids=["plain", "atomic"])
+def test_a_view_is_refused_while_locked_and_runs_after(
+    client: Client, holder: psycopg.Connection, atomic: Callable[..., None], is_atomic: bool
+) -> None:
+    atomic(is_atomic)
+    hold(holder, "order:7")
+    answer = client.post("/pay/7/")
+    assert (answer.status_code, answer.json()["code"]) == (423, "resource-locked")
+    # As for lock() in a view's own code, it is not known what the view has done before.
+    assert answer.json()["retryable"] is is_atomic
+    assert (orders(), "free" in seen) == (0, False)
+    holder.rollback()
+    assert client.post("/pay/7/").status_code == 200
+    assert seen["free"] is False
+    assert is_free(holder, "order:7")
+    assert orders() == 1
+
+
+def test_a_view_that_fails_changes_nothing_and_frees_the_lock(
+    client: Client, holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(seen, "holder", None)  # the view fails after it has created the order
+    with pytest.raises(AttributeError):
+        client.post("/pay/7/")
+    assert orders() == 0
+    assert is_free(holder, "order:7")
+
+
+def test_a_record_is_committed_with_the_lock(client: Client, holder: psycopg.Connection) -> None:
+    def post() -> Any:
+        return client.post("/once/7/", headers={"Idempotency-Key": "k"})
+
+    hold(holder, "order:7")
+    assert post().status_code == 423
+    holder.rollback()
+    assert post().content == b"done"
+    assert post().headers["Idempotent-Replayed"] == "true"
+    assert seen["free"] is False
+    assert is_free(holder, "order:7")
+    assert orders() == 1
+
+
+def test_a_transaction_of_a_middleware_on_another_database_is_refused(
+    client: Client, settings: Settings
+) -> None:
+    settings.MIDDLEWARE = [*settings.MIDDLEWARE, f"{__name__}.in_default"]
+    with pytest.raises(InvalidRedlock, match="'default' is open around"):
+        client.post("/pay/7/")
+
+
+def in_default(get_response: Any) -> Any:
+    def middleware(request: HttpRequest) -> Any:
+        with transaction.atomic("default"):
+            return get_response(request)
+
+    return middleware
+
+
+async def test_a_sync_view_under_asgi_works(client: Client, holder: psycopg.Connection) -> None:
+    answer = await AsyncClient().post("/pay/7/")
+    await sync_to_async(connections.close_all)()
+    assert answer.status_code == 200
+    assert seen["free"] is False
+    assert is_free(holder, "order:7")
