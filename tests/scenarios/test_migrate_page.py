@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -62,6 +62,21 @@ class Majority:
                 client.delete(held[0])
 
 
+def block(acquire: Callable[[str], Any], release: Callable[[str, Any], object]) -> OldLock:
+    """Return the block of a lock: what `acquire` returns is false, or what `release` gets."""
+
+    @contextmanager
+    def entered(name: str) -> Iterator[None]:
+        if not (held := acquire(name)):
+            raise Busy
+        try:
+            yield
+        finally:
+            release(name, held)
+
+    return entered
+
+
 @pytest.fixture
 def old_locks(
     ours: None,
@@ -80,67 +95,45 @@ def old_locks(
     cache: Any = import_string("django_redis.cache.RedisCache")(masters[4].url, {})
     dlm = Majority(masters[:3])
 
-    @contextmanager
-    def set_nx(name: str) -> Iterator[None]:
+    def set_nx(name: str) -> str | None:
         token = uuid4().hex
-        if not redis.set(f"lock:{name}", token, nx=True, px=10_000):
-            raise Busy
-        try:
-            yield
-        finally:
-            if redis.get(f"lock:{name}") == token.encode():
-                redis.delete(f"lock:{name}")
+        return token if redis.set(f"lock:{name}", token, nx=True, px=10_000) else None
 
-    @contextmanager
-    def cache_lock(name: str) -> Iterator[None]:
+    def unset(name: str, token: str) -> None:
+        if redis.get(f"lock:{name}") == token.encode():
+            redis.delete(f"lock:{name}")
+
+    def cache_lock(name: str) -> Any:
         held = cache.lock(name, timeout=10, blocking_timeout=0)
-        if not held.acquire():
-            raise Busy
-        try:
-            yield
-        finally:
-            held.release()
+        return held if held.acquire() else None
 
-    @contextmanager
-    def row(name: str) -> Iterator[None]:
-        try:
-            sql.execute("INSERT INTO held (resource) VALUES (%s)", [name])
-        except psycopg.IntegrityError:
-            raise Busy from None
-        try:
-            yield
-        finally:
-            sql.execute("DELETE FROM held WHERE resource = %s", [name])
+    def row(name: str) -> int:
+        with suppress(psycopg.IntegrityError):
+            return sql.execute("INSERT INTO held (resource) VALUES (%s)", [name]).rowcount
+        return 0
 
-    @contextmanager
-    def shedlock(name: str) -> Iterator[None]:
-        taken = sql.execute(
+    def shedlock(name: str) -> int:
+        return sql.execute(
             "INSERT INTO shedlock AS held VALUES (%s, now() + interval '10 s', now(), 'me') "
             "ON CONFLICT (name) DO UPDATE SET lock_until = now() + interval '10 s' "
             "WHERE held.lock_until <= now()",
             [name],
-        )
-        if not taken.rowcount:
-            raise Busy
-        try:
-            yield
-        finally:
-            sql.execute("UPDATE shedlock SET lock_until = now() WHERE name = %s", [name])
+        ).rowcount
 
-    @contextmanager
-    def redlock_py(name: str) -> Iterator[None]:
-        held = dlm.lock(name, 10_000)
-        if not held:
-            raise Busy
-        try:
-            yield
-        finally:
-            dlm.unlock(held)
+    def execute(statement: str) -> Callable[[str, object], object]:
+        return lambda name, _: sql.execute(statement, [name])
 
     # The page has the code of this one, because it is ours.
     names: dict[str, Any] = {"lock": lock}
     exec(Page("docs/how-to/migrate.md").code(f"## From {SOURCES[0]}"), names)
-    found = (names["old_lock"], set_nx, cache_lock, row, shedlock, redlock_py)
+    found = (
+        names["old_lock"],
+        block(set_nx, unset),
+        block(cache_lock, lambda name, held: held.release()),
+        block(row, execute("DELETE FROM held WHERE resource = %s")),
+        block(shedlock, execute("UPDATE shedlock SET lock_until = now() WHERE name = %s")),
+        block(lambda name: dlm.lock(name, 10_000), lambda name, held: dlm.unlock(held)),
+    )
     return dict(zip(SOURCES, found, strict=True))
 
 
