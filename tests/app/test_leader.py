@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial, partialmethod
+from itertools import count
+from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
-from pytest_django import Settings
 
 from redlock_django import (
     AlreadyHeld,
@@ -26,7 +26,13 @@ from redlock_django import (
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.leader import current_terms
 from redlock_django.testing import lose_lock
-from tests.app.conftest import MEMORY, elsewhere, memory_backend, stop_clocks, wake_renewals
+from tests.app.conftest import (
+    Configure,
+    elsewhere,
+    memory_backend,
+    stop_clocks,
+    wake_renewals,
+)
 from tests.app.ways import SyncWay, in_both_ways
 from tests.losses import ends_lost
 from tests.waiting import until
@@ -48,8 +54,8 @@ def test_a_term_is_a_lock_with_a_number_and_a_beginning() -> None:
         assert second.number > first.number
 
 
-def test_a_term_outlasts_max_hold(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 9, "MAX_HOLD": 20}}
+def test_a_term_outlasts_max_hold(memory: Configure) -> None:
+    memory(TTL=9, MAX_HOLD=20)
     stop_clocks()
     with leader("scheduler") as term:
         for _ in range(14):  # of three seconds, so twice MAX_HOLD is over
@@ -71,45 +77,55 @@ def test_a_lost_term_is_reported_and_the_next_one_can_begin() -> None:
         term.ensure_held()
 
 
-@contextmanager
-def soon(function: object) -> Iterator[None]:
-    """Call a function in half a second."""
-    timer = threading.Timer(0.5, function)  # type: ignore[arg-type]
-    timer.start()
-    yield
-    timer.join()
+@pytest.fixture
+def at_third_attempt(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return a function whose argument is called as the third attempt of a candidate begins."""
+    for name, seconds in (("ATTEMPT", 0.05), ("_SHORTEST_PAUSE", 0.01), ("_LONGEST_PAUSE", 0.01)):
+        monkeypatch.setattr(f"redlock_django.locking.leader.{name}", seconds)
+
+    def set_up(act: Callable[[], object]) -> None:
+        attempts = count(1)
+
+        def counted(real: Any, *arguments: Any) -> Any:
+            if next(attempts) == 3:
+                act()
+            return real(*arguments)
+
+        for name in ("acquire", "aacquire"):
+            real = getattr(MemoryBackend, name)
+            monkeypatch.setattr(MemoryBackend, name, partialmethod(partial(counted, real)))
+
+    return set_up
 
 
 @in_both_ways
 async def test_a_candidate_survives_an_outage(
-    way: SyncWay, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    way: SyncWay, at_third_attempt: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.05)
     memory_backend().refuse(0)
-    with (
-        caplog.at_level(logging.WARNING, "redlock_django"),
-        soon(lambda: memory_backend().restore(0)),
-    ):
+    at_third_attempt(lambda: memory_backend().restore(0))
+    with caplog.at_level(logging.WARNING, "redlock_django"):
         async with way.block(leader("scheduler")) as term:
             term.ensure_held()
-    assert [record.getMessage().partition(":")[0] for record in caplog.records].count(
-        "redlock scheduler"
-    ) == 1
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert said.count("redlock scheduler") == 1
 
 
 def test_an_alias_that_proceeds_without_a_quorum_has_no_leader_without_one(
-    settings: Settings,
+    at_third_attempt: Callable[..., None], memory: Configure
 ) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
-    memory_backend().refuse(0)
-    with soon(lambda: memory_backend().restore(0)), leader("scheduler") as term:
+    memory(ON_UNAVAILABLE="proceed").refuse(0)
+    at_third_attempt(lambda: memory_backend().restore(0))
+    with leader("scheduler") as term:
         assert term.number > 0
 
 
-def test_a_candidate_that_waits_longer_than_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.locking.leader.ATTEMPT", 0.1)  # as `leader()` reads it
+def test_a_candidate_that_waits_longer_than_one_attempt(
+    at_third_attempt: Callable[..., None],
+) -> None:
     lease = memory_backend().acquire(("scheduler",), 60, 0, "{}")
-    with soon(lambda: memory_backend().release(lease)), leader("scheduler") as term:
+    at_third_attempt(lambda: memory_backend().release(lease))
+    with leader("scheduler") as term:
         term.ensure_held()
 
 
