@@ -24,7 +24,7 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 from pytest_django import Settings
 
-from redlock_django import lock, lock_resource, locks
+from redlock_django import BadName, lock, lock_resource, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.redis.backend import RedlockBackend
@@ -960,6 +960,15 @@ BAD_NAMES: list[Any] = ["", "a b", "x" * 10_240, "\ud800", None, b"order:1", ["o
 REFUSED: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     *(((R,), {"wait": wait}, ValueError, "wait") for wait in [*BAD_SECONDS, 1e10, timedelta.max]),
     ((R,), {"ttl": 20}, ValueError, "ttl is 20 s and MAX_HOLD is 15 s"),
+    ((R,), {"min_hold": -1}, ValueError, "min_hold must be at least 0 s, got -1"),
+    ((R,), {"min_hold": "5"}, ValueError, "min_hold must be a number of seconds or a timedelta"),
+    ((R,), {"min_hold": 5, "ttl": 4}, ValueError, "min_hold is 5 s and ttl is 4 s"),
+    *(
+        ((R,), {"limit": limit}, ValueError, "limit must be a whole number from 1 to 1,000, got")
+        for limit in (0, -1, True, 2.0, "3", 1001)
+    ),
+    (("a", "b"), {"limit": 3}, BadResource, "limit=3 needs one name, got 2"),
+    (("x" * 508,), {"limit": 3}, BadName, "at most 507 are allowed with a limit"),
     *(((name,), {}, BadResource, "resource") for name in BAD_NAMES),  # more: test_names.py
     *((("order:1", name), {}, BadResource, "resource") for name in BAD_NAMES),
     ((), {}, BadResource, "1 to 100 resources, got 0"),

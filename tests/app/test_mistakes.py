@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -120,6 +121,16 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: held("a", wait=1e10), "hold(): wait must be at most 604800 s (7 days), got 1e+10"),
     (lambda: held("a", ttl=1e10), "ttl must be at most 31536000 s"),
     (lambda: held("a", min_hold=1e10), "min_hold must be at most 31536000 s"),
+    (lambda: held("a", min_hold=-1), "min_hold must be at least 0 s, got -1"),
+    (lambda: held("a", min_hold="5"), "min_hold must be a number of seconds or a timedelta, got"),
+    (lambda: held("a", min_hold=5, ttl=4), "min_hold is 5 s and ttl is 4 s"),
+    *(
+        (partial(write, "a", limit=limit), f"{write.__name__}(): limit must be a whole number")
+        for limit in (0, -1, True, 2.0, "3", 1001)
+        for write in (locked, hold)
+    ),
+    (lambda: locked("a", "b", limit=2), "limit=2 needs one template"),
+    (lambda: locked("a", "b", limit=2), "acquire the others in the view, with lock()"),
     (lambda: mixin(lock_key="order:<pk"), "malformed resource template"),
     (lambda: mixin(lock_key=5), "lock_key must be a template"),
     (lambda: mixin(View, LockResourceMixin, lock_key="nightly"), "must come before View"),
@@ -221,7 +232,7 @@ def test_a_function_that_returns_the_name_is_a_template() -> None:
             return f"order:{number}"
 
         names.append(counted)
-    names += [lambda request: "order:7", functools.partial(order_of)]
+    names += [lambda request: "order:7", partial(order_of)]
     for name in names:
         assert hasattr(lock_resource(name)(view), "lock_options")
 
