@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from operator import methodcaller
 from types import FrameType
 from typing import Any
@@ -23,12 +22,10 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncRequestFactory, RequestFactory
-from django.urls import path
-from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.response import Response
 
-from redlock_django import LockResourceMixin, hold, idempotent, lock, lock_resource, locks
+from redlock_django import hold, lock, locks
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.caller import held_leases
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
@@ -39,7 +36,6 @@ from tests.waiting import until
 
 HELD = "order:7"
 pytestmark = pytest.mark.django_db(transaction=True)
-locked = lock_resource(KEY)
 
 
 class _Interrupting(weakref.ref[Any]):
@@ -217,26 +213,17 @@ def api(request: Any) -> Response:
     return Response({"done": 7})
 
 
-async def aanswer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+async def aanswer(request: Any) -> HttpResponse:
     assert is_held()
     await asyncio.sleep(0)
     return HttpResponse("done")
-
-
-class Async(View):
-    async def post(self, request: HttpRequest, pk: str) -> HttpResponse:
-        return await aanswer(request)
-
-
-class AsyncMixed(LockResourceMixin, Async):
-    lock_key = KEY
 
 
 def stream(request: Any) -> StreamingHttpResponse:
     return StreamingHttpResponse(iter([b"a", b"b"]))
 
 
-async def astream(request: HttpRequest, pk: str) -> StreamingHttpResponse:
+async def astream(request: Any) -> StreamingHttpResponse:
     async def content() -> AsyncIterator[bytes]:
         yield b"a"
 
@@ -261,20 +248,13 @@ SYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
     "stream": (KINDS["function"], stream),
     "hold": (Kind(at(lambda: by_function)), answer),
 }
-ASYNC_VIEWS: dict[
-    str, Any
-] = {  # not those of tests/views, whose work is done in a thread, at any moment
-    "function": locked(aanswer),
-    "function that may wait": locked(aanswer),
-    "as_view": locked(Async.as_view()),
-    "mixin": AsyncMixed.as_view(),
-    "rule": aanswer,
-    "idempotent": idempotent(locked(aanswer)),
-    "stream": locked(astream),
-}
-ASYNC = {
-    name: (Kind(partial(path, "<str:pk>/", view, name="pay"), by_rule=name == "rule"), answer)
-    for name, view in ASYNC_VIEWS.items()
+ASYNC: dict[str, tuple[Kind, Callable[[Any], Any]]] = {
+    **{
+        name: (KINDS[f"async {name}"], aanswer) for name in ("function", "as_view", "mixin", "rule")
+    },
+    "function that may wait": (KINDS["async function"], aanswer),
+    "idempotent": (RECORDED["async, above a lock"], aanswer),
+    "stream": (KINDS["async function"], astream),
 }
 
 

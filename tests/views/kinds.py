@@ -10,7 +10,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import ninja
-from asgiref.sync import sync_to_async
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.urls import path
 from django.utils.decorators import method_decorator
@@ -36,12 +36,18 @@ def run(request: Any, pk: Any = None) -> Any:
     return body[0](request)
 
 
+async def arun(request: Any) -> Any:
+    """Do the same in the loop, if it is a coroutine function, or else in a thread."""
+    work: Any = body[0]
+    return await (work if iscoroutinefunction(work) else sync_to_async(run))(request)
+
+
 def function(request: HttpRequest, pk: str) -> Any:
     return run(request)
 
 
 async def afunction(request: HttpRequest, pk: str) -> Any:
-    return await sync_to_async(run)(request)
+    return await arun(request)
 
 
 class Plain(View):
@@ -51,7 +57,7 @@ class Plain(View):
 
 class AsyncPlain(View):
     async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await sync_to_async(run)(request)
+        return await arun(request)
 
 
 class Mixed(LockResourceMixin, Plain):
@@ -77,13 +83,13 @@ class DecoratedHandler(View):
 class AsyncHandler(View):
     @locked
     async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await sync_to_async(run)(request)
+        return await arun(request)
 
 
 class AsyncDecoratedHandler(View):
     @method_decorator(locked)
     async def post(self, request: HttpRequest, pk: str) -> Any:
-        return await sync_to_async(run)(request)
+        return await arun(request)
 
 
 class BareRest(APIView):  # type: ignore[misc]
@@ -197,7 +203,7 @@ def recorded(**options: Any) -> dict[str, Kind]:
     class AsyncRecordedHandler(View):
         @once
         async def post(self, request: HttpRequest, pk: str) -> Any:
-            return await sync_to_async(run)(request)
+            return await arun(request)
 
     class RecordedRest(LockAPIMixin, APIView):  # type: ignore[misc]
         @once
