@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ninja
 from django.http import JsonResponse
@@ -46,11 +46,15 @@ def pay_form(request: HttpRequest, data: ninja.Form[Payment]) -> JsonResponse:
     return JsonResponse({"paid": data.amount})
 
 
-api.post("/lock/sync/")(locked(pay))
-api.post("/lock/async/")(locked(apay))
-api.post("/lock/form/")(locked(pay_form))
-api.post("/once/sync/")(once(pay))
-api.post("/once/async/")(once(apay))
-api.post("/once/form/")(once(pay_form))
-api.post("/both/sync/")(once(locked(pay)))
-api.post("/both/async/")(once(locked(apay)))
+DECORATED: dict[str, Any] = {
+    "lock/sync": locked(pay),
+    "lock/async": locked(apay),
+    "lock/form": locked(pay_form),
+    "once/sync": once(pay),
+    "once/async": once(apay),
+    "once/form": once(pay_form),
+    "both/sync": once(locked(pay)),
+    "both/async": once(locked(apay)),
+}
+for place, view in DECORATED.items():
+    api.post(f"/{place}/")(view)

@@ -376,13 +376,7 @@ def test_a_decorator_around_an_operation_that_has_a_lock_is_refused_at_import(
         kinds.operation(view, lambda own: decorate_view(decorator)(locked(own)))
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("lock/sync", "lock/async", "lock/form", "once/sync", "once/async", "once/form"),
-        *("both/sync", "both/async"),
-    ],
-)
+@pytest.mark.parametrize("place", ninja_annotations.DECORATED)
 def test_annotations_that_are_strings_are_found_in_the_module_of_the_view(
     urls: Urls, plain: None, place: str
 ) -> None:

@@ -12,7 +12,7 @@ from pytest_django import Settings
 from redlock_django import LockLost, NotHeld, lock, locks, resume_lock
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
-from tests.app.conftest import MEMORY, memory_backend
+from tests.app.conftest import MEMORY, Configure
 from tests.pages import Page
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class Transfer(FencedModel):
 
 
 @pytest.fixture(autouse=True)
-def _tables(settings: Settings) -> Iterator[None]:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+def _tables(memory: Configure) -> Iterator[None]:
     made = [Account, RichAccount, Transfer]
     with connection.schema_editor() as editor:
         for model in made:
@@ -77,9 +76,7 @@ def balance(account: Account) -> int:
 def late(no_renewals: None) -> Lock:
     """A holder whose lease has expired unnoticed, so that a newer holder is possible."""
     held = lock("account:1").acquire()
-    backend = memory_backend()
-    now = backend.now
-    backend.now = lambda: now() + 60
+    MemoryBackend.advance(60)
     return held
 
 
@@ -193,7 +190,7 @@ def test_an_update_names_one_of_several_resources(account: Account) -> None:
         assert account.fence == held.fences["account:2"]
 
 
-def test_an_update_needs_a_held_lock(account: Account, settings: Settings) -> None:
+def test_an_update_needs_a_held_lock(account: Account) -> None:
     with pytest.raises(NotHeld):
         rows(account).fenced(lock("account:1"))
 
