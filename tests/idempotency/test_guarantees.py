@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, Stream
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, Client
+from django.utils.asyncio import async_unsafe
+from django.utils.functional import SimpleLazyObject
 from pytest_django import Settings
 
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
@@ -48,6 +51,11 @@ Held = Callable[[str], AbstractContextManager[None]]
 USERS = {"ann": User(pk=1, username="ann"), "bob": User(pk=2, username="bob")}
 
 
+@async_unsafe("The user was loaded in an event loop, where Django's may not query the database.")
+def load_user(name: str) -> User | AnonymousUser:
+    return USERS.get(name, AnonymousUser())
+
+
 class LogsIn:
     """A middleware that believes a header who the user is: it reads no session and no database."""
 
@@ -59,7 +67,8 @@ class LogsIn:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Any:
-        request.user = USERS.get(request.headers["User"], AnonymousUser())
+        user: Any = SimpleLazyObject(partial(load_user, request.headers["User"]))
+        request.user = user
         return self.get_response(request)
 
 

@@ -128,14 +128,9 @@ def test_a_response_without_a_content_type_stays_without(site: Site) -> None:
     assert ["Content-Type" in site.post() for _ in range(2)] == [False, False]
 
 
-def test_a_replay_sends_a_signal(site: Site) -> None:
-    signals: list[dict[str, Any]] = []
-
-    def receiver(**arguments: Any) -> None:
-        signals.append(arguments)
-
+def test_a_replay_sends_a_signal(site: Site, hear: Callable[..., list[dict[str, Any]]]) -> None:
+    signals = hear(request_replayed)
     site.serve(idempotent(make_order))
-    request_replayed.connect(receiver)
     site.post()
     assert signals == []
     site.post()
