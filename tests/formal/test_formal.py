@@ -41,8 +41,6 @@ def test_without_a_rule_an_assertion_fails(run: Run) -> None:
     assert f"`{run.name}`" in PAGE
     if not run.name.startswith("slot-"):  # these fail as the searches of locks do
         assert f"| {run.without} | `{run.name}` | {result.story.splitlines()[-1]} |" in PAGE
-    if f"`--without {run.name}`\n" in PAGE:
-        assert result.story in PAGE
 
 
 @pytest.mark.parametrize("name", TEXTS)
