@@ -21,6 +21,7 @@ from redlock_django.locking.services import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import local_masters
 from redlock_django.testing.processes import ProcessGroup
+from tests.authority import make_certificates
 from tests.operate.commands import run
 from tests.pages import Page
 from tests.ports import free_port
@@ -97,18 +98,7 @@ TLS_TIMEOUTS = {"MASTER_TIMEOUT": 0.9, "CONNECT_TIMEOUT": 60.0}
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
     """A folder with `ca.pem`, and `server.pem` and `server.key` for localhost."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl program is not installed")
-    (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
-    for line in (
-        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
-        f"req {key} -keyout server.key -out request -subj /CN=localhost",
-        "x509 -req -in request -out server.pem -extfile names -CA ca.pem -CAkey ca.key -days 2",
-    ):
-        subprocess.run(["openssl", *line.split()], cwd=tmp_path, check=True, capture_output=True)
-    return tmp_path
+    return make_certificates(tmp_path, "server", "DNS:localhost")
 
 
 @pytest.fixture

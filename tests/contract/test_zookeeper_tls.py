@@ -21,6 +21,7 @@ from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.services import locks
 from redlock_django.operate.health import master_status
 from tests import inspecting
+from tests.authority import make_certificates
 from tests.contract.stores import HOLDER, ZOOKEEPER, zookeeper_of
 from tests.waiting import until
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
@@ -142,26 +143,12 @@ JAAS = f"""Server {{
 }};"""
 
 
-def _certificates(folder: Path) -> None:
-    """Make ca.pem, and both.pem, a certificate for 127.0.0.1 with its key."""
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1\n")
-    key = ["-newkey", "rsa:2048", "-nodes"]
-    signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names"]
-    for command in (
-        ["req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=CA"],
-        ["req", *key, "-keyout", "server.key", "-out", "request", "-subj", "/CN=zookeeper"],
-        ["x509", "-req", "-in", "request", "-out", "server.pem", *signed],
-    ):
-        subprocess.run(["openssl", *command], cwd=folder, check=True, capture_output=True)
-    both = [(folder / name).read_text() for name in ("server.key", "server.pem")]
-    (folder / "both.pem").write_text("".join(both))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with certificates."""
-    folder = tmp_path_factory.mktemp("tls")
-    _certificates(folder)
+    folder = make_certificates(tmp_path_factory.mktemp("tls"), "server", "IP:127.0.0.1")
+    both = [(folder / name).read_text() for name in ("server.key", "server.pem")]
+    (folder / "both.pem").write_text("".join(both))
     return folder
 
 

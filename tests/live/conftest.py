@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
@@ -16,6 +14,7 @@ import pytest
 from redlock_django.locking.services import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.aliases import new_database
+from tests.authority import make_certificates
 from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 
 if TYPE_CHECKING:
@@ -43,19 +42,7 @@ def no_deadlock() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Create a directory with a test CA (`ca.pem`) and a key pair for 127.0.0.1."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl program is not installed")
-    home = tmp_path_factory.mktemp("authority")
-    (home / "san").write_text("subjectAltName=IP:127.0.0.1")
-    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
-    for line in (
-        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
-        f"req {key} -keyout master.key -out master.csr -subj /CN=master",
-        "x509 -req -in master.csr -out master.pem -extfile san -CA ca.pem -CAkey ca.key -days 2",
-    ):
-        subprocess.run(["openssl", *line.split()], cwd=home, check=True, capture_output=True)
-    return home
+    return make_certificates(tmp_path_factory.mktemp("authority"), "master", "IP:127.0.0.1")
 
 
 @pytest.fixture(scope="session")
