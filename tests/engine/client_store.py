@@ -17,7 +17,6 @@ from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import Lease, RedlockLease
 from redlock_django.wire.links.late_masters import LONGEST
 from redlock_django.wire.links.link import wake_none
-from tests.engine.byte_wire import ByteWire
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 
@@ -35,7 +34,7 @@ class SimulatedStore(BaseBackend):
         self.released = ReleasedSlots()
 
     @property
-    def wire(self) -> Wire | ByteWire:
+    def wire(self) -> Wire:
         """The client's links, which threads of one process share."""
         return self.client.wire
 
@@ -104,8 +103,7 @@ class SimulatedStore(BaseBackend):
                 rounds.release(self.deployment, _redlock(lease), awaited=False, held_for=held_for)
             )
             assert isinstance(asked, Round)
-            posted: Any = self.wire.exchange(asked, wake_none)
-            self.wire.begin(posted)
+            self.wire.begin(self.wire.exchange(asked, wake_none))
 
     def voided(self, lease: Lease) -> bool:
         return lease.started <= self.wire.steps.voided

@@ -20,11 +20,8 @@ from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
 from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease, drift
-from redlock_django.wire.links import link
-from redlock_django.wire.links.link import wake_none
+from redlock_django.wire.links.link import Exchange, wake_none
 from redlock_django.wire.links.waiters import Waiter
-from tests.engine import network
-from tests.engine.byte_wire import ByteWire
 from tests.engine.checker import Checker, Holding, Ticket
 from tests.engine.network import Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -59,7 +56,7 @@ class Client:
         self.checker = checker
         self.rng: Random = world.rng(f"client {name}")
         self.store: SimulatedStore
-        self.wire: Wire | ByteWire
+        self.wire: Wire
         self.hands_on = 0.0  # the part of its locks that it hands on
         self.tickets = self.world.rng(f"tickets {name}")
         self.limit = 1  # how many clients it lets hold a resource at once
@@ -75,7 +72,7 @@ class Client:
         self._ticket = 0
         self._unreachable = 0  # how many acquires in a row found no quorum
         self._rested = -1.0  # when its last pause began
-        self._exchange: network.Exchange | link.Exchange | None = None
+        self._exchange: Exchange | None = None
         self._tokens: list[str] = []
         self._moments: dict[float, float] = {}  # reading of our clock -> true time
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
@@ -116,12 +113,10 @@ class Client:
         if self.lease and self.clock.when(self.lease.until) < self.world.now + seconds:
             self.world.seen["paused past the deadline"] += 1
         self._asleep = []
-        self.world.after(seconds, self._wake, seconds)
+        self.world.after(seconds, self._wake)
 
-    def _wake(self, seconds: float) -> None:
+    def _wake(self) -> None:
         events, self._asleep = self._asleep, None
-        # Time in which this client did not poll does not make a master late.
-        self.wire.stalled += seconds
         for what, args in events or ():
             self.hear(what, *args)
 
@@ -146,10 +141,10 @@ class Client:
         """Return whether a lease is void because our own clock stepped."""
         return self.store.voided(lease)
 
-    def blamed(self, wire: Wire) -> None:
+    def blamed(self) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
         self.world.seen["stepped against a majority"] += 1
-        if self.lease is None or wire is not self.wire:
+        if self.lease is None:
             return
         if not self.void(self.lease):
             raise Violation(f"{self.name} still believes in its lease although its clock stepped")
@@ -227,14 +222,12 @@ class Client:
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
-            posted: Any = self.wire.exchange(asked, wake_none)
-            self.wire.begin(posted)
+            self.wire.begin(self.wire.exchange(asked, wake_none))
             return
         if self.waiter is not None:
             self.waiter.ask()
-        exchange: Any = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
-        self._exchange = exchange
-        self.wire.begin(exchange)
+        self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
+        self.wire.begin(self._exchange)
 
     def _pause_for(self, pause: Pause) -> None:
         seconds, waiter = pause.seconds, self.waiter
@@ -258,18 +251,9 @@ class Client:
 
     def _woken(self, waiter: Waiter, ticket: int) -> None:
         """End a pause that began at `ticket`: now that the waiter is called, or when it is due."""
+        self.world.seen["woken"] += waiter.decided
         seconds = 0.0 if waiter.decided else max(waiter.until - self.clock.read(), 1e-6)
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, ticket)
-
-    def called(self, name: bytes, master: int) -> None:
-        """Handle a master's call to a waiter of this client, which may have left already."""
-        waiter = self.waiter
-        if not self.wire.waiters.call(name, master):
-            self.world.seen["called in vain"] += 1
-        elif waiter is not None and name.decode().partition("/")[0] == waiter.name:
-            self.world.seen["woken"] += waiter.decided
-        else:
-            self.world.seen["asked to watch"] += 1
 
     def _is_interrupted(self) -> bool:
         if not (self._safe and self._strikes and self.rng.random() < self._strikes):
@@ -537,6 +521,8 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
         one = lost and tally.rival_won
         seen["split votes"] += lost and not (one or tally.unreachable)
         seen["refused by one rival"] += one
+    if tally.failed:
+        seen["stale link"] += any(vote is not None and vote.stale for vote in tally.votes)
     # Most rounds have no granted vote, so there is none to leave out for its clock.
     granted = tally.granted
     if granted and len(tally.counted()) < granted:

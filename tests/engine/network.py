@@ -1,52 +1,43 @@
-"""The simulated network: FIFO links that can be lost, with the rules of `wire/links/links.py`.
+"""One client's links as they are shipped: the core of `wire/links`, and bytes to simulated masters.
 
-Late replies are judged by `wire/links/late_masters.py` itself, in the time in which the client
-was running.
-
-A single message on a link is never lost: a partition holds it back. When a link is lost, a part
-of what is in flight is lost with it; the rest still arrives, late.
+The network cuts bytes anywhere, holds them back, and delivers old replies again. When a link is
+lost, a part of what is in flight is lost with it; the rest still arrives, late. Masters run what
+the bytes say; which command that is meant to be is only known to check what they do.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from math import log
 from random import Random
-from statistics import median
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from redis.connection import Connection
+import hiredis
+from redis.connection import Connection as RedisConnection
 
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release, Reply
+from redlock_django.engine.protocol.commands import Command, Release, Reply
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
-from redlock_django.engine.protocol.trust_marker import read_marker
-from redlock_django.engine.protocol.votes import Ballot, Vote, failed
-from redlock_django.engine.quorum import Verdict, quorum
+from redlock_django.engine.protocol.votes import Ballot, Vote
 from redlock_django.engine.steps import Round
-from redlock_django.engine.undo import leaves_late_grants, undo_of_late_grant
-from redlock_django.wire.links.clock_steps import StepWatch
-from redlock_django.wire.links.late_masters import Lateness
-from redlock_django.wire.links.master import IDLE, Master
-from redlock_django.wire.links.waiters import Waiters
+from redlock_django.wire.links.late_masters import LONGEST
+from redlock_django.wire.links.link import Exchange, Kind, Link, Owed
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.master import Master
 from redlock_django.wire.servers.address import Address
-from redlock_django.wire.servers.info import faults, run_of
-from tests.engine.stepping import Truth
-from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
-from tests.replies import unpacked
+from redlock_django.wire.servers.trust import Joined, Unfit, Unmarked, check, read_trust
+from tests.engine.stepping import Request, StepCheck, Truth
+from tests.engine.world import RARE, Clock, SimulatedMaster, Violation, World
+from tests.replies import packed, unpacked
+from tests.wire.scripted import push, resp
 
-NOT_ASKED = failed("not asked", sent=False)
-RARE: dict[int, str] = {
-    Status.BURIED: "buried",
-    Status.NOT_READY: "not ready",
-    Status.FENCE_AHEAD: "fence ahead",
-    Status.ABSENT: "absent",
-    Status.RESERVED: "promised",
-}
+CUT = 0.1  # the part of the bytes that are delivered in two pieces
+REPEATED = 0.002  # the part of the replies before which an older one comes again
+LOST_BY = {Kind.INFO: "given up for its INFO", Kind.COMMAND: "answered by an error"}
 
 
 class Owner(Protocol):
@@ -54,124 +45,109 @@ class Owner(Protocol):
 
     name: str
     clock: Clock
+    disturbed: int  # how often it was stopped, or its clock stepped
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Receive an event: now, or at the end of a pause."""
 
-    def called(self, name: bytes, master: int) -> None:
-        """Handle a master's call to one of this owner's waiters."""
-
-    def blamed(self, wire: Wire) -> None:
+    def blamed(self) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
-
-
-class Exchange:
-    """One round on its way. If it is not awaited, its replies are ignored."""
-
-    __slots__ = ("asked", "awaited", "commands", "decided", "number", "tally", "wake")
-
-    def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
-        self.asked = asked
-        self.commands, self.tally, self.awaited = asked.commands, asked.tally, asked.awaited
-        self.number = number
-        self.wake = wake
-        self.decided = False
-
-    def abandon(self) -> None:
-        """Note that the client does not wait any more."""
-        self.decided = True
-
-    def cast(self, master: int, vote: Vote) -> None:
-        """Count a vote, and wake the client at the verdict."""
-        if not self.awaited:
-            return
-        verdict = self.tally.cast(master, vote)
-        if not self.decided and verdict is not Verdict.PENDING:
-            self.decided = True
-            self.wake()
-
-
-@dataclass(slots=True)
-class Message:
-    """A command on its way, or a join if `packed` is None; `mode` is the join's argument."""
-
-    packed: Packed | None
-    sent: float  # by the client's clock
-    off: float  # how far that clock was off then
-    written: float  # in the seconds that the client was running
-    number: int = 0
-    exchange: Exchange | None = None
-    answered: float = 0.0  # how far the master's clock was off when it answered
-    marker: bytes = b""
-    ready_at: int = 0
-    mode: str = ""
-    run_id: str = ""
-    fingerprint: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Push:
-    """A call that a master sends to a subscriber."""
-
-    name: bytes
-
-
-@dataclass(slots=True, eq=False)
-class Report:
-    """A reply that is not a script's: INFO, or an error."""
-
-    info: dict[str, str] | None = None
-    error: str = ""
-
-
-Received = Reply | Push | Report
-
-
-class Link:
-    """One connection of one client to one life of a master."""
-
-    def __init__(self, life: int, hello: Message) -> None:
-        self.life = life
-        self.hello = hello
-        self.alive = True
-        self.joined = False
-        self.owed: deque[Message] = deque()
-        self.expired = 0  # how many of these replies are so old that they cost their votes
-        self.heard = 0.0  # when its last reply came, in the seconds that the client was running
-        self.took = 0.0  # how long that reply took
-        self.inspected = hello.sent  # when INFO was last asked for
-        self.watched = False  # whether an event is scheduled that checks for an overdue reply
-        self.flying: deque[Message] = deque()
-        self.there = 0.0  # when the last message arrives: later ones do not overtake it
-        self.back = 0.0
-        self.returning: deque[Received] = deque()
 
 
 class Line(Master):
     """The state that one client keeps about one master, with or without a link."""
 
-    def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
+    def __init__(
+        self, world: World, ours: Clock, master: SimulatedMaster, inspected_every: float
+    ) -> None:
         super().__init__(master.index, address_of(master.name))
         self.master = master
         self.truth = Truth(world, ours, master) if world.stepping else None
-        self.link: Any = None  # a `Link` of this module
-        self.marker = b""
-        self.ready_at = 0
-        self.ready = 0.0
+        self.hello: Request | None = None  # the last handshake
+        self.connection: Connection | None = None
         self.cut_out = False  # nothing gets from the client to the master
         self.cut_back = False  # nothing gets back
         self.lag = 0.0
         self.freed: set[str] = set()  # tokens that the master has reported as released
+        self._inspected_every = inspected_every  # 0.0: when the core wants to
+
+    def inspected(self, now: float) -> None:
+        """Note that the server was asked for INFO."""
+        super().inspected(now)
+        if self._inspected_every:
+            self.inspect_at = now + self._inspected_every
 
 
 @cache
 def address_of(name: str) -> Address:
-    return Address(name=name, endpoint=name, connection_class=Connection, kwargs={})
+    return Address(name=name, endpoint=name, connection_class=RedisConnection, kwargs={})
+
+
+class Owing(deque[Owed]):
+    """The replies that a link owes. What the checks need to know of each is in `requests`."""
+
+    def __init__(self, wire: Wire, line: Line, owed: Iterable[Owed]) -> None:
+        super().__init__()
+        self.wire, self.line = wire, line
+        self.requests: deque[Request] = deque()
+        self.sent: deque[Request] = deque()  # what the master has not run yet
+        for one in owed:
+            self._add(one)
+
+    def append(self, owed: Owed) -> None:
+        """Add a reply that is owed."""
+        is_undo = owed.exchange is None and owed.command is not None
+        self.wire.world.seen["granted after the refusal"] += is_undo
+        self._add(owed)
+
+    def _add(self, owed: Owed) -> None:
+        super().append(owed)
+        request = Request(self.wire.owner.clock.off, owed)
+        self.requests.append(request)
+        self.sent.append(request)
+        self.wire.note_sent(self.line, owed)
+
+    def popleft(self) -> Owed:
+        """Remove the oldest reply that is owed, which was read."""
+        request = self.requests.popleft()
+        self.wire.step_check.read(self.line, request)
+        owed = super().popleft()
+        if self.line.link is None and owed.kind in LOST_BY:
+            self.wire.world.seen[LOST_BY[owed.kind]] += 1
+        return owed
+
+
+class Connection:
+    """One connection of one client to one life of a master."""
+
+    def __init__(self, wire: Wire, line: Line, life: int, link: Link) -> None:
+        self.life = life
+        self.link = link
+        self.alive = True
+        self.reader = hiredis.Reader()
+        link.owed = self.owed = Owing(wire, line, link.owed)
+        self.flying: deque[bytearray] = deque()
+        self.returning: deque[bytearray] = deque()
+        self.there = 0.0  # when the last bytes arrive: later ones do not overtake them
+        self.back = 0.0
+        self.numbered = b""  # the last reply to a command of a round
+
+
+class Attempt:
+    """One attempt to connect."""
+
+    def __init__(self, line: Line, sent: float, off: float, mode: str) -> None:
+        self.line = line
+        self.life = line.master.life
+        self.sent = sent
+        self.request = Request(off)
+        self.mode = mode
+        self.is_over = False
 
 
 @dataclass(eq=False)
-class ClientLinks:
-    """One client's links to all masters: what both simulations of them have. Times in seconds."""
+class Wire:
+    """One client's links to all masters, and the driver that serves them. Times in seconds."""
 
     world: World
     owner: Owner
@@ -183,570 +159,367 @@ class ClientLinks:
     give_up: float
     latency: float
     late: float
-    inspected: float = 0.0  # INFO is asked for again after so much time; 0.0: see each class
+    repeating: float  # until then, some replies come again
+    inspected: float  # INFO is asked for again after so much time; 0.0: when the core wants to
     connect_timeout: float = 0.3
     closed: bool = False
-    stalled: float = 0.0  # for how long the client was stopped
     patient_at: float = -1.0  # when it last waited longer because its masters are slow
 
     def __post_init__(self) -> None:
-        self.give_up = max(self.give_up, 6 * self.master_timeout)
+        deployment, membership, clock = self.deployment, self.membership, self.owner.clock
         self.rng: Random = self.world.rng(f"network {self.owner.name}")
-
-
-class Wire(ClientLinks):
-    """The rules of the links, as they are simulated; without `inspected`, no INFO is asked for."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        clock = self.owner.clock
-        self.lateness = Lateness(self.master_timeout, self.give_up)
-        self.lines = [Line(self.world, clock, master) for master in self.masters]
-        self.steps = StepWatch(self.lines, self.deployment, self._check, clock.read)
-        self._noticed: set[int] = set()  # indexes of masters that stepped
-        self.waiters = Waiters(self.deployment, clock.read)
-        self.waiters.channel = self.deployment.wake(self.owner.name)
-        self._number = 0
-        for line in self.lines:
-            self._dial(line, 0.0)
+        self.links = Links(
+            [address_of(master.name) for master in self.masters], deployment, membership,
+            clock.read, master_timeout=self.master_timeout, connect_timeout=self.connect_timeout,
+            give_up=max(self.give_up, 6 * self.master_timeout),
+        )  # fmt: skip
+        self.lines = [Line(self.world, clock, one, self.inspected) for one in self.masters]
+        self.links.masters[:] = self.lines  # every part has this list
+        # The real reason names the load of this machine.
+        self.links.lateness._reason = lambda *_: "is late"  # type: ignore[method-assign]
+        self.steps = self.links.steps
+        self.step_check = StepCheck(self.owner, self.steps, self.lines)
+        self.waiters = self.links.waiters
+        self.waiters.channel = deployment.wake(self.owner.name)
+        self.waiters.is_used = True
+        self._is_polling = False
+        membership.readers.add(self)
+        self.links.changes.connect()
+        self._serve()
 
     # Rounds.
 
     def exchange(self, asked: Round, wake: Callable[[], None]) -> Exchange:
         """Return a new exchange for a round, not begun yet."""
-        self._number += 1
-        return Exchange(asked, self._number, wake)
+        exchange = Exchange(asked, wake)
+        if asked.awaited and isinstance(asked.commands[0], Release):
+            exchange.wake = partial(self._released, exchange, wake)
+        return exchange
+
+    def _released(self, exchange: Exchange, wake: Callable[[], None]) -> None:
+        """Note, at the verdict of a release, which masters have reported it as done."""
+        for line, command in zip(self.lines, exchange.asked.commands, strict=True):
+            vote = exchange.tally.votes[line.index]
+            if command is not None and vote is not None and vote.ballot is Ballot.GRANTED:
+                line.freed.add(command.token)
+        wake()
 
     def begin(self, exchange: Exchange) -> None:
         """Send a round's commands to all masters that may be asked."""
-        now = self.owner.clock.read()
-        missing = sum(line.link is None or bool(line.late) for line in self.lines)
-        few = len(self.lines) - missing <= len(self.lines) // 2
-        patient = few and exchange.asked.waits_on(now)
-        asked: list[tuple[Line, Command]] = []
-        for line, command in zip(self.lines, exchange.commands, strict=True):
-            if command is None:
-                exchange.cast(line.index, NOT_ASKED)
-            elif line.link is None:
-                if isinstance(command, Release):
-                    line.keep_release(command)
-                exchange.cast(line.index, _not_sent(line.reason))
-            elif command.trusted and ((now < line.ready and not command.early) or line.doubt(now)):
-                self.world.seen["untrusted"] += 1
-                exchange.cast(line.index, _not_sent("is not trusted yet"))
-            elif isinstance(command, Acquire) and self.membership.conflict:
-                self.world.seen["refused for another deployment"] += 1
-                exchange.cast(line.index, _not_sent("another deployment uses the masters"))
-            elif command.trusted and line.late and not patient:
-                self.world.seen["late"] += 1
-                exchange.cast(line.index, _not_sent(line.late))
-            else:
-                asked.append((line, command))
-        hopeless = exchange.decided and exchange.tally.unreachable
-        packed, off = None, self.owner.clock.off
-        for line, command in asked:
-            if isinstance(command, Release):
-                if line.unanswered and command.token in line.unanswered:
-                    del line.unanswered[command.token]
-                    command = replace(command, bury=True)
-            elif hopeless:
-                exchange.cast(line.index, NOT_ASKED)
-                continue
-            if packed is None or packed.command is not command:
-                packed = Packed(command)  # most rounds send the same command to all masters
-            if self.inspected and now - line.link.inspected > self.inspected:
-                line.link.inspected = now
-                self._write(line, self._message(None, mode="info"))
-            message = Message(packed, now, off, self._running(), exchange.number, exchange)
-            self._write(line, message)
-            if line.late:
-                self._fail_late(line, exchange, line.late)
+        self.links.begin(exchange)
+        for line, command in zip(self.lines, exchange.asked.commands, strict=True):
+            if not line.usable and line.link is not None and command is not None:
+                self._count_doubtful(line, command, exchange.tally.votes[line.index])
+        self._serve()
+        if exchange.asked.awaited:
+            self._await(exchange)
 
-    def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
-        clock = self.owner.clock
-        print_ = "" if packed is not None else self.membership.fingerprint
-        running = self._running()
-        return Message(
-            packed, clock.read(), clock.off, running, mode=mode, run_id=run_id, fingerprint=print_
-        )
+    def _count_doubtful(self, line: Line, command: Command, vote: Vote | None) -> None:
+        """Count that a master was asked although it is in doubt, or was not asked."""
+        if command.trusted and vote is not None and not vote.sent:
+            self.world.seen["late" if line.late else "untrusted"] += 1
+        elif command.early and line.waits(self.owner.clock.read()):
+            self.world.seen["extended early"] += 1
 
-    def _running(self) -> float:
-        """Return how many seconds the client was running."""
-        return self.world.now - self.stalled
+    def note_sent(self, line: Line, owed: Owed) -> None:
+        """Add a command to the transcript."""
+        if self.world.transcript is not None:
+            what = _described(owed.command) if owed.command else owed.mode or owed.kind.name
+            self.world.note(self.owner.name, "->", line.master.name, what)
 
-    # Connecting.
+    def _await(self, exchange: Exchange) -> None:
+        """Check later that a round has its verdict, even if every master is late."""
+        longest = 2 * (LONGEST + 1) * self.master_timeout / self.owner.clock.rate
+        is_patient = exchange.asked.waits_on(self.owner.clock.read())
+        check = partial(self._check_decided, exchange, self.owner.disturbed, is_patient)
+        self.world.after(longest, self.owner.hear, check)
+
+    def _check_decided(self, exchange: Exchange, disturbed: int, was_patient: bool) -> None:
+        if exchange.decided or self.closed:
+            return
+        if disturbed == self.owner.disturbed and not was_patient:
+            raise Violation(f"{self.owner.name} waits for a round that no master decides")
+        self._await(exchange)
+
+    def look_again(self) -> None:
+        """Read the marker of every master that has a link again."""
+        self.links.sender.check_all()
+        self._serve()
+
+    # The driver.
+
+    def _serve(self) -> None:
+        """Do what the links have left to do."""
+        links = self.links
+        for master in sorted(links.dirty, key=lambda master: master.index):
+            line = cast("Line", master)
+            connection = line.connection
+            if connection is not None and connection.link is not line.link:
+                self._cut_off(line, connection)
+            elif connection is not None and connection.link.out:
+                data, connection.link.out[:] = bytes(connection.link.out), b""
+                self._post(line, connection, data)
+            if line.undialed is not None and not self.closed:
+                (line.reason, delay), line.undialed = line.undialed, None
+                self._dial(line, self.rng.uniform(0.03, 0.2) if delay else 0.0)
+        links.dirty.clear()
+        links.changes.changed = False
+        if not self._is_polling and (links.owing() or any(one.unfinished for one in self.lines)):
+            self._is_polling = True
+            clock = self.owner.clock
+            now = clock.read()
+            seconds = max(links.lateness.poll_timeout(now), 1e-6)
+            self.world.after(seconds / clock.rate, self.owner.hear, self._polled, seconds, now)
+
+    def _polled(self, asked: float, began: float) -> None:
+        """End a poll: what has arrived in a pause of the client is read first."""
+        self.world.after(0.0, self.owner.hear, self._judge, asked, began)
+
+    def _judge(self, asked: float, began: float) -> None:
+        if self.closed:
+            return
+        self._is_polling = False
+        links, now = self.links, self.owner.clock.read()
+        links.changes.retry()
+        if links.lateness.running.polled(asked, now - began, now):
+            is_linked = any(line.link for line in self.lines)
+            if is_linked and links.lateness.patience() > self.master_timeout:
+                self.world.seen["patient"] += 1
+                self.patient_at = self.world.now
+            links.judge(now)
+            for line in self.lines:
+                self.world.seen["reply expired"] += bool(line.link and line.link.expired)
+                self.world.seen["taken for late"] += bool(line.late)
+        self._serve()
+
+    # Connections come and go.
 
     def _dial(self, line: Line, delay: float) -> None:
         self.world.after(delay, self.owner.hear, self._attempt, line)
 
     def _attempt(self, line: Line) -> None:
-        if self.closed:
+        if self.closed or line.link is not None:
             return
-        if not line.master.up:
-            self._again(line)
-            return
-        may_mark = self.membership.may_mark(self.owner.clock.read())
-        link = Link(line.master.life, self._message(None, mode="mark" if may_mark else "join"))
-        self._post(line, link, link.hello)
-        self.world.after(self.connect_timeout, self.owner.hear, self._check_dial, line, link)
-
-    def _check_dial(self, line: Line, link: Link) -> None:
-        if link.alive and not link.joined and not self.closed:
-            link.alive = False
-            self._again(line)
-
-    def _again(self, line: Line) -> None:
-        line.failures += 1
-        longest = min(0.2, 0.03 * 2.0 ** min(line.failures, 4))
-        self._dial(line, self.rng.uniform(longest / 2, longest))
-
-    def _joined(self, line: Line, link: Link, reply: Reply) -> None:
-        if reason := self._saw(line, link.hello, reply):
-            link.alive = False
-            line.reason = reason
-            self._again(line)
-            return
-        link.joined = True
-        link.heard = self._running()
-        link.took = self.owner.clock.read() - link.hello.sent
-        line.link = link
-        if line.run_id != link.hello.run_id:
-            line.offset = None
-        line.run_id = link.hello.run_id
-        line.reason = ""
-        line.failures = 0
-        self._trust(line, link.hello, reply)
-        self.waiters.listen(line.index)
-        self.world.seen["joined"] += 1
-        for release in line.pending_releases.values():
-            self.world.seen["kept release"] += 1
-            self._write(line, self._message(Packed(release)))
-            line.unanswered.pop(release.token, None)
-        line.pending_releases.clear()
-        if line.check_mode != "join":
-            self._check(line, line.check_mode)
-
-    def _saw(self, line: Line, message: Message, reply: Reply) -> str:
-        """Note what a master's marker says; return why the master cannot be used, "" if it can."""
-        known = read_marker(reply.rest)
-        bound = known is not None and known.run_id == message.run_id
-        self.membership.saw(
-            line.master.name,
-            message.run_id,
-            known.deployment if known else "",
-            self.owner.clock.read(),
-            bound=bound,
-        )
-        if reply.status == Status.MISMATCH:
-            self.world.seen["met another deployment"] += 1
-            return "belongs to another deployment"
-        if reply.status == Status.UNMARKED:
-            self.world.seen["met a master without a marker"] += 1
-            for other in self.lines:
-                self._check(other, "join")
-            return "has no marker"
-        return ""
-
-    def _trust(self, line: Line, message: Message, reply: Reply) -> None:
-        known = read_marker(reply.rest)
-        assert known is not None
-        line.marker, line.ready_at = reply.rest, known.ready_at
-        line.ready = self.owner.clock.read() + (known.ready_at - reply.time) / 1_000_000
-        self._note(line, message, reply)
-
-    # Clocks that step.
-
-    def _check(self, master: Master, mode: str) -> None:
-        """Ask again, on the live link, whether the master may be trusted."""
-        line = self.lines[master.index]
-        if mode == "join" and line.check_mode != "join":
-            return
-        line.check_mode = mode
-        if line.link is None or (line.checking and mode == "join"):
-            return
-        line.checking = True
-        self._write(line, self._message(None, mode=mode, run_id=line.run_id))
-
-    def _note(self, line: Line, message: Message, reply: Reply) -> None:
-        """Check whether this reply shows that a clock stepped against the other."""
-        if not reply.time:
-            return  # the script has not read the master's clock
-        time, read = reply.time / 1_000_000, self.owner.clock.read()
-        if line.truth is not None and line.offset is None:
-            line.truth.forget()
-        steady = self.steps.note(line, time - read, time - message.sent)
-        if not steady:
-            self._noticed.add(line.index)
-        if line.truth is not None:
-            line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
-        elif not steady:
-            raise Violation(f"{line.master.name} is taken to have stepped, but no clock steps")
-
-    def _settle_steps(self, what: Callable[[], None]) -> None:
-        """Run a step of the watch; at its end, check whether it should blame our own clock."""
-        if not self._noticed or any(
-            line.checking and line.link and not line.late for line in self.lines
-        ):
-            what()
-            return
-        stepped, self._noticed = self._noticed, set()
-        what()
-        if len(stepped) >= quorum(len(self.lines)):
-            self.owner.blamed(self)
-
-    # Bytes out.
-
-    def _write(self, line: Line, message: Message) -> None:
-        link = line.link
-        assert link is not None
-        if not link.owed and not link.watched:
-            link.watched = True
-            self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
-        link.owed.append(message)
-        message.marker, message.ready_at = line.marker, line.ready_at
-        if message.packed is not None and message.packed.command.early:
-            self.world.seen["extended early"] += line.ready > self.owner.clock.read()
-            message.ready_at = 0
-        self._post(line, link, message)
-
-    def _delay(self, line: Line) -> float:
-        # The value of `expovariate(1 / self.latency)`, inlined because this is the hot path.
-        drawn = -log(1.0 - self.rng.random()) / (1 / self.latency)
-        return drawn + line.lag + line.master.slow
-
-    def _post(self, line: Line, link: Link, message: Message) -> None:
-        if self.world.transcript is not None:
-            what = message.mode if message.packed is None else _described(message.packed.command)
-            self.world.note(self.owner.name, "->", line.master.name, what)
-        link.flying.append(message)
-        if not line.cut_out:
-            link.there = max(link.there, self.world.now + self._delay(line))
-            self.world.at(link.there, self._arrive, line, link, message)
-
-    def _arrive(self, line: Line, link: Link, message: Message) -> None:
-        # A lost link removes messages from `flying`; a partition leaves them there.
-        if line.cut_out or not link.flying or link.flying[0] is not message:
-            return
-        link.flying.popleft()
-        line.master.receive(self._work, line, link, message)
-
-    def _work(self, line: Line, link: Link, message: Message) -> None:
-        """Make the master process a message."""
-        master, packed = line.master, message.packed
-        if link.life != master.life or not master.up:
-            if link.alive and not line.cut_back:
-                self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
-            return
-        reply: Received
-        if message.mode == "info":
-            reply = Report(info=master.info)
-        elif message is link.hello and (error := _unfit(master.info)):
-            reply = Report(error=error)
-        elif master.replica:
-            reply = Report(error="answered READONLY")
-        elif packed is None:
-            message.run_id = message.run_id or master.run
-            reply = master.join(message.run_id, message.mode, message.fingerprint)
-            message.answered = master.clock.off
-            if link.alive and not link.joined:
-                # A real link subscribes a little later, but before any command that queues it.
-                master.hearers[self.waiters.channel] = partial(self._push, line, link)
-        else:
-            reply = master.say(packed, message.number, message.marker, message.ready_at)
-            message.answered = master.clock.off
-            self._count(packed.command, reply.status)
-            if not link.alive:
-                self.world.seen["late message"] += 1
-            if self.world.transcript is not None:
-                late = "" if link.alive else " (late)"
-                described = _described(packed.command)
-                self.world.note(master.name, f"{described} = {_answer(reply)}{late}")
-        if not link.alive:
-            return
-        link.returning.append(reply)
-        self._bring(line, link, reply)
-
-    def _push(self, line: Line, link: Link, name: bytes) -> None:
-        if link.alive:
-            push = Push(name)
-            link.returning.append(push)
-            self._bring(line, link, push)
-        else:
-            self.world.seen["called over a dead link"] += 1
-
-    def _unhear(self, line: Line, link: Link) -> None:
-        """Unsubscribe a lost link, if the master can learn that it is lost."""
-        hearer = line.master.hearers.get(self.waiters.channel)
-        if isinstance(hearer, partial) and hearer.args[1] is link and not line.cut_out:
-            del line.master.hearers[self.waiters.channel]
-
-    def _bring(self, line: Line, link: Link, reply: Received) -> None:
-        link.back = max(link.back, self.world.now + self._delay(line))
-        self.world.at(link.back, self._return, line, link, reply)
-
-    def _count(self, command: Command, status: int) -> None:
-        seen: Counter[str] = self.world.seen
-        seen["messages"] += 1
-        if status in RARE:
-            seen[RARE[status]] += 1
-        elif status == Status.GRANTED and isinstance(command, Heal):
-            seen["healed"] += 1
-
-    # Bytes back.
-
-    def _return(self, line: Line, link: Link, reply: Received) -> None:
-        # As in `_arrive`, a partition leaves replies where they are.
-        if line.cut_back or not link.alive or not link.returning:
-            return
-        if link.returning[0] is not reply:
-            return
-        link.returning.popleft()
-        self.owner.hear(self._answer, line, link, reply)
-
-    def _answer(self, line: Line, link: Link, reply: Received) -> None:
-        if not link.alive or self.closed:
-            return
-        if isinstance(reply, Push):
-            self.owner.called(reply.name, line.index)
-            return
-        if not link.joined:
-            if isinstance(reply, Report):
-                link.alive = False
-                line.reason = reply.error
-                self._again(line)
-            else:
-                self._joined(line, link, reply)
-            return
-        message = link.owed.popleft()
-        link.expired = max(link.expired - 1, 0)
-        link.heard = self._running()
-        link.took = self.owner.clock.read() - message.sent
-        if line.late and not link.owed:
-            self.world.seen["in time again"] += 1
-            line.late = ""
-        if isinstance(reply, Report):
-            self._reported(line, message, reply)
-            return
-        assert reply.number == message.number, "a reply was matched to another round"
-        if message.packed is None:
-            if reason := self._saw(line, message, reply):
-                self.lose(line, reason)
-                return
-            settled = message.mode == line.check_mode  # as `Answers._checked`
-            if settled:
-                line.checking = False
-                line.check_mode = "join"
-            self._trust(line, message, reply)
-            if settled:
-                self._settle_steps(partial(self.steps.checked, line))
-            return
-        self._note(line, message, reply)
-        if reply.status == Status.NOT_READY:
-            self._check(line, line.check_mode)
-        exchange = message.exchange
-        if exchange is not None and exchange.awaited:
-            command = message.packed.command
-            vote = command.vote(*reply[1:])
-            freed = (
-                isinstance(command, Release)
-                and reply.status == Status.GRANTED
-                and not exchange.decided
-            )
-            if freed and exchange.tally.votes[line.index] is None:
-                line.freed.add(command.token)
-            doubt = line.doubt(self.owner.clock.read())
-            if command.trusted and doubt:
-                vote = failed(doubt)
-            elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
-                line.truth.counted()
-            exchange.cast(line.index, vote)
-            if reply.status == Status.GRANTED:
-                self._undo_late(line, message)
-
-    def _undo_late(self, line: Line, message: Message) -> None:
-        """Release what a master has granted to a client that was refused already."""
-        if (release := _late_undo(message)) is not None:
-            self.world.seen["granted after the refusal"] += 1
-            self._write(line, self._message(Packed(release)))
-
-    def _reported(self, line: Line, message: Message, reply: Report) -> None:
-        """Close the link to a master that answers with an error, or whose INFO shows a fault."""
-        if reply.info is not None:
-            reason = _unfit(reply.info)
-            if not reason and run_of(reply.info) != line.run_id:
-                reason = "may have forgotten locks"
-            if reason:
-                self.world.seen["given up for its INFO"] += 1
-                self.lose(line, reason)
-            return
-        command = None if message.packed is None else message.packed.command
-        if message.exchange is not None:
-            message.exchange.cast(line.index, failed(reply.error))
-        if isinstance(command, Release):
-            line.keep_release(command)
-        self.world.seen["answered by an error"] += 1
-        self.lose(line, reply.error)
-
-    # Losing.
-
-    def _judge(self, line: Line, link: Link) -> None:
-        """Judge the replies that a master owes by the rule of `wire/links/late_masters.py`."""
-        if line.link is not link or not link.owed:
-            link.watched = False
-            return
-        rule, now = self.lateness, self._running() + 1e-9
-        if line.late:
-            silent = now - max(link.owed[0].written, link.heard)
-            longest = rule.longest_silence(
-                sum(bool(one.late) for one in self.lines), len(self.lines)
-            )
-            if rule.is_over(silent, len(link.owed), longest):
-                self.lose(line, "did not answer for long")
-                return
-            left = min(longest - silent, rule.master_timeout)
-        else:
-            left = self._expire(line, link, now)
-        # A shorter delay might not move the simulated time at all.
-        self.world.after(max(left, 1e-6), self.owner.hear, self._judge, line, link)
-
-    def _expire(self, line: Line, link: Link, now: float) -> float:
-        """Fail the votes of replies that are too old; return when to judge again."""
-        rule, patience = self.lateness, self._patience()
-        if patience > self.master_timeout:
-            self.world.seen["patient"] += 1
-            self.patient_at = self.world.now
-        late = rule.is_late(now - link.owed[0].written, patience)
-        while link.expired < len(link.owed):
-            message = link.owed[link.expired]
-            if not (late or rule.has_expired(now - message.written, patience)):
-                break
-            link.expired += 1
-            if message.exchange is not None:
-                self.world.seen["reply expired"] += 1
-                self._fail_late(line, message.exchange, "did not answer in time")
-        if late:
-            self.world.note(self.owner.name, "..", line.master.name, "is late")
-            self.world.seen["taken for late"] += 1
-            line.late = "did not answer in time"
-            self._settle_steps(self.steps.decide)
-            return rule.master_timeout
-        left = patience + rule.master_timeout - (now - link.owed[0].written)
-        if link.expired < len(link.owed):
-            left = min(left, patience - (now - link.owed[link.expired].written))
-        return min(left, rule.master_timeout)
-
-    def _fail_late(self, line: Line, exchange: Exchange, reason: str) -> None:
-        """Fail the vote of a late master once the round does not wait for it any more."""
         now = self.owner.clock.read()
-        if not self.closed and exchange.asked.waits_on(now):
-            self.world.seen["waited for a late quorum"] += 1
-            left = min(exchange.asked.patient - now, self.master_timeout)
-            again = (self._fail_late, line, exchange, reason)
-            self.world.after(max(left, 1e-6) / self.owner.clock.rate, self.owner.hear, *again)
+        mode = "mark" if self.membership.may_mark(now) else "join"
+        attempt = Attempt(line, now, self.owner.clock.off, mode)
+        if not line.cut_out:
+            self.world.after(self._delay(line), line.master.receive, self._greet, attempt)
+        silent = Unfit("did not answer in time")
+        self.world.after(self.connect_timeout, self.owner.hear, self._dialed, attempt, silent)
+
+    def _greet(self, attempt: Attempt) -> None:
+        """Make a master answer a handshake."""
+        line, master = attempt.line, attempt.line.master
+        result: Unfit | tuple[str, Reply]
+        if attempt.life != master.life or not master.up:
+            result = Unfit("refused the connection")
         else:
-            exchange.cast(line.index, failed(reason))
+            try:
+                check(master.info, frozenset())
+            except Unfit as error:
+                result = error
+            else:
+                fingerprint = self.membership.fingerprint
+                result = master.run, self._join(line, attempt.request, attempt.mode, fingerprint)
+        if not line.cut_back:
+            self.world.after(self._delay(line), self.owner.hear, self._dialed, attempt, result)
 
-    def _patience(self) -> float:
-        """Return the age at which a reply costs its vote now, as `LateWatch.patience` does."""
-        took = [line.link.took for line in self.lines if line.link is not None]
-        return self.lateness.patience(median(took))
+    def _dialed(self, attempt: Attempt, result: Unfit | tuple[str, Reply]) -> None:
+        if attempt.is_over or self.closed:
+            return
+        attempt.is_over = True
+        line, membership, name = attempt.line, self.membership, attempt.line.master.name
+        try:
+            if isinstance(result, Unfit):
+                raise result
+            run_id, reply = result
+            now = self.owner.clock.read()
+            trust = read_trust(membership, name, run_id, reply, attempt.sent, now)
+        except Unfit as error:
+            self.links.changes.failed(line, error)
+            self._dial(line, self.rng.uniform(0.03, 0.2))
+            if isinstance(error, Unmarked):
+                membership.look_again()
+        else:
+            self.world.seen["joined"] += 1
+            self.world.seen["kept release"] += len(line.pending_releases)
+            line.hello = attempt.request
+            joined: Any = Joined(None, run_id, trust, (), attempt.sent, True)  # type: ignore[arg-type]
+            link = self.links.changes.joined(line, joined)
+            line.connection = Connection(self, line, attempt.life, link)
+        self._serve()
 
-    def _ended(self, line: Line, link: Link) -> None:
-        if line.link is link:
-            self.lose(line, "closed the connection", ended=True)
-        elif link.alive and not link.joined:
-            link.alive = False
-            self._again(line)
+    def _ended(self, line: Line, link: Link | None) -> None:
+        if link is not None and line.link is link and not self.closed:
+            self.links.changes.lose(line, "closed the connection", ended=True)
+            self._serve()
 
     def notice(self, line: Line) -> None:
         """Schedule that the client notices the master's end of the link as closed."""
-        if line.link is not None and not line.cut_back:
-            link = line.link
-            self.world.at(
-                max(link.back, self.world.now + self._delay(line)),
-                self.owner.hear,
-                self._ended,
-                line,
-                link,
-            )
+        connection = line.connection
+        if connection is not None and not line.cut_back:
+            when = max(connection.back, self.world.now + self._delay(line))
+            self.world.at(when, self.owner.hear, self._ended, line, connection.link)
 
-    def lose(self, line: Line, reason: str, *, ended: bool = False) -> None:
-        """Close a link, fail the votes that it owes, and connect again."""
-        link = line.link
-        assert link is not None
-        self.world.note(self.owner.name, "xx", line.master.name, reason)
+    def _cut_off(self, line: Line, connection: Connection) -> None:
+        """Close a connection; deliver a part of what is in flight, late and in order."""
+        self.world.note(self.owner.name, "xx", line.master.name, line.reason)
         self.world.seen["link lost"] += 1
-        line.link, line.checking, line.late, line.reason = None, False, "", reason
-        link.alive = False
+        connection.alive = False
+        line.connection = None
         # A master that cannot be reached does not learn this, and goes on calling.
-        self.world.after(self._delay(line), self._unhear, line, link)
-        self._scatter(line, link)
-        if self.closed:
-            return
-        owed, link.owed = link.owed, deque()
-        for message in owed:
-            command = None if message.packed is None else message.packed.command
-            if isinstance(command, Release):
-                line.keep_release(command)
-            elif (release := _late_undo(message)) is not None:
-                self.world.seen["link lost after the refusal"] += 1
-                line.keep_release(release)
-            elif command is not None and command.sets:
-                line.remember_unanswered(command.token)
-            if message.exchange is not None:
-                stale = ended and message.written - link.heard > IDLE
-                self.world.seen["stale link"] += stale
-                message.exchange.cast(line.index, failed(reason, stale=stale))
-        self._again(line)
-        self.waiters.lose(line.index)
-        self._settle_steps(self.steps.decide)
-
-    def _scatter(self, line: Line, link: Link) -> None:
-        """Deliver a part of what is in flight, late and in order; drop the rest."""
-        flying, link.flying = link.flying, deque()
+        self.world.after(self._delay(line), self._unhear, line, connection)
+        flying, connection.flying = connection.flying, deque()
         arriving = self.rng.randint(0, len(flying))
         for delay in sorted(self.rng.uniform(0, self.late) for _ in range(arriving)):
-            self.world.after(delay, line.master.receive, self._work, line, link, flying.popleft())
+            work = (self._work, line, connection, flying.popleft())
+            self.world.after(delay, line.master.receive, *work)
+
+    def _unhear(self, line: Line, connection: Connection) -> None:
+        hearer = line.master.hearers.get(self.waiters.channel)
+        if isinstance(hearer, partial) and hearer.args[1] is connection and not line.cut_out:
+            del line.master.hearers[self.waiters.channel]
 
     def heal(self, line: Line) -> None:
         """End a partition: what was held back goes on, in order."""
         line.cut_out = line.cut_back = False
-        link = line.link
-        if link is None or not link.alive:
+        connection = line.connection
+        if connection is None:
             return
-        for message in link.flying:
-            link.there = max(link.there, self.world.now + self._delay(line))
-            self.world.at(link.there, self._arrive, line, link, message)
-        for reply in link.returning:
-            self._bring(line, link, reply)
+        for piece in connection.flying:
+            self._send(line, connection, piece)
+        for piece in connection.returning:
+            self._bring(line, connection, piece)
 
     def close(self) -> None:
         """End with the process: its kernel still delivers a part."""
         self.closed = True
         for line in self.lines:
-            if line.link is not None:
-                self.lose(line, "gone")
+            if line.connection is not None:
+                self._cut_off(line, line.connection)
 
+    # Bytes.
 
-def _late_undo(message: Message) -> Release | None:
-    """Return the release that a grant must be answered with, as `wire.exchange.Owed` does."""
-    command = None if message.packed is None else message.packed.command
-    if message.exchange is None or not message.exchange.awaited:
-        return None
-    if not leaves_late_grants(command, message.exchange.tally):
-        return None
-    assert isinstance(command, Acquire)
-    return undo_of_late_grant(command)
+    def _delay(self, line: Line) -> float:
+        drawn = -log(1.0 - self.rng.random()) * self.latency
+        return drawn + line.lag + line.master.slow
 
+    def _pieces(self, data: bytes) -> list[bytearray]:
+        if self.rng.random() < CUT:
+            self.world.seen["bytes cut"] += 1
+            at = self.rng.randrange(len(data) + 1)
+            return [bytearray(data[:at]), bytearray(data[at:])]
+        return [bytearray(data)]
 
-def _unfit(info: dict[str, str]) -> str:
-    """Return why a server must not be counted, by its INFO; "" if it may be."""
-    return next((str(one) for one in faults(info)), "")
+    def _post(self, line: Line, connection: Connection, data: bytes) -> None:
+        for piece in self._pieces(data):
+            connection.flying.append(piece)
+            if not line.cut_out:
+                self._send(line, connection, piece)
 
+    def _send(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        connection.there = max(connection.there, self.world.now + self._delay(line))
+        self.world.at(connection.there, self._arrive, line, connection, piece)
 
-@cache
-def _not_sent(reason: str) -> Vote:
-    return failed(reason, sent=False)
+    def _arrive(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        # A lost link removes pieces from `flying`; a partition leaves them there.
+        if line.cut_out or not connection.flying or connection.flying[0] is not piece:
+            return
+        connection.flying.popleft()
+        line.master.receive(self._work, line, connection, piece)
+
+    def _work(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        """Make the master run the commands that it has received whole."""
+        master = line.master
+        if connection.life != master.life or not master.up:
+            if connection.alive and not line.cut_back:
+                ended = (self._ended, line, connection.link)
+                self.world.after(self._delay(line), self.owner.hear, *ended)
+            return
+        connection.reader.feed(bytes(piece))
+        while (words := connection.reader.gets()) is not False:
+            self.world.seen["messages"] += 1
+            request = connection.owed.sent.popleft()
+            reply = self._run(line, connection, words, request)
+            older, again = connection.numbered, b""
+            if older and self.world.now < self.repeating and self.rng.random() < REPEATED:
+                self.world.seen["replies repeated"] += 1
+                again = older
+            assert request.owed is not None
+            if request.owed.number:  # checks and kept releases have no number to know them by
+                connection.numbered = reply
+            self._answer(line, connection, again + reply)
+
+    def _run(
+        self, line: Line, connection: Connection, words: list[bytes], request: Request
+    ) -> bytes:
+        """Return a master's reply to a command."""
+        master, owed = line.master, request.owed
+        assert owed is not None
+        if owed.kind is Kind.INFO:
+            info = "".join(f"{key}:{value}\r\n" for key, value in master.info.items())
+            return resp(info.encode())
+        if owed.kind is Kind.SUBSCRIBE:
+            channel = words[1]
+            master.hearers[channel.decode()] = partial(self._push, line, connection)
+            return push(b"subscribe", channel, 1)
+        if master.replica:
+            return b"-READONLY You can't write against a read only replica.\r\n"
+        count = int(words[2])
+        keys, argv = [key.decode() for key in words[3 : 3 + count]], words[3 + count :]
+        if owed.kind is Kind.CHECK:
+            _, run_id, fingerprint, _, mode = (word.decode() for word in argv)
+            return resp(packed(self._join(line, request, mode, fingerprint, run_id)))
+        command = owed.command
+        assert command is not None
+        reply = master.reply_to(command, keys, argv)
+        request.answered = master.clock.off if reply.time else None
+        self.world.seen["late message"] += not connection.alive
+        if self.world.transcript is not None:
+            what = f"{_described(command)} of {self.owner.name} = {_shown(reply)}"
+            self.world.note(master.name, what, "" if connection.alive else "(late)")
+        return resp(packed(reply))
+
+    def _join(
+        self, line: Line, request: Request, mode: str, fingerprint: str, run_id: str = ""
+    ) -> Reply:
+        """Return a master's reply to a handshake or a check."""
+        reply = line.master.join(run_id or line.master.run, mode, fingerprint)
+        request.answered = line.master.clock.off if reply.time else None
+        self.world.seen["met another deployment"] += reply.status == Status.MISMATCH
+        return reply
+
+    def _push(self, line: Line, connection: Connection, name: bytes) -> None:
+        call = push(b"message", self.waiters.channel.encode(), name)
+        self._answer(line, connection, call)
+
+    def _answer(self, line: Line, connection: Connection, data: bytes) -> None:
+        if not connection.alive:
+            return
+        for piece in self._pieces(data):
+            connection.returning.append(piece)
+            self._bring(line, connection, piece)
+
+    def _bring(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        connection.back = max(connection.back, self.world.now + self._delay(line))
+        self.world.at(connection.back, self._return, line, connection, piece)
+
+    def _return(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        if line.cut_back or not connection.returning or connection.returning[0] is not piece:
+            return
+        connection.returning.popleft()
+        self.owner.hear(self._receive, line, connection, piece)
+
+    def _receive(self, line: Line, connection: Connection, piece: bytearray) -> None:
+        if line.link is connection.link and not self.closed:
+            connection.link.received += piece
+            was_late = line.late
+            if self.world.stepping:
+                self.step_check.begin(connection.owed.requests)
+            self.links.replies.feed(line, connection.link, self.owner.clock.read())
+            self.world.seen["in time again"] += bool(was_late and not line.late and line.link)
+            self._serve()
 
 
 def _described(command: Command) -> str:
@@ -758,9 +531,7 @@ def _described(command: Command) -> str:
     return f"{command.name} {command.token[:6]} {'+'.join(command.resources)}{extra}"
 
 
-def _answer(reply: Received) -> str:
-    if not isinstance(reply, Reply):
-        return str(reply)
+def _shown(reply: Reply) -> str:
     status, _, *rest = unpacked(reply)
     shown = [part.decode()[:6] if isinstance(part, bytes) else str(part) for part in rest]
     return " ".join((RARE.get(status, str(status)), *shown))

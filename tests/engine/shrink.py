@@ -39,7 +39,6 @@ def simpler(setup: Setup) -> Iterator[Setup]:
     yield replace(setup, off_masters=0.0)
     yield replace(setup, drifting=False)
     yield replace(setup, outsider=False)
-    yield replace(setup, over_bytes=False)
     for limit in range(2, setup.limit):
         yield replace(setup, limit=limit)
     if setup.lower:

@@ -15,15 +15,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from random import Random
 from statistics import median
-from typing import Any
 
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import quorum
-from tests.engine.byte_wire import ByteWire
 from tests.engine.changes import CHANGES, ChangedList
 from tests.engine.checker import Checker
 from tests.engine.client_store import SimulatedStore
@@ -36,7 +33,6 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
-OVER_BYTES = 0.1  # the part of the seeds whose clients are the core: they take twice as long
 STEPS = ("step", "leap")  # of a master's clock, of a client's clock; each draws from its own rng
 SERVERS = ("copy", "evict")  # a part of the memory is lost without a restart; as above
 # Log records about masters whose clocks step would only be noise.
@@ -80,7 +76,6 @@ class Setup:
     dead: int = 0  # masters that are down from the beginning to the end
     inspected: float = 0.2  # INFO is read again after so many seconds
     failover: bool = False  # with one master: see `Deployment`; never drawn
-    over_bytes: bool = False  # the clients are the core that is shipped: see `ByteWire`
     change: str = ""  # how new clients' lists of masters differ, one of `changes.CHANGES`
 
     @staticmethod
@@ -99,14 +94,14 @@ class Setup:
     @staticmethod
     def drawn(
         rng: Random, steps: Random, lists: Random, holds: Random, servers: Random,
-        links: Random, permits: Random | None = None,
+        permits: Random | None = None,
     ) -> Setup:  # fmt: skip
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
         `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
         changes, `holds` whether locks have a minimum hold, `servers` whether servers lose a part of
-        their memory without a restart, `links` what carries the rounds. With `permits`, that rng
-        decides how many clients may hold a resource at once.
+        their memory without a restart. With `permits`, that rng decides how many clients may hold
+        a resource at once.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -144,7 +139,6 @@ class Setup:
                 resources=permits.choice((1, 1, 1, 2)), lower=permits.choice((0.0, 0.0, 0.4)),
                 busy=permits.choice((0.02, 0.1)),
             )  # fmt: skip
-        drawn = replace(drawn, over_bytes=links.random() < OVER_BYTES)
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
 
 
@@ -163,7 +157,7 @@ class Simulation:
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
             rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"),
-            rng("links"), rng("permits") if permits else None,
+            rng("permits") if permits else None,
         )  # fmt: skip
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
@@ -246,10 +240,9 @@ class Simulation:
         )
         return client
 
-    def _wire(self, client: Client, deployment: Deployment) -> Wire | ByteWire:
+    def _wire(self, client: Client, deployment: Deployment) -> Wire:
         size = self.setup
-        make: Any = partial(
-            ByteWire if size.over_bytes else Wire,
+        return Wire(
             self.world,
             client,
             [master for master in self.masters if master.name in deployment.names],
@@ -259,12 +252,9 @@ class Simulation:
             give_up=size.give_up,
             latency=self._calm_latency if self._calm else size.latency,
             late=size.late,
+            repeating=size.seconds if size.faults else 0.0,
             inspected=size.inspected if size.faults.intersection(SERVERS) else 0.0,
         )
-        if size.over_bytes:
-            make = partial(make, repeating=size.seconds if size.faults else 0.0)
-        wire: Wire | ByteWire = make()
-        return wire
 
     @property
     def _calm_latency(self) -> float:

@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.votes import Ballot
+from redlock_django.engine.quorum import quorum
+from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.link import Owed
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
+
+if TYPE_CHECKING:
+    from tests.engine.network import Line, Owner
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a client has asked a master: a command, or a handshake without `owed`.
+
+    `off` is how far the client's clock was off when it asked, `answered` how far the master's was
+    when it answered, None if the answer does not show its clock. `is_undecided` is set while the
+    round of a reply that is being read is not decided yet.
+    """
+
+    off: float
+    owed: Owed | None = None
+    answered: float | None = None
+    is_noted: bool = False
+    is_undecided: bool = False
 
 
 class Truth:
@@ -27,11 +54,13 @@ class Truth:
         self._ever = (0.0, 0.0)
         self._width = self._widest = self._at = self._when = 0.0
 
-    def noted(self, steady: bool, theirs: float, asked: float, width: float) -> None:
+    def noted(
+        self, steady: bool, theirs: float, asked: float, width: float, *, is_kept: bool = True
+    ) -> None:
         """Check whether the client rightly takes a clock to be steady after one more reply.
 
         `theirs` is how far the master's clock was off when it replied, `asked` how far the
-        client's was when it asked.
+        client's was when it asked. `is_kept` is False if the client keeps the bounds that it has.
         """
         ours = (asked, self.ours.off)
         least, most = theirs - max(ours), theirs - min(ours)
@@ -56,8 +85,9 @@ class Truth:
             self._ever, self._widest = (least, most), width
             self.noticed = self.world.now
             self.world.seen["step noticed"] += 1
-        self._last, self._width = (least, most), width
-        self._at, self._when = now, self.world.now
+        if is_kept:
+            self._last, self._width = (least, most), width
+            self._at, self._when = now, self.world.now
 
     def counted(self) -> None:
         """Check that the client may count the master's vote again after a step."""
@@ -70,3 +100,64 @@ class Truth:
             raise Violation(
                 f"{self.master.name} is counted {waited:.3f} s after its clock was seen to step"
             )
+
+
+class StepCheck:
+    """Check, by the true steps, what the links of one client take for a step."""
+
+    def __init__(self, owner: Owner, steps: StepWatch, lines: Sequence[Line]) -> None:
+        self.owner = owner
+        self.lines = lines
+        self._noticed: set[int] = set()  # indexes of masters that stepped
+        self._note, self._decide = steps.note, steps.decide
+        steps.note = self._noted  # type: ignore[method-assign]
+        steps.decide = self._decided  # type: ignore[method-assign]
+
+    def _noted(self, master: Any, low: float, high: float) -> bool:
+        """Check whether this reply shows that a clock stepped against the other."""
+        line: Line = master
+        if line.truth is not None and line.offset is None:
+            line.truth.forget()
+        is_steady = self._note(line, low, high)
+        if not is_steady:
+            self._noticed.add(line.index)
+        if line.truth is not None:
+            request = line.connection.owed.requests[0] if line.connection else line.hello
+            assert request is not None
+            assert request.answered is not None
+            request.is_noted = True
+            line.truth.noted(is_steady, request.answered, request.off, abs(high - low))
+        elif not is_steady:
+            raise Violation(f"{line.master.name} is taken to have stepped, but no clock steps")
+        return is_steady
+
+    def _decided(self) -> None:
+        """At the end of a watch, check whether it should blame our own clock."""
+        if not self._noticed or any(
+            line.checking and line.link and not line.late for line in self.lines
+        ):
+            self._decide()
+            return
+        stepped, self._noticed = self._noticed, set()
+        self._decide()
+        if len(stepped) >= quorum(len(self.lines)):
+            self.owner.blamed()
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Note which of the replies that a link owes belong to rounds that are not decided yet."""
+        for one in requests:
+            one.is_undecided = one.owed is not None and one.owed.undecided is not None
+
+    def read(self, line: Line, request: Request) -> None:
+        """Check a reply that the client has handled."""
+        truth, owed = line.truth, request.owed
+        if truth is None or owed is None or line.link is None:
+            return
+        if request.answered is not None and not request.is_noted:
+            width = abs(self.owner.clock.read() - owed.sent)
+            truth.noted(True, request.answered, request.off, width, is_kept=False)
+        if request.is_undecided and owed.command is not None and owed.command.trusted:
+            assert owed.exchange is not None
+            vote = owed.exchange.tally.votes[line.index]
+            if vote is not None and vote.ballot is Ballot.GRANTED:
+                truth.counted()

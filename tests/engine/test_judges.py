@@ -17,10 +17,10 @@ from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.slot_choice import SlotChoice
 from redlock_django.engine.undo import undo_of
 from redlock_django.wire.links.clock_steps import StepWatch
+from redlock_django.wire.links.link_changes import LinkChanges
 from redlock_django.wire.links.master import Master
 from redlock_django.wire.links.waiters import Waiter
 from redlock_django.wire.servers import info as server_info
-from tests.engine.byte_wire import ByteWire
 from tests.engine.checker import Checker, Holding
 from tests.engine.client_store import _Deadline
 from tests.engine.clients import Client
@@ -41,7 +41,7 @@ from tests.engine.mutation import (
 )
 from tests.engine.network import Wire
 from tests.engine.simulator import Setup, Simulation
-from tests.engine.stepping import Truth
+from tests.engine.stepping import StepCheck, Truth
 from tests.engine.test_safety import EVICTING, LEAPING, NARROW, STEPPING
 from tests.engine.world import SimulatedMaster
 
@@ -125,7 +125,7 @@ JUDGES: dict[str, Judge] = {
     "only what no client can know of a server excuses two holders": Judge(
         (Holding.robbed, always("before <= max(unknown, ...)")),
         ((server_info.run_of, never("evicted.isdecimal()")),), "hold it",
-        EVICTING, 91,
+        EVICTING,
     ),
     "only what no client can know of a server excuses a fence": Judge(
         (Checker._grows, always("new.began <= until")),
@@ -146,7 +146,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 44,
+        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 14,
     ),
     "a fence grows although clocks step": Judge(
         unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK, 51,
@@ -167,17 +167,17 @@ JUDGES: dict[str, Judge] = {
             ("acquire", lua("KEYS[4], value, 'NX', 'PX', ttl", "KEYS[4], value, 'NX', 'PX', 4000")),
             ("acquire", lua("lasts > MAX_TTL and", "false and")),
         ),
-        "the lock of", DYING,
+        "the lock of", DYING, 7,
     ),
     "a round that was lost leaves no lock": Judge(
         unraised(Checker.left, 2),
         ((Attempt.undo, instead("tally.unsure if is_left else tally.reached", "_NONE")),),
-        "was left on", BREAKING, 88,
+        "was left on", BREAKING, 1,
     ),
     "no queue outlives its lock by much": Judge(
         unraised(Checker._queues, 1),
         (("queue", lua("lasts + LINGER", "9e12")),),
-        "the queue of", replace(DYING, ttls=(1.5, 2.0)),
+        "the queue of", replace(DYING, ttls=(1.5, 2.0)), 1,
     ),
     "no client that gave up is queued": Judge(
         unraised(Checker._queues, 2),
@@ -186,10 +186,11 @@ JUDGES: dict[str, Judge] = {
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
         ((Release.arguments, never("self.bury")),),
-        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 51,
+        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 1,
     ),
     "all clients end and reconnect once the faults are over": Judge(
-        unraised(Simulation._check_left), ((Wire._again, without("self._dial(...)")),),
+        unraised(Simulation._check_left),
+        ((LinkChanges.finish_losing, without("master.undialed = ...")),),
         "the clients do not end", replace(BREAKING, masters=5, clients=1, every=2.0),
     ),
     "every resource is granted once the faults are over": Judge(
@@ -208,7 +209,7 @@ JUDGES: dict[str, Judge] = {
             (Wait.pause, instead("max(0.0, ...)", "delay")),
             (Waiter.decided, returns("False")),
         ),
-        "a client does not end", CALM,
+        "a client does not end", CALM, 4,
     ),
     "a client whose own clock stepped gives up its lease": Judge(
         unraised(Client.blamed),
@@ -224,22 +225,18 @@ JUDGES: dict[str, Judge] = {
         unraised(Truth.noted, 2), (DRIFT_IS_A_STEP,), "but has not", NARROW,
     ),
     "no step is noticed where no clock steps": Judge(
-        unraised(Wire._note), (DRIFT_IS_A_STEP,),
+        unraised(StepCheck._noted), (DRIFT_IS_A_STEP,),
         "but no clock steps", replace(NARROW, faults=frozenset()),
     ),
-    "no step is noticed by the core where no clock steps": Judge(
-        unraised(ByteWire._serve), (DRIFT_IS_A_STEP,),
-        "but no clock steps", replace(NARROW, faults=frozenset(), over_bytes=True),
-    ),
-    "a round of the core has a verdict": Judge(
-        unraised(ByteWire._check_decided),
+    "a round has a verdict": Judge(
+        unraised(Wire._check_decided),
         ((Master.fail_owed, without("owed.exchange.cast(...)")),),
         "that no master decides",
-        replace(CALM, faults=frozenset({"reset", "kill"}), over_bytes=True),
+        replace(CALM, faults=frozenset({"reset", "kill"})), 2,
     ),
     "a master that stepped is counted only after its delay": Judge(
         unraised(Truth.counted), ((Master.doubt, never("self.suspect", nth=1)),),
-        "is counted", STEPPING,
+        "is counted", STEPPING, 1,
     ),
     "no wait is longer than asked": Judge(
         unraised(_Deadline.check),
@@ -279,7 +276,7 @@ JUDGES: dict[str, Judge] = {
                 instead("tally.rival_won", "tally.denied"),
             )),
         ),
-        "that no client has used", HANDING,
+        "that no client has used", HANDING, 95,
     ),
     "nobody holds a lock before its taker": Judge(
         unraised(Checker.resumed, 3),

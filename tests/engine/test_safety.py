@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from redlock_django.backends.memory.master import encoded
 from redlock_django.engine import rounds
 from redlock_django.engine.attempt import Wait
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.steps import Round
+from redlock_django.engine.undo import undo_of
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.links.late_masters import LateWatch
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.replies import Replies
 from tests.engine import exhaustive, simulator
 from tests.engine.changes import CHANGES
 from tests.engine.client_store import SimulatedStore
@@ -27,7 +32,6 @@ from tests.engine.lua_mutation import lua
 from tests.engine.masters import Masters
 from tests.engine.mutants import all_mutants, kills
 from tests.engine.mutation import Change, at_start, changed, instead, never, returns, without
-from tests.engine.network import Wire
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
 from tests.engine.world import SimulatedMaster
@@ -59,9 +63,8 @@ FAILOVERS = Setup(
     masters=1, failover=True, clients=4, busy=0.3, max_ttl=0.8, skew=0.02, ttls=(0.2, 0.8),
     every=0.7, faults=frozenset({"copy"}),
 )  # fmt: skip
-OVER_BYTES = Setup(over_bytes=True)
-HUNG = replace(OVER_BYTES, faults=frozenset({"hang", "lag"}), seconds=3.0)
-STRUCK = replace(OVER_BYTES, faults=frozenset(simulator.KINDS), stalls=0.01, strikes=0.02)
+HUNG = Setup(faults=frozenset({"hang", "lag"}), seconds=3.0)
+STRUCK = Setup(faults=frozenset(simulator.KINDS), stalls=0.01, strikes=0.02)
 MIN_HOLDS = Setup(clients=4, seconds=6.0, busy=0.02, ttls=(0.5, 1.5), min_holds=0.8, resources=2)
 
 
@@ -104,8 +107,8 @@ RUNS = {
     # Short seeds that reach each rare state three times if any of 400 do; .ci/run runs thousands.
     "drawn": Run(
         Simulation,
-        (26, 45, 56, 60, 83, 115, 123, 165, 170, 176, 196, 222, 224, 244, 252, 273, 280, 283, 311,
-         345, 386),
+        (0, 6, 26, 29, 31, 45, 68, 75, 76, 104, 120, 128, 156, 157, 165, 182, 190, 199, 207, 209,
+         227, 237, 273, 379, 381, 383),
         (
             "grants", "renewed", "healed", "absent", "unknown", "lost",
             "confirm rounds", "confirm failed", "fence ahead", "clock off the median",
@@ -133,7 +136,7 @@ RUNS = {
         range(8, 60),
     ),
     "hand-on": Run(
-        handing, range(30),
+        handing, (*range(28), 54, 102),
         (
             "handed on", "taken", "not taken: TicketUsed", "not taken: LockLost",
             "not taken: QuorumUnreachable", "not handed on: LockLost",
@@ -145,9 +148,8 @@ RUNS = {
         of(STRUCK), range(14),
         ("grants", "renewed", "bytes cut", "replies repeated", "link lost", "called"), least=11,
     ),
-    "bytes": Run(partial(drawn, over_bytes=True), range(10), ("grants", "bytes cut")),
     "bytes that are only cut": Run(
-        of(OVER_BYTES), range(3), ("bytes cut",), least=101, never=("link lost",)
+        of(Setup()), range(3), ("bytes cut",), least=101, never=("link lost",)
     ),
     "a minimum hold": Run(of(MIN_HOLDS), (1,), ("ended before its minimum hold",), least=4),
     "an old copy of the data": Run(
@@ -202,16 +204,23 @@ def test_none_of_many_seeds_that_hand_locks_on_breaks_a_promise() -> None:
     check(RUNS["hand-on"]._replace(seeds=range(1000, 3000)))
 
 
-@pytest.mark.parametrize("seed", [207_841, 216_990])
-def test_no_lease_outlives_a_clock_that_went_back(seed: int) -> None:
-    """In these seeds it went back within a round, or after all masters had restarted."""
-    assert Simulation(seed).run()["stepped against a majority"]
-
-
-@pytest.mark.parametrize("seed", [12_121])
-def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder(seed: int) -> None:
-    """A hung master processes an acquire more than MAX_TTL after it was undone."""
-    assert Simulation(seed).run()["outlived its tombstone"] == 1
+def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder() -> None:
+    """A master that hung processes an acquire more than MAX_TTL after it was undone."""
+    simulation = Simulation(0, Setup(masters=1, clients=1, busy=1e9))
+    world, (master,), (client,) = simulation.world, simulation.masters, simulation.clients
+    asked = next(client.store.acquire(("r0",), 1.0, 0.0, "{}"))
+    (ask,) = asked.commands
+    marker = master.memory.keyspace.get(simulation.deployment.marker)
+    assert marker is not None
+    undo = replace(undo_of(ask, leave=True), bury=True)
+    master.reply_to(undo, undo.keys(), encoded([0, *undo.arguments()]))
+    world.run(simulation.deployment.max_ttl + 0.1)
+    late = encoded([1, *ask.arguments(), marker, 0])
+    assert master.reply_to(ask, ask.keys(), late).status == Status.GRANTED
+    simulation.checker.left([master], clients_idle=True)
+    assert world.seen["outlived its tombstone"] == 1
+    world.run(world.now + 1.1)
+    assert not master.locks()
 
 
 # Replaying a seed.
@@ -277,55 +286,58 @@ class Defect(NamedTuple):
 
 DEFECTS = {
     "quorum of half": Defect("hold it", 2),
-    "no drift": Defect("hold it", 35),
+    "no drift": Defect("hold it", 188),
     "validity from the reply": Defect(
         "hold it", 22, changes=("validity from the answer", "extended from the answer")
     ),
     "plain DEL": Defect("hold it", 60),
     "no quarantine": Defect("fence", 2, changes=((simulator.restart_delay, returns("0.0")),)),
-    "no confirm round": Defect("fence", 25),
+    "no confirm round": Defect("fence", 20),
     "no bound on proposals": Defect(
-        "fence", changes=("no clamp above", "acquire counts a poisoned fence")
+        "fence", 14, changes=("no clamp above", "acquire counts a poisoned fence")
     ),
     "fences from the clock alone": Defect("fence"),
     "acquire overwrites a lock that it sees": Defect("hold it", changes=(
         ("acquire", lua("if lock ~= value then", "if not lock then", (SET_IT, OVERWRITE))),
     )),
-    "no tombstone": Defect("buried", 59),
+    "no tombstone": Defect("buried", 42),
     "no undo": Defect("left on", 24),
-    "undo only what was granted": Defect("left on", 141),
+    "undo only what was granted": Defect("left on", 109),
     "a release ends the minimum hold": Defect("hold it", 20),
     "our own step is the masters'": Defect("still believes", 6, of(STEPPING)),
     "nothing voids a lease": Defect(
         "still believes", 5, of(LEAPING), ((SimulatedStore.voided, returns("False")),)
     ),
-    "a copy has the run of its server": Defect("hold it", 7, of(COPYING)),
-    "evicting servers vote": Defect("hold it", 11, of(EVICTING)),
-    "a restart goes unnoticed": Defect("hold it", 22, of(EVICTING)),
+    "a copy has the run of its server": Defect("hold it", 3, of(COPYING)),
+    "evicting servers vote": Defect("hold it", 3, of(EVICTING)),
+    "a restart goes unnoticed": Defect("hold it", 0, of(EVICTING)),
     "INFO is never read again": Defect(
         "hold it", 11, of(EVICTING),
-        ((Wire.begin, never("now - line.link.inspected > self.inspected")),),
+        ((Links._look, never("now >= master.inspect_at")),),
     ),
-    "a promoted replica grants at once": Defect("hold it", 0, of(FAILOVERS)),
+    "a promoted replica grants at once": Defect("hold it", 2, of(FAILOVERS)),
     "a promoted replica is not checked": Defect(
-        "hold it", 30, of(FAILOVERS), ((SimulatedMaster._is_named, returns("True")),)
+        "hold it", 45, of(FAILOVERS), ((SimulatedMaster._is_named, returns("True")),)
     ),
     "a promotion ends no run": Defect(
-        "hold it", 0, of(FAILOVERS), ("a copy has the run of its server",)
+        "hold it", 1, of(FAILOVERS), ("a copy has the run of its server",)
     ),
     "any client marks masters": Defect(
         "hold it", 0, new_list(1, "grown"), ((Membership.may_mark, at_start("return True")),)
     ),
     "a fingerprint without the masters": Defect("hold it", 1, new_list(3, "replaced")),
     "another deployment stops no lock": Defect(
-        "hold it", 2, new_list(1, "grown"), ((Membership.saw, instead("next(...)", "''")),)
+        "hold it", 1, new_list(1, "grown"), ((Membership.saw, instead("next(...)", "''")),)
     ),
     "a plain grant of any round": Defect("stepped", 2, of(HUNG)),
+    "a plain reply shows no step": Defect(
+        "does not notice", 0, of(STEPPING), ((Replies._believes, at_start("return True")),)
+    ),
     "a late reply keeps its vote": Defect(
         "longer than it asked for", 9, of(HUNG),
         ((LateWatch.fail_late, without("exchange.cast(...)")),),
     ),
-    "a faulty master is asked": Defect("no master decides", 3, of(STRUCK)),
+    "a faulty master is asked": Defect("no master decides", 42, of(STRUCK)),
 }  # fmt: skip
 
 
@@ -339,10 +351,7 @@ def defective(name: str) -> Any:
     ))  # fmt: skip
 
 
-SLOW = pytest.param("a faulty master is asked", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("name", [SLOW, *(name for name in DEFECTS if name != SLOW.values[0])])
+@pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_detected(name: str) -> None:
     report, first, simulate, _ = DEFECTS[name]
     with defective(name):

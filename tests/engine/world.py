@@ -10,8 +10,15 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory.master import MemoryMaster, encoded
-from redlock_django.engine.protocol.commands import Command, Release, Reply, Take, decode
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.engine.protocol.commands import (
+    Command,
+    Heal,
+    Release,
+    Reply,
+    Take,
+    decode,
+)
 from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.protocol.statuses import Status
 from redlock_django.engine.protocol.trust_marker import Join
@@ -19,6 +26,15 @@ from redlock_django.wire.servers.info import run_of
 
 WRITTEN = {Status.MARKED, Status.FRESH, Status.RESTARTED, Status.STEPPED}
 """The statuses of join.lua where it has written the marker."""
+
+RARE: dict[int, str] = {
+    Status.BURIED: "buried",
+    Status.NOT_READY: "not ready",
+    Status.FENCE_AHEAD: "fence ahead",
+    Status.ABSENT: "absent",
+    Status.RESERVED: "promised",
+}
+"""The statuses that few commands are answered with, by the name of that state."""
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size
@@ -113,17 +129,6 @@ def _highest(steps: Iterable[float]) -> float:
     return highest
 
 
-class Packed:
-    """A command with its script's keys and arguments, computed once for all masters."""
-
-    __slots__ = ("argv", "command", "keys")
-
-    def __init__(self, command: Command) -> None:
-        self.command = command
-        self.keys = command.keys()
-        self.argv = encoded(command.arguments())
-
-
 class SimulatedMaster:
     """A `MemoryMaster` that can hang, die and come back with or without its memory."""
 
@@ -165,7 +170,7 @@ class SimulatedMaster:
         hearer = self.hearers.get(channel)
         if hearer is None:
             return 0
-        self.world.seen["called"] += 1
+        self.world.seen["asked to watch" if name.startswith(b" ") else "called"] += 1
         hearer(name)
         return 1
 
@@ -218,24 +223,25 @@ class SimulatedMaster:
             self.world.seen["distrusted for a step"] += how == "distrust"
         return reply
 
-    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> Reply:
-        """Return the reply of the command's script."""
-        command = words.command
-        argv = [b"%d" % number, *words.argv]
-        if command.trusted and self.deployment.failover and not self._is_named(marker):
+    def reply_to(self, command: Command, keys: list[str], argv: list[bytes]) -> Reply:
+        """Return the reply of a command's script to these KEYS and ARGV."""
+        if command.trusted and self.deployment.failover and not self._is_named(argv[-2]):
             self.world.seen["another server"] += 1
-            return Reply(number, Status.NOT_READY, self.clock.micros(), b"")
-        if command.trusted:
-            argv += (marker, b"%d" % ready_at)
-        reply = decode(self.memory.run(command, words.keys, argv))
+            return Reply(int(argv[0]), Status.NOT_READY, self.clock.micros(), b"")
+        reply = decode(self.memory.run(command, keys, argv))
+        status = reply.status
+        if status in RARE:
+            self.world.seen[RARE[status]] += 1
+        elif status == Status.GRANTED and isinstance(command, Heal):
+            self.world.seen["healed"] += 1
         if isinstance(command, Release):
-            if reply.status == Status.GRANTED:
+            if status == Status.GRANTED:
                 self.freed.add(command.token)
             if command.bury:
                 self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
-        elif command.sets and reply.status == Status.GRANTED and command.token in self._buried:
+        elif command.sets and status == Status.GRANTED and command.token in self._buried:
             self._dug_up(command.token)
-        if isinstance(command, Take) and reply.status == Status.GRANTED:
+        if isinstance(command, Take) and status == Status.GRANTED:
             self.replaced.add((command.expected, command.token))
         if self.watched is not None:
             self.watched(self)

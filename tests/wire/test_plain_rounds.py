@@ -54,7 +54,7 @@ def timed_links(masters: int = 3) -> Iterator[ManualLinks]:
 
 
 def _trace(seed: int) -> list[object]:
-    """Return what a simulation over bytes did, and the state of links after all they received."""
+    """Return what a simulation did, and the state of links after all they received."""
     seen: list[object] = []
     feed = Replies.feed
 
@@ -66,13 +66,13 @@ def _trace(seed: int) -> list[object]:
             len(link.owed), link.expired, link.heard, link.ran, link.took,
         ))  # fmt: skip
 
-    setup = replace(Simulation(seed).setup, over_bytes=True, seconds=2.0)
+    setup = replace(Simulation(seed).setup, seconds=2.0)
     with patch.object(Replies, "feed", noted):
         return [replay(seed, setup), *seen]
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_seed_over_bytes_is_the_same_if_every_reply_is_parsed(seed: int) -> None:
+def test_a_seed_is_the_same_if_every_reply_is_parsed(seed: int) -> None:
     as_usual = _trace(seed)
     with patch.dict(PLAIN, clear=True):
         assert _trace(seed) == as_usual

@@ -22,7 +22,7 @@
 6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
    long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
 
-The links judge by `LateWatch`, which applies `Lateness`; the simulator applies `Lateness`, too.
+The links judge by `LateWatch`, which applies `Lateness`.
 """
 
 from __future__ import annotations
