@@ -90,10 +90,11 @@ class Holding:
 
 @dataclass(slots=True)
 class Asking:
-    """A client that asks for resources: since when, and since when it is queued."""
+    """A client that asks for resources: since when, how long it waits, since when it is queued."""
 
     resources: tuple[str, ...]
     since: float
+    until: float
     limit: int = 1
     queued: float | None = None
     overtaken: int = 0
@@ -135,9 +136,10 @@ class Checker:
         """Note that a round has begun with that token."""
         self.alive[token] = True
 
-    def asks(self, client: str, resources: tuple[str, ...], limit: int = 1) -> None:
-        """Note that a client begins to ask."""
-        self.asking[client] = Asking(resources, self.world.now, limit)
+    def asks(self, client: str, resources: tuple[str, ...], wait: float, limit: int = 1) -> None:
+        """Note that a client begins to ask, and waits for so many true seconds."""
+        now = self.world.now
+        self.asking[client] = Asking(resources, now, now + wait, limit)
         for name in resources:
             self.limits[name] = max(limit, self.limits.get(name, 1))
 
@@ -147,9 +149,13 @@ class Checker:
         if asking.queued is None:
             asking.queued = self.world.now
 
-    def turn(self, lease: Lease, asked: Asking | None) -> None:
-        """Note the gap before a grant, and which waiters this client has overtaken."""
+    def turn(self, new: Holding, asked: Asking | None) -> None:
+        """Note the gap before a grant, and which waiters this client has overtaken.
+
+        A client whose wait was over when the round of the grant began was about to leave.
+        """
         assert asked is not None
+        lease = new.lease
         for resource in lease.resources:
             freed = self.freed.pop(resource, None)
             if freed is not None:
@@ -159,7 +165,8 @@ class Checker:
                 self.freed.pop(slot_resource(lease.names[0], slot), None)
         for other in self.asking.values():
             before = other.queued is not None and other.queued < asked.since
-            if before and other.resources == lease.names:
+            waits = new.began < other.until
+            if before and waits and other.resources == lease.names:
                 other.overtaken += 1
                 self.overtaken = max(self.overtaken, other.overtaken)
 

@@ -350,7 +350,7 @@ class Client:
         self._safe = True
         disturbed = self.disturbed
         limit = self.limit if len(resources) == 1 else 1
-        self.checker.asks(self.name, resources, limit)
+        self.checker.asks(self.name, resources, wait / self.clock.rate, limit)
         try:
             lease = yield from self.store.acquire(resources, ttl, wait, '{"pid":1}', limit)
         except NotAcquired as error:
@@ -371,8 +371,9 @@ class Client:
         if min_hold:
             lease = replace(lease, earliest_end=lease.started + min_hold)
         self.lease = lease
-        self.checker.granted(self._held(lease))
-        self.checker.turn(lease, asked)
+        held = self._held(lease)
+        self.checker.granted(held)
+        self.checker.turn(held, asked)
         yield from self._hold(ttl, hold)
 
     def _next_ticket(self) -> Ticket | None:
