@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,19 @@ import pytest
 
 from redlock_django.backends.redis import backend as backend_module
 from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.engine.protocol.votes import failed
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.drivers import combiner, loop, sockets, threads
 from redlock_django.wire.drivers.sockets import LinkSocket, _in_order
+from redlock_django.wire.drivers.threads import ThreadDriver
 from redlock_django.wire.links import master as master_module
-from redlock_django.wire.links.link import ProtocolDesync
+from redlock_django.wire.links.link import Exchange, ProtocolDesync
 from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.engine.mutants import kills
 from tests.engine.mutation import never
 from tests.waiting import until
-from tests.wire.manual_links import manual_links
+from tests.wire.manual_links import manual_links, one_link
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
@@ -332,53 +334,18 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         assert variant.release(taker.result(30)) is True
 
 
-def test_a_reader_wakes_when_another_thread_decides_its_round(
-    masters: list[LocalMaster],
-) -> None:
-    # Long enough to notice a poll that sleeps to its end.
-    urls = [master.url for master in masters[:3]]
-    backend = make_backend(urls, master_timeout=5.0, connect_timeout=5.0)
-    driver = backend.thread_driver()
-    links = driver.links
-    polls: list[bool] = []
-
-    class Robbed:
-        """A poller that starts only after another thread has read all replies."""
-
-        def __init__(self, real: Any) -> None:
-            self.real = real
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.real, name)
-
-        def poll(self, timeout: int) -> Any:
-            with ThreadPoolExecutor(1) as other:
-                other.submit(rob).result()
-            events = self.real.poll(timeout)
-            polls.append(bool(events))
-            return events
-
-    def rob() -> None:
+def test_a_reader_wakes_when_another_thread_decides_its_round() -> None:
+    with one_link(ThreadDriver) as (driver, masters, _), ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(driver._take, next(masters.acquire()), False, None)
+        until(lambda: driver.combiner.reader, "it reads")
         exchange = driver.combiner.reader
-        assert exchange is not None
-
-        def read_all() -> bool:
-            with driver.combiner.mutex:
-                driver.sockets.read(links.masters)
-            return exchange.decided and not links.owing()
-
-        until(read_all, "the round is decided, and nothing more will come")
-
-    try:
-        lease = backend.acquire(("order:1",), 8.0, 60.0, "{}")
-        until(lambda: links.link_wait.usable() == 3, "all three are there")
-        with driver.combiner.mutex, suppress(BlockingIOError):
-            driver.poller._receiver.recv(4096)  # of the wake-ups for those that came
-        driver.poller._poll = Robbed(driver.poller._poll)  # type: ignore[assignment]
-        assert backend.release(lease) is True
-        assert polls == [True]
-    finally:
-        backend.close()
+        assert isinstance(exchange, Exchange)
+        try:
+            with driver.combiner.mutex:  # nothing comes on the link, which would wake it as well
+                exchange.cast(0, failed("lost"))
+            reading.result(20)
+        finally:
+            driver.poller.wake()
 
 
 @both

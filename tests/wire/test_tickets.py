@@ -19,7 +19,6 @@ from tests.wire.variants import (
     HOLDER,
     PATIENT,
     VARIANTS,
-    Loop,
     Variant,
     joined,
     make_backend,
@@ -43,24 +42,14 @@ class Client:
     proxies: list[FaultProxy]
 
     def acquire(self, *resources: str, limit: int = 1) -> RedlockLease:
-        if isinstance(self.variant, Loop):
-            work = self.variant.backend.aacquire(resources, 8.0, 5.0, HOLDER, limit)
-            return self.variant.run(work)
-        return self.variant.backend.acquire(resources, 8.0, 5.0, HOLDER, limit)
+        return self.variant.acquire(*resources, wait=5.0, limit=limit)
 
     def hand_on(self, lease: RedlockLease) -> Lease:
-        backend = self.variant.backend
-        asked = lease.names, 9.0, 0.0, HOLDER, lease.limit, lease
-        if isinstance(self.variant, Loop):
-            return self.variant.run(backend.aacquire(*asked))
-        return backend.acquire(*asked)
+        return self.variant.acquire(*lease.names, ttl=9.0, limit=lease.limit, given=lease)
 
     def resume(self, handed: Lease) -> RedlockLease:
         ticket = replace(handed, home=None)
-        asked = ticket.names, 8.0, 0.0, HOLDER, ticket.limit, ticket
-        if isinstance(self.variant, Loop):
-            return self.variant.run(self.variant.backend.aacquire(*asked))
-        return self.variant.backend.acquire(*asked)
+        return self.variant.acquire(*ticket.names, limit=ticket.limit, given=ticket)
 
     def cut(self, *indexes: int) -> None:
         """Cut the client off from these masters."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import LocalMaster
 from tests.waiting import until
 from tests.wire.proxy import behind
@@ -28,39 +29,43 @@ PREFIX = "redlock:lock:"
 
 
 class Scenario:
-    """Runs each step with a variant and records its outcome."""
+    """Runs scripts with a variant: each line is a step and its outcome, or the locks there are.
+
+    "A extends: renewed" is a step of client A; a line without a client is what all masters have,
+    once every reply has come in.
+    """
 
     def __init__(self, variant: Variant, masters: Sequence[LocalMaster]) -> None:
         self.variant = variant
         self.masters = masters
-        self.lines: list[str] = []
         self.leases: dict[str, RedlockLease] = {}
 
-    def acquire(self, who: str, *resources: str, ttl: float = 8.0) -> None:
-        try:
-            lease = self.variant.acquire(*resources, ttl=ttl)
-        except NotAcquired as error:
-            kind = type(error).__name__
-            said = kinds(error.tally, whole=isinstance(error, QuorumUnreachable))
-            self.lines.append(f"{who} takes {'+'.join(resources)}: {kind} {said}")
-        else:
-            self.leases[who] = lease
-            self.lines.append(f"{who} takes {'+'.join(resources)}: held")
+    def run(self, script: str) -> None:
+        """Run a script, and require every outcome."""
+        for line in script.strip().splitlines():
+            step, _, outcome = line.strip().partition(": ")
+            assert self._outcome(step) == (outcome or step), line
 
-    def extend(self, who: str, *, votes: bool = True) -> None:
-        state, self.leases[who] = self.variant.extend(self.leases[who])
-        self.variant.settle()  # the outcome includes votes after the verdict
-        said = reasons(self.leases[who].tally) if votes else ""
-        self.lines.append(f"{who} extends: {state.value} {said}".strip())
-
-    def release(self, who: str) -> None:
-        freed = self.variant.release(self.leases[who])
-        self.lines.append(f"{who} releases: {freed}")
-
-    def look(self) -> None:
-        """Record the locks on the masters, once every reply has come in."""
+    def _outcome(self, step: str) -> str:
+        match step.split():
+            case who, "takes", names:
+                return self._acquire(who, *names.split("+"))
+            case who, "extends":
+                state, self.leases[who] = self.variant.extend(self.leases[who])
+                self.variant.settle()  # the outcome includes votes after the verdict
+                return f"{state.value} {reasons(self.leases[who].tally)}".strip()
+            case who, "releases":
+                return str(self.variant.release(self.leases[who]))
         self.variant.settle()
-        self.lines.append(locks_on(self.masters))
+        return locks_on(self.masters)
+
+    def _acquire(self, who: str, *names: str) -> str:
+        try:
+            self.leases[who] = self.variant.acquire(*names)
+        except NotAcquired as error:
+            said = kinds(error.tally, whole=isinstance(error, QuorumUnreachable))
+            return f"{type(error).__name__} {said}"
+        return "held"
 
     def wait_clean(self) -> None:
         """Wait until every master is usable and has no lock."""
@@ -107,45 +112,33 @@ def scenario_over(name: str, masters: Sequence[LocalMaster], **settings: Any) ->
         yield Scenario(variant, masters)
 
 
+def numbers(first: int, last: int) -> str:
+    return " ".join(str(index) for index in range(first, last + 1))
+
+
 @pytest.mark.fault(without=("plain DEL",))
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> None:
-    everywhere = " ".join(str(index) for index in range(1, n + 1))
+    all_of_them = numbers(1, n)
     with scenario_over(name, masters[:n]) as scenario:
-        scenario.acquire("A", "order:1")
-        scenario.look()
-        scenario.acquire("B", "order:1")
-        scenario.acquire("B", "order:2")
-        scenario.look()
-        scenario.extend("A")
-        scenario.release("A")
-        scenario.look()
-        scenario.release("A")
-        scenario.extend("A")
-        scenario.acquire("C", "order:1")
-        scenario.release("A")
-        scenario.look()
-        scenario.release("C")
-        scenario.release("B")
-        scenario.look()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        f"order:1 on {everywhere}",
-        "B takes order:1: ResourceLocked held by another client for # s",
-        "B takes order:2: held",
-        f"order:1 on {everywhere}; order:2 on {everywhere}",
-        "A extends: renewed",
-        "A releases: True",
-        f"order:2 on {everywhere}",
-        "A releases: False",
-        "A extends: lost forgot the lock",
-        "C takes order:1: held",
-        "A releases: False",
-        f"order:1 on {everywhere}; order:2 on {everywhere}",
-        "C releases: True",
-        "B releases: True",
-        "nothing",
-    ]
+        scenario.run(f"""
+            A takes order:1: held
+            order:1 on {all_of_them}
+            B takes order:1: ResourceLocked held by another client for # s
+            B takes order:2: held
+            order:1 on {all_of_them}; order:2 on {all_of_them}
+            A extends: renewed
+            A releases: True
+            order:2 on {all_of_them}
+            A releases: False
+            A extends: lost forgot the lock
+            C takes order:1: held
+            A releases: False
+            order:1 on {all_of_them}; order:2 on {all_of_them}
+            C releases: True
+            B releases: True
+            nothing
+        """)
 
 
 # Each takes seconds, so by day only one of them runs.
@@ -161,7 +154,6 @@ def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> No
 def test_a_minority_does_not_answer(
     name: str, fault: str, down: int, n: int, masters: list[LocalMaster]
 ) -> None:
-    up = " ".join(str(index) for index in range(down + 1, n + 1))
     fail, come_back = (
         (LocalMaster.kill, LocalMaster.start)
         if fault == "refuses"
@@ -170,23 +162,17 @@ def test_a_minority_does_not_answer(
     with scenario_over(name, masters[:n], **SOON if fault == "hangs" else {}) as scenario:
         for master in masters[:down]:
             fail(master)
-        scenario.acquire("A", "order:1")
-        scenario.look()
-        scenario.acquire("B", "order:1")
-        scenario.extend("A")
-        scenario.release("A")
-        scenario.look()
+        scenario.run(f"""
+            A takes order:1: held
+            order:1 on {numbers(down + 1, n)}
+            B takes order:1: ResourceLocked held by another client for # s
+            A extends: renewed
+            A releases: True
+            nothing
+        """)
         for master in masters[:down]:
             come_back(master)
         scenario.wait_clean()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        f"order:1 on {up}",
-        "B takes order:1: ResourceLocked held by another client for # s",
-        "A extends: renewed",
-        "A releases: True",
-        "nothing",
-    ]
 
 
 @pytest.mark.slow
@@ -203,23 +189,17 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster]) -> None:
         with scenario_over(name, masters[:n], urls=urls, master_timeout=0.4) as scenario:
             for proxy in proxies:
                 proxy.delay_down = 0.8
-            scenario.acquire("A", "order:1")
-            scenario.acquire("B", "order:1")
-            scenario.extend("A")
-            scenario.release("A")
-            scenario.acquire("B", "order:1")
-            scenario.release("B")
+            scenario.run("""
+                A takes order:1: held
+                B takes order:1: ResourceLocked held by another client for # s
+                A extends: renewed
+                A releases: True
+                B takes order:1: held
+                B releases: True
+            """)
             for proxy in proxies:
                 proxy.delay_down = 0.0
             scenario.wait_clean()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        "B takes order:1: ResourceLocked held by another client for # s",
-        "A extends: renewed",
-        "A releases: True",
-        "B takes order:1: held",
-        "B releases: True",
-    ]
 
 
 @pytest.mark.fault(without=("a release with no link is lost",))
@@ -227,35 +207,29 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster]) -> None:
 def test_a_minority_is_cut_off_after_it_executed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
-    everywhere = " ".join(str(index) for index in range(1, n + 1))
     with behind(masters[:down]) as proxies:
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
         # Half of this is how long a thread waits before it reads on behalf of threads that left.
         with scenario_over(name, masters[:n], urls=urls, master_timeout=1.0) as scenario:
             for proxy in proxies:
                 proxy.lose_replies = True
-            scenario.acquire("A", "order:1")
+            scenario.run("A takes order:1: held")
             for proxy in proxies:
                 assert proxy.lost.wait(60)
             scenario.variant.wait_gone(*range(down))
-            scenario.look()
-            scenario.release("A")
+            scenario.run(f"""
+                order:1 on {numbers(1, n)}
+                A releases: True
+            """)
             for proxy in proxies:
                 proxy.lose_replies = False
             scenario.wait_clean()
-            scenario.acquire("B", "order:1")
-            scenario.look()
-            scenario.release("B")
-            scenario.look()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        f"order:1 on {everywhere}",
-        "A releases: True",
-        "B takes order:1: held",
-        f"order:1 on {everywhere}",
-        "B releases: True",
-        "nothing",
-    ]
+            scenario.run(f"""
+                B takes order:1: held
+                order:1 on {numbers(1, n)}
+                B releases: True
+                nothing
+            """)
 
 
 @pytest.mark.slow
@@ -263,42 +237,33 @@ def test_a_minority_is_cut_off_after_it_executed(
 @pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5), (2, 4)])
 def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     with scenario_over(name, masters[:n]) as scenario:
-        scenario.acquire("A", "order:1")
-        scenario.look()
+        scenario.run(f"""
+            A takes order:1: held
+            order:1 on {numbers(1, n)}
+        """)
         for master in masters[:down]:
             master.kill()
         refused = "refused the connection"
         with suppress(NotAcquired):
-            scenario.variant.acquire(
-                "warm-up"
-            )  # threads notice only when they have something to say
+            scenario.variant.acquire("warm-up")  # threads notice only when they send
         until(
             lambda: all(m.reason == refused for m in scenario.variant.links.masters[:down]),
             "the dead masters are known to be dead",
         )
-        scenario.acquire("B", "order:2")
-        scenario.extend("A")
-        scenario.look()
-        scenario.release("A")
-        scenario.look()
+        scenario.run(f"""
+            B takes order:2: QuorumUnreachable refused the connection
+            A extends: unknown
+            order:1 on {numbers(down + 1, n)}
+            A releases: None
+            nothing
+        """)
         for master in masters[:down]:
             master.start()
         scenario.wait_clean()
-        scenario.acquire("B", "order:2")
-        scenario.release("B")
-    everywhere = " ".join(str(index) for index in range(1, n + 1))
-    up = " ".join(str(index) for index in range(down + 1, n + 1))
-    assert scenario.lines == [
-        "A takes order:1: held",
-        f"order:1 on {everywhere}",
-        "B takes order:2: QuorumUnreachable refused the connection",
-        "A extends: unknown",
-        f"order:1 on {up}",
-        "A releases: None",
-        "nothing",
-        "B takes order:2: held",
-        "B releases: True",
-    ]
+        scenario.run("""
+            B takes order:2: held
+            B releases: True
+        """)
 
 
 @pytest.mark.slow
@@ -307,15 +272,13 @@ def test_a_majority_hangs_unnoticed(name: str, masters: list[LocalMaster]) -> No
     with scenario_over(name, masters[:n], **SOON) as scenario:
         for master in masters[:down]:
             master.pause()
-        scenario.acquire("A", "order:1")
-        scenario.look()
+        scenario.run("""
+            A takes order:1: QuorumUnreachable did not answer within # s
+            nothing
+        """)
         for master in masters[:down]:
             master.resume()
         scenario.wait_clean()
-    assert scenario.lines == [
-        "A takes order:1: QuorumUnreachable did not answer within # s",
-        "nothing",
-    ]
 
 
 @pytest.mark.fault(without=("NOSCRIPT is a failure",))
@@ -327,71 +290,55 @@ def test_the_scripts_are_gone_each_time(name: str, masters: list[LocalMaster]) -
 
     with scenario_over(name, masters[:3]) as scenario:
         flush_scripts()
-        scenario.acquire("A", "order:1")
+        scenario.run("A takes order:1: held")
         flush_scripts()
+        state, scenario.leases["A"] = scenario.variant.extend(scenario.leases["A"])
         # A master that answers after the verdict may only have been asked to load a script.
-        scenario.extend("A", votes=False)
+        assert state is LeaseState.RENEWED
+        scenario.variant.settle()
         flush_scripts()
-        scenario.acquire("B", "order:1")
+        scenario.run("B takes order:1: ResourceLocked held by another client for # s")
         flush_scripts()
-        scenario.release("A")
-        scenario.look()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        "A extends: renewed",
-        "B takes order:1: ResourceLocked held by another client for # s",
-        "A releases: True",
-        "nothing",
-    ]
+        scenario.run("""
+            A releases: True
+            nothing
+        """)
 
 
 def test_a_restarted_master_gets_the_lock_again(name: str, masters: list[LocalMaster]) -> None:
     with scenario_over(name, masters[:3]) as scenario:
-        scenario.acquire("A", "order:1")
-        scenario.look()
+        scenario.run("""
+            A takes order:1: held
+            order:1 on 1 2 3
+        """)
         masters[2].restart()
         scenario.variant.start()  # threads notice only when they have something to say
         scenario.variant.wait_usable(3)
-        scenario.look()
-        scenario.extend("A")
-        scenario.look()
-        scenario.extend("A")
-        scenario.look()
-        scenario.release("A")
-        scenario.look()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        "order:1 on 1 2 3",
-        "order:1 on 1 2",
-        "A extends: renewed forgot the lock",
-        "order:1 on 1 2",
-        "A extends: renewed healed: counts from the next extension",
-        "order:1 on 1 2 3",
-        "A releases: True",
-        "nothing",
-    ]
+        scenario.run("""
+            order:1 on 1 2
+            A extends: renewed forgot the lock
+            order:1 on 1 2
+            A extends: renewed healed: counts from the next extension
+            order:1 on 1 2 3
+            A releases: True
+            nothing
+        """)
 
 
 @pytest.mark.fault(without=("any marker will do",))
 def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) -> None:
     with scenario_over(name, masters[:3]) as scenario:
-        scenario.acquire("A", "order:1")
+        scenario.run("A takes order:1: held")
         scenario.variant.settle()
         for master in masters[:2]:
             with master.client() as client:
                 client.flushall()
-        scenario.acquire("B", "order:1")
+        scenario.run("B takes order:1: QuorumUnreachable not trusted yet")
         scenario.variant.settle()
         scenario.variant.wait_usable(3)
-        scenario.extend("A")
-        scenario.look()
-        scenario.release("A")
-        scenario.look()
-    assert scenario.lines == [
-        "A takes order:1: held",
-        "B takes order:1: QuorumUnreachable not trusted yet",
-        "A extends: lost forgot the lock",
-        "order:1 on 3",
-        "A releases: False",
-        "nothing",
-    ]
+        scenario.run("""
+            A extends: lost forgot the lock
+            order:1 on 3
+            A releases: False
+            nothing
+        """)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from typing import Any
 
-    from redlock_django.engine.validity import LeaseState, RedlockLease
+    from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
     from redlock_django.testing.masters import LocalMaster
     from redlock_django.wire.links.links import Links
     from redlock_django.wire.links.master import Master
@@ -113,18 +113,26 @@ class Variant(ABC):
         self.backend = backend
 
     @abstractmethod
-    def acquire(
-        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> RedlockLease:
-        """Acquire a lock on all resources."""
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the backend, by its sync name, and return its result."""
 
-    @abstractmethod
+    def acquire(
+        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER,
+        limit: int = 1, given: Lease | None = None,
+    ) -> RedlockLease:  # fmt: skip
+        """Acquire a lock on all resources, or take the one that was `given`."""
+        lease: RedlockLease = self.call("acquire", resources, ttl, wait, holder, limit, given)
+        return lease
+
     def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
         """Extend a lease."""
+        extended: tuple[LeaseState, RedlockLease] = self.call("extend", lease, ttl)
+        return extended
 
-    @abstractmethod
     def release(self, lease: RedlockLease) -> bool | None:
         """Release a lease."""
+        freed: bool | None = self.call("release", lease)
+        return freed
 
     @abstractmethod
     def inside(self, function: Callable[[], Result]) -> Result:
@@ -201,16 +209,8 @@ class Variant(ABC):
 class Threads(Variant):
     """The links that threads share."""
 
-    def acquire(
-        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> RedlockLease:
-        return self.backend.acquire(resources, ttl, wait, holder)
-
-    def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
-        return self.backend.extend(lease, ttl)
-
-    def release(self, lease: RedlockLease) -> bool | None:
-        return self.backend.release(lease)
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.backend, method)(*arguments)
 
     def inside(self, function: Callable[[], Result]) -> Result:
         with self.driver.combiner.mutex:
@@ -244,16 +244,8 @@ class Loop(Variant):
         """Run a coroutine on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
-    def acquire(
-        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> RedlockLease:
-        return self.run(self.backend.aacquire(resources, ttl, wait, holder))
-
-    def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
-        return self.run(self.backend.aextend(lease, ttl))
-
-    def release(self, lease: RedlockLease) -> bool | None:
-        return self.run(self.backend.arelease(lease))
+    def call(self, method: str, *arguments: Any) -> Any:
+        return self.run(getattr(self.backend, f"a{method}")(*arguments))
 
     def inside(self, function: Callable[[], Result]) -> Result:
         async def call() -> Result:
