@@ -16,14 +16,12 @@ from tests.live.traffic import Traffic, all_freed, left
 from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import SOON, VARIANTS, joined, make_backend, open_variant, trust
+from tests.wire.variants import SOON, VARIANTS, both, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
-
-both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @pytest.mark.slow

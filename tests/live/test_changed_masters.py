@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,10 +17,10 @@ from tests.losses import ends_lost
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, make_backend, open_variant, threads_by_day, trust
+from tests.wire.variants import VARIANTS, make_backend, open_variant, threads_by_day, trust, trusted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from redlock_django.testing.masters import LocalMaster
@@ -28,26 +28,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-DELAY = 0.4
+OURS: dict[str, Any] = {"restart_delay": 0.4, "max_ttl": 8.0}
 
 
-@contextmanager
-def client(name: str, urls: Sequence[str], **settings: Any) -> Iterator[Variant]:
-    with open_variant(
-        name, make_backend(urls, restart_delay=DELAY, max_ttl=8.0, **settings)
-    ) as variant:
-        yield variant
+def client(name: str, urls: Sequence[str]) -> AbstractContextManager[Variant]:
+    return open_variant(name, make_backend(urls, **OURS))
 
 
-@contextmanager
-def old_client(name: str, masters: Sequence[LocalMaster]) -> Iterator[Variant]:
+def old_client(name: str, masters: Sequence[LocalMaster]) -> AbstractContextManager[Variant]:
     """Connect a client to masters that an operator has declared trusted."""
-    with client(name, [master.url for master in masters]) as variant:
-        for master in masters:
-            trust(master, variant.backend.deployment)
-        variant.start()
-        variant.wait_usable(len(masters))
-        yield variant
+    return trusted(name, masters, **OURS)
 
 
 def deployment(master: LocalMaster) -> str:

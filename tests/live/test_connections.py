@@ -22,7 +22,7 @@ from tests.programs import started
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.test_waiters import ask_once, waiting
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
+from tests.wire.variants import Variant, both, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 
 PASSWORD = "p@ss/w:rd ?#%"
 ACL = least_acl("redlock").split()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +16,15 @@ from redlock_django.wire.servers.info import read_info
 from tests import inspecting
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import PATIENT, VARIANTS, Variant, make_backend, open_variant, trust
+from tests.wire.variants import (
+    PATIENT,
+    Variant,
+    both,
+    make_backend,
+    open_variant,
+    trust,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 
 LONG: dict[str, Any] = {"failover": True, "max_ttl": 60.0, "restart_delay": 63.8, **PATIENT}
 TTL = 50.0
@@ -67,21 +74,14 @@ def pair(masters: list[LocalMaster]) -> Iterator[Pair]:
         yield pair
 
 
-@contextmanager
-def client(name: str, pair: Pair, **settings: Any) -> Iterator[Variant]:
-    """Yield a client of the pair's address, as a process that starts now has one."""
-    backend = make_backend([pair.address.url], **{**LONG, **settings})
-    with open_variant(name, backend) as variant:
-        yield variant
+def client(name: str, pair: Pair) -> AbstractContextManager[Variant]:
+    """Return a client of the pair's address, as a process that starts now has one."""
+    return open_variant(name, make_backend([pair.address.url], **LONG))
 
 
-@contextmanager
-def trusting(name: str, pair: Pair, **settings: Any) -> Iterator[Variant]:
-    """Yield the same, after the primary was declared trusted."""
-    with client(name, pair, **settings) as variant:
-        trust(pair.primary, variant.backend.deployment)
-        variant.start()
-        yield variant
+def trusting(name: str, pair: Pair, **settings: Any) -> AbstractContextManager[Variant]:
+    """Return the same, after the primary was declared trusted."""
+    return trusted(name, [pair.primary], urls=[pair.address.url], **{**LONG, **settings})
 
 
 def refuses(variant: Variant, why: str) -> bool:
@@ -240,20 +240,20 @@ def test_a_promoted_primary_without_a_replica_takes_another_replication_id(pair:
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["with-data", "without-data"])
 def test_a_primary_that_restarts(keeps: bool) -> None:
-    with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "always"]) as (primary,):
-        backend = make_backend([primary.url], **LONG)
-        trust(primary, backend.deployment)
-        with open_variant("threads", backend) as variant:
-            variant.start()
-            held = variant.acquire("held", ttl=TTL)
-            primary.kill()
-            if not keeps:
-                for file in (primary.directory / "appendonlydir").iterdir():
-                    file.unlink()
-            primary.start()
-            until(lambda: refuses(variant, "trusted in"), "it may have forgotten locks")
-            state, _ = variant.extend(held, ttl=TTL)
-            assert state is (LeaseState.RENEWED if keeps else LeaseState.LOST)
+    durable = ["--appendonly", "yes", "--appendfsync", "always"]
+    with (
+        local_masters(1, args=durable) as (primary,),
+        trusted("threads", [primary], **LONG) as variant,
+    ):
+        held = variant.acquire("held", ttl=TTL)
+        primary.kill()
+        if not keeps:
+            for file in (primary.directory / "appendonlydir").iterdir():
+                file.unlink()
+        primary.start()
+        until(lambda: refuses(variant, "trusted in"), "it may have forgotten locks")
+        state, _ = variant.extend(held, ttl=TTL)
+        assert state is (LeaseState.RENEWED if keeps else LeaseState.LOST)
 
 
 def test_a_proxy_that_hides_the_role_is_named(

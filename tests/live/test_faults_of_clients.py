@@ -29,7 +29,7 @@ from tests.programs import started
 from tests.timeouts import patient_site
 from tests.waiting import until
 from tests.wire.proxy import behind
-from tests.wire.variants import VARIANTS, joined
+from tests.wire.variants import both, joined
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 
 

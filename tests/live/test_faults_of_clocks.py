@@ -22,7 +22,16 @@ from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
 from tests.live.removed_rules import guards_both
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import (
+    Variant,
+    both,
+    joined,
+    make_backend,
+    open_variant,
+    sharing,
+    trust,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +40,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 Clocked = list[ClockedMaster]
 
@@ -81,14 +89,8 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         # The last guard: a confirmation refuses a fence that is a minute ahead of the clock.
         mutate_script(monkeypatch, "confirm", lua("> now + 2 *", "> 9e99 + now + 2 *"))
     away = f"redis://127.0.0.1:{free_port()}/0"
-    backends = [
-        make_backend(seen, members="allthree")
-        for seen in ([*urls(clocked)[:2], away], urls(clocked))
-    ]
-    for each in clocked:
-        trust(each.master, backends[0].deployment)
-    with ExitStack() as stack:
-        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
+    seen = [*urls(clocked)[:2], away], urls(clocked)
+    with sharing(name, masters_of(clocked), *seen) as (a, b):
         if known:
             b.start()
             b.wait_usable(3)
@@ -201,12 +203,7 @@ def is_trusted_much_later(master: Master) -> bool:
 @pytest.mark.parametrize("asked", [True, False], ids=["asked meanwhile", "not asked"])
 def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Clocked) -> None:
     """A client that asks in between notices the step. Otherwise, one master has lost the lock."""
-    backend = make_backend(urls(clocked), restart_delay=0.5)
-    for each in clocked:
-        trust(each.master, backend.deployment)
-    with open_variant(name, backend) as variant:
-        variant.start()
-        variant.wait_usable(3)
+    with trusted(name, masters_of(clocked), restart_delay=0.5) as variant:
         lease = variant.acquire("order:1")
         variant.settle()
         clocked[1].set(MINUTE)
@@ -237,14 +234,8 @@ def test_fences_order_two_holders_after_a_step_too_small_to_notice(
 ) -> None:
     """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
     reached, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
-    backends = [
-        make_backend(seen, max_clock_skew=30.0, members="allthree")
-        for seen in ([*reached[:2], away], [away, *reached[1:]])
-    ]
-    for each in clocked:
-        trust(each.master, backends[0].deployment)
-    with ExitStack() as stack:
-        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
+    seen = [*reached[:2], away], [away, *reached[1:]]
+    with sharing(name, masters_of(clocked), *seen, max_clock_skew=30.0) as (a, b):
         for variant in (a, b):
             variant.start()
             variant.wait_usable(2)

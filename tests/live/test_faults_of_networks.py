@@ -26,14 +26,22 @@ from tests.ports import free_port
 from tests.replies import unpacked
 from tests.waiting import until
 from tests.wire.proxy import behind
-from tests.wire.variants import SOON, VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import (
+    SOON,
+    VARIANTS,
+    Variant,
+    both,
+    joined,
+    make_backend,
+    open_variant,
+    sharing,
+    trust,
+)
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
-
-both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @contextmanager
@@ -188,18 +196,11 @@ def test_two_clients_that_see_different_masters(
         monkeypatch.setattr(quorum.quorum, "__code__", half)  # also for those that imported it
     direct = [master.url for master in masters]
     cut = [f"redis://127.0.0.1:{free_port()}/0" for _ in masters]
-    backends = [
-        make_backend(urls, members="allfive")
-        for urls in (direct[:3] + cut[3:], cut[:2] + direct[2:])
-    ]
-    for master in masters:
-        trust(master, backends[0].deployment)
-    with ExitStack() as stack:
-        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
+    seen = direct[:3] + cut[3:], cut[:2] + direct[2:]
+    with sharing(name, masters, *seen) as (a, b), ThreadPoolExecutor(2) as pool:
         for variant in (a, b):
             variant.start()
             variant.wait_usable(3)
-        pool = stack.enter_context(ThreadPoolExecutor(2))
         for turn in range(4):
             races = [pool.submit(attempt, variant, f"order:{turn}") for variant in (a, b)]
             held = [lease for race in races if (lease := race.result(60)) is not None]

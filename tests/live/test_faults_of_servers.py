@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,7 +18,13 @@ from tests.live.left_over import locked
 from tests.live.traffic import left
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import (
+    VARIANTS,
+    Variant,
+    both,
+    joined,
+    trusted,
+)
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 Break = Callable[[ExitStack, "Redis"], None]
 
 
@@ -277,13 +282,15 @@ def test_all_masters_are_restarted_within_one_ttl(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
     """The masters restart empty, one by one. Without the delay, there would be two holders."""
-    deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
-    backend = make_backend([master.url for master in masters], **deployment)  # type: ignore[arg-type]
-    for master in masters:
-        trust(master, backend.deployment)
-    with open_variant(name, backend) as variant, joined(name, masters, **deployment) as rival:
-        variant.start()
-        variant.wait_usable(5)
+    deployment: dict[str, Any] = {
+        "restart_delay": delay,
+        "max_ttl": ttl,
+        "max_clock_skew": 0.1,
+    }
+    with (
+        trusted(name, masters, **deployment) as variant,
+        joined(name, masters, **deployment) as rival,
+    ):
         held = variant.acquire("order:1", ttl=ttl, wait=60.0)
         for master in masters:
             master.restart()

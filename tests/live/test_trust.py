@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,36 +19,29 @@ from redlock_django.wire.servers.info import read_info
 from tests import inspecting
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
+from tests.wire.variants import (
+    VARIANTS,
+    Variant,
+    both,
+    joined,
+    make_backend,
+    open_variant,
+    trust,
+    trusted,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
+    from collections.abc import Callable
 
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
-
-both = pytest.mark.parametrize("name", VARIANTS)
 
 
 def marker(master: LocalMaster) -> bytes | None:
     with master.client() as client:
         found: bytes | None = client.get("redlock:master")
     return found
-
-
-@contextmanager
-def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[Variant]:
-    """Connect a client to masters that an operator has declared trusted."""
-    backend = make_backend([master.url for master in masters], **settings)
-    for master in masters:
-        trust(master, backend.deployment)
-    with open_variant(name, backend) as variant:
-        variant.start()
-        variant.wait_usable(len(masters))
-        variant.settle()
-        yield variant
 
 
 # Masters that may have lost their locks.

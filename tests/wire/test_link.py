@@ -35,8 +35,8 @@ from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest
 from tests.wire.variants import (
     PATIENT,
-    VARIANTS,
     Variant,
+    both,
     joined,
     make_backend,
     open_variant,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
-
-both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @contextmanager

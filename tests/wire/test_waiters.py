@@ -29,7 +29,7 @@ from tests.replies import packed
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
-from tests.wire.variants import VARIANTS, Variant, joined
+from tests.wire.variants import Variant, both, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", VARIANTS)
 NEVER = 60.0
 CALLED = 20.0
 """Seconds in which a waiter that is called has the lock; it asks by itself only after NEVER."""

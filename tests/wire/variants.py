@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -32,6 +32,7 @@ Result = TypeVar("Result")
 
 VARIANTS = ("threads", "loop")
 
+both = pytest.mark.parametrize("name", VARIANTS)
 threads_by_day = pytest.mark.parametrize(
     "name", ["threads", pytest.param("loop", marks=pytest.mark.nightly)]
 )
@@ -287,3 +288,30 @@ def joined(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterat
         variant.wait_usable(len(masters))
         variant.settle()
         yield variant
+
+
+@contextmanager
+def trusted(
+    name: str, masters: Sequence[LocalMaster], *, urls: Sequence[str] = (), **settings: Any
+) -> Iterator[Variant]:
+    """Yield a variant over masters that an operator has declared trusted, all of them usable."""
+    backend = make_backend(urls or [master.url for master in masters], **settings)
+    for master in masters:
+        trust(master, backend.deployment)
+    with open_variant(name, backend) as variant:
+        variant.start()
+        variant.wait_usable(len(masters))
+        variant.settle()
+        yield variant
+
+
+@contextmanager
+def sharing(
+    name: str, masters: Sequence[LocalMaster], *seen: Sequence[str], **settings: Any
+) -> Iterator[list[Variant]]:
+    """Yield a variant for each list of addresses at which clients see the same trusted masters."""
+    backends = [make_backend(urls, members="shared", **settings) for urls in seen]
+    for master in masters:
+        trust(master, backends[0].deployment)
+    with ExitStack() as stack:
+        yield [stack.enter_context(open_variant(name, backend)) for backend in backends]
