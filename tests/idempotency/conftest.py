@@ -22,6 +22,7 @@ from pytest_django import Settings
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
+from tests.aliases import database_alias
 from tests.app.conftest import (
     MEMORY,
     happened,
@@ -119,16 +120,10 @@ def records_in_a_file(
         "NAME": str(tmp_path / "records.sqlite3"),
         "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
     }
-    every = connections.configure_settings({"default": {}, "records": database})
-    connections.settings["records"] = every["records"]
-    with django_db_blocker.unblock():
-        with connections["records"].schema_editor() as editor:
-            editor.create_model(IdempotencyRecord)
+    tables = [IdempotencyRecord]
+    with django_db_blocker.unblock(), database_alias("records", database, tables=tables):
         site.configure(DATABASE="records")
         yield
-        connections["records"].close()
-    del connections["records"]
-    del connections.settings["records"]
 
 
 def masters_forget() -> None:

@@ -23,6 +23,7 @@ from redlock_django import idempotent
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
+from tests.aliases import database_alias
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import InThread, masters_forget
 
@@ -44,8 +45,6 @@ def database(
     entry: dict[str, Any] = dict(request.getfixturevalue(kind))
     if level:
         entry["OPTIONS"] = {"options": "-c default_transaction_isolation=repeatable\\ read"}
-    every = connections.configure_settings({"default": {}, ALIAS: entry})
-    connections.settings[ALIAS] = every[ALIAS]
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     settings.REDLOCK = {
         "default": {
@@ -55,17 +54,8 @@ def database(
             "MAX_HOLD": 60,
         }
     }
-    with django_db_blocker.unblock():
-        for model in TABLES:
-            with connections[ALIAS].schema_editor() as editor:
-                editor.create_model(model)
+    with django_db_blocker.unblock(), database_alias(ALIAS, entry, tables=TABLES):
         yield
-        for model in TABLES:
-            with connections[ALIAS].schema_editor() as editor:
-                editor.delete_model(model)
-        connections[ALIAS].close()
-    del connections[ALIAS]
-    del connections.settings[ALIAS]
 
 
 def orders() -> int:
