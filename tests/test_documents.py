@@ -143,12 +143,15 @@ def symbols_of(path: Path) -> set[str]:
     return found
 
 
-def test_every_symbol_in_code_font_exists() -> None:
+def test_every_symbol_and_test_that_is_named_exists() -> None:
     missing = []
     for document in DOCUMENTS:
         for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
             files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
             if not any(name in symbols_of(file) for file in files):
+                missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
+        for path, name in TESTED.findall(document.read_text()):  # of cells of tables
+            if name not in symbols_of((document.parent / path).resolve()):
                 missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
     assert not missing
 
@@ -280,15 +283,6 @@ def test_every_command_and_option_that_is_named_exists() -> None:
                 options = re.findall(r"--[a-z][\w-]*", arguments.split(" -- ")[0])
                 unknown = {*options} - {*parser._option_string_actions}
                 missing += [f"{path.relative_to(ROOT)}: {name} {one}" for one in unknown]
-    assert not missing
-
-
-def test_the_tests_that_cells_of_tables_link_to_exist() -> None:
-    missing = []
-    for document in DOCUMENTS:
-        for path, name in TESTED.findall(document.read_text()):
-            if name not in symbols_of((document.parent / path).resolve()):
-                missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
     assert not missing
 
 

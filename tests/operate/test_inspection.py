@@ -113,9 +113,8 @@ def test_ten_thousand_locks_are_read(masters: list[LocalMaster]) -> None:
 
 @pytest.mark.attack
 def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
-    plant(masters, "order:21")
-    plant(masters, "user:1", path="/pay/")
+    for name in ("order:1", "order:21", "user:1"):
+        plant(masters, name, path="/pay/")
     found = sorted(holding.resource for holding in held_locks(search="order").locks)
     assert found == ["order:1", "order:21"]
     for glob in ("*", "order?1", "[a-z]", "\\", "^o"):
