@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pytest_django import Settings
 
 from redlock_django import QuorumUnreachable, ResourceLocked, lock
 from redlock_django.backends.memory.backend import MemoryBackend
@@ -20,16 +19,15 @@ from redlock_django.engine import attempt, pauses
 from redlock_django.engine.attempt import SPLIT_ROUNDS
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.operate.health import master_status
-from tests.app.conftest import FIVE, MEMORY, memory_backend, stop_clocks
-from tests.waiting import until
+from tests.app.conftest import FIVE, Configure, stop_clocks
+from tests.waiting import is_wanted, until
 
 R = "order:1"
 
 
 @pytest.fixture
-def backend(settings: Settings) -> MemoryBackend:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE}}
-    return memory_backend()
+def backend(memory: Configure) -> MemoryBackend:
+    return memory(MASTERS=FIVE)
 
 
 @pytest.fixture
@@ -38,28 +36,23 @@ def stopped(backend: MemoryBackend, no_renewals: None) -> None:
     stop_clocks()
 
 
-@pytest.fixture
-def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch to another thread after every key that a script reads."""
-    real = Keyspace.get
-
-    def get(self: Keyspace, key: str) -> bytes | None:
-        found = real(self, key)
-        time.sleep(0)
-        return found
-
-    monkeypatch.setattr(Keyspace, "get", get)
-
-
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
     return [master.keyspace.get(backend.deployment.lock(resource)) for master in backend.masters]
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("switch_threads")
 def test_one_of_many_threads_wins_a_free_resource(
     backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = Keyspace.get
+
+    def get(self: Keyspace, key: str) -> bytes | None:
+        """Switch to another thread after every key that a script reads."""
+        found = real(self, key)
+        time.sleep(0)
+        return found
+
+    monkeypatch.setattr(Keyspace, "get", get)
     # However slow the machine is, threads that share the votes ask again until one has won.
     monkeypatch.setattr(attempt, "SPLIT_ROUNDS", 10_000)
     monkeypatch.setattr(backend, "now", lambda: 0.0)
@@ -68,11 +61,7 @@ def test_one_of_many_threads_wins_a_free_resource(
         wins: list[object] = []
         refusals: list[object] = []
 
-        def contend(
-            gate: threading.Barrier = gate,
-            wins: list[object] = wins,
-            refusals: list[object] = refusals,
-        ) -> None:
+        def contend(gate: Any = gate, wins: Any = wins, refusals: Any = refusals) -> None:
             gate.wait(60)
             try:
                 wins.append(lock(R).acquire())
@@ -89,22 +78,9 @@ def test_one_of_many_threads_wins_a_free_resource(
         backend.clear()
 
 
-@pytest.fixture
-def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the intervals so long that a waiter asks again only when it is called."""
-    monkeypatch.setattr(pauses, "FALLBACK", 30.0)
-    monkeypatch.setattr(pauses, "LONGEST", 30.0)
-
-
-def waiters(backend: MemoryBackend) -> int:
-    """Return how many waiters every master has in its queue."""
-    return min(
-        len(master.keyspace.sorted_set(backend.deployment.queue(R))) for master in backend.masters
-    )
-
-
-@pytest.mark.usefixtures("no_fallback")
-def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
+def test_a_thread_calls_a_task(backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    for interval in ("FALLBACK", "LONGEST"):  # a waiter asks again only when it is called
+        monkeypatch.setattr(pauses, interval, 30.0)
     held = lock(R).acquire()
 
     async def work() -> None:
@@ -113,18 +89,17 @@ def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
 
     loop = threading.Thread(target=asyncio.run, args=(work(),))
     loop.start()
-    until(lambda: waiters(backend) == 1, "the waiter is queued")
+    until(lambda: is_wanted(R), "the waiter is queued")
     held.release()
     loop.join(60)
     assert not loop.is_alive()
 
 
 def test_split_votes_are_asked_again_for_twice_master_timeout_only(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    memory: Configure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pauses between all the attempts that a split vote may have add up to more."""
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "MASTER_TIMEOUT": 0.02}}
-    backend = memory_backend()
+    backend = memory(MASTERS=FIVE, MASTER_TIMEOUT=0.02)
     for index, master in enumerate(backend.masters):
         master.keyspace.set(backend.deployment.lock(R), b"another %d" % (index % 3))
     attempts, run = [], MemoryMaster.run
