@@ -48,7 +48,7 @@ TESTED = {
     "docs/how-to/observe.md": "tests/contrib/test_observe_page.py",
     "docs/how-to/lock.md": "tests/test_examples.py",
     "docs/how-to/permits.md": "tests/test_examples.py",
-    "docs/how-to/testing.md": "tests/testing/test_testing_page.py",
+    "docs/how-to/testing.md": "tests/testing/test_kit.py",
     "docs/how-to/views.md": "tests/test_examples.py",
     "docs/how-to/webhooks.md": "tests/idempotency/test_webhooks_page.py",
     "docs/contributing/write-a-store.md": "tests/test_write_a_store_page.py",

@@ -23,7 +23,7 @@ from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, memory_backend
+from tests.app.conftest import LOCK_MIDDLEWARE, Configure, Urls, memory_backend
 from tests.views.kinds import KINDS, body
 from tests.waiting import until
 
@@ -89,7 +89,10 @@ class Request:
 
 @pytest.fixture
 def pool(
-    postgres: dict[str, Any], settings: Settings, django_db_blocker: pytest_django.DjangoDbBlocker
+    postgres: dict[str, Any],
+    settings: Settings,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+    memory: Configure,
 ) -> Iterator[None]:
     """A pool of two connections, and a site whose middleware makes a query."""
     entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 10}}}
@@ -97,7 +100,7 @@ def pool(
     connections.settings[ALIAS] = every[ALIAS]
     settings.MIDDLEWARE = [f"{__name__}.signs_in", LOCK_MIDDLEWARE]
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
-    configure(settings)
+    memory(MAX_WAITERS=9)
     with django_db_blocker.unblock():
         yield
         connections[ALIAS].close()
@@ -108,7 +111,7 @@ def pool(
 
 @pytest.fixture
 def serve(
-    pool: None, urls: Urls, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    pool: None, urls: Urls, monkeypatch: pytest.MonkeyPatch, memory: Configure
 ) -> Callable[..., None]:
     """Return a function that makes one view the whole site."""
 
@@ -119,15 +122,11 @@ def serve(
     def put(kind: str, *, atomic: bool = False) -> None:
         monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
         rules = [{"view": "pay", "key": "order:<int:pk>"}] if KINDS[kind].by_rule else []
-        configure(settings, RULES=rules, WAIT=40)
+        memory(MAX_WAITERS=9, RULES=rules, WAIT=40)
         body[:] = [work]
         urls(KINDS[kind].make())
 
     return put
-
-
-def configure(settings: Settings, **given: Any) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MAX_WAITERS": 9, **given}}
 
 
 REAL = [pytest.mark.live, pytest.mark.postgres]
@@ -183,9 +182,9 @@ async def test_waiting_requests_of_an_async_server_leave_slots_too(
 
 
 @pytest.fixture
-def records(pool: None, settings: Settings) -> Iterator[None]:
+def records(pool: None, memory: Configure) -> Iterator[None]:
     """The table of idempotency records, in the database with the pool."""
-    configure(settings, IDEMPOTENCY={"DATABASE": ALIAS})
+    memory(MAX_WAITERS=9, IDEMPOTENCY={"DATABASE": ALIAS})
     with connections[ALIAS].schema_editor() as editor:
         editor.create_model(IdempotencyRecord)
     connections[ALIAS].close()
@@ -253,10 +252,10 @@ def test_a_connection_inside_a_transaction_is_not_returned(pool: None) -> None:
 
 
 @pytest.fixture
-def site(urls: Urls, settings: Settings) -> Callable[..., None]:
+def site(urls: Urls, settings: Settings, memory: Configure) -> Callable[..., None]:
     """Return a function that sets the views of a site without a database."""
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    configure(settings, MAX_WAITERS=2)
+    memory(MAX_WAITERS=2)
     return urls
 
 
@@ -294,9 +293,7 @@ def test_no_more_than_max_waiters_threads_wait(
     assert Client().post("/7/").status_code == 200
 
 
-def test_a_request_that_waits_is_reported_once(
-    site: Callable[..., None], settings: Settings
-) -> None:
+def test_a_request_that_waits_is_reported_once(site: Callable[..., None]) -> None:
     """The attempt before it waits is not counted as refused, and sends no signal."""
     site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=0.05)(done)))
     before = counters["default"].refused
@@ -306,9 +303,9 @@ def test_a_request_that_waits_is_reported_once(
 
 
 def test_without_a_quorum_a_waiting_request_goes_on_only_after_its_wait(
-    site: Callable[..., None], settings: Settings
+    site: Callable[..., None], memory: Configure
 ) -> None:
-    configure(settings, ON_UNAVAILABLE="proceed")
+    memory(MAX_WAITERS=9, ON_UNAVAILABLE="proceed")
     site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=20)(done)))
     backend = memory_backend()
     backend.down = [True] * len(backend.down)

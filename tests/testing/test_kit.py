@@ -1,9 +1,14 @@
-"""The test kit: masters in memory, locks held elsewhere, lost locks, pytest fixtures."""
+"""The test kit: masters in memory, locks held elsewhere, lost locks, pytest fixtures, its page."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import unittest
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -21,6 +26,7 @@ from redlock_django.locking.reports import counters
 from redlock_django.operate.inspection import held_locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing import (
+    LocalMaster,
     assert_locked,
     assert_not_locked,
     held_elsewhere,
@@ -28,10 +34,8 @@ from redlock_django.testing import (
     memory_masters,
 )
 from tests.losses import ends_lost
+from tests.pages import ROOT, Page
 from tests.programs import run_to_its_end
-
-if TYPE_CHECKING:
-    from redlock_django.testing import LocalMaster
 
 R = "order:1"
 URLS = ["redis://a", "redis://b", "redis://c"]
@@ -302,3 +306,35 @@ async def test_real_masters_in_a_loop(redlock_masters: list[LocalMaster]) -> Non
     with ends_lost():
         async with lock(R):
             lose_lock(R)
+
+
+# The examples of docs/how-to/testing.md, in a separate pytest process.
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_every_snippet_of_the_page_passes(tmp_path: Path) -> None:
+    code = "\n\n".join(Page("docs/how-to/testing.md").blocks())
+    (tmp_path / "test_page.py").write_text(code)
+    # This pytest runs next to the suite on a machine that may have few cores. Long timeouts keep
+    # the results independent of the load.
+    (tmp_path / "patient.py").write_text(
+        "from testproject.settings import *\n"
+        'REDLOCK["default"] |= {"MASTER_TIMEOUT": 4.0, "MAX_CLOCK_SKEW": 4.0}\n'
+    )
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            "DJANGO_SETTINGS_MODULE": "patient",
+            "PYTEST_ADDOPTS": "",
+        },
+    )  # fmt: skip
+    many = len(re.findall(r"^ *(?:async )?def test_", code, re.MULTILINE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{many} passed" in done.stdout
