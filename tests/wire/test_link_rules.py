@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -387,7 +388,18 @@ def _expires_after(links: ManualLinks) -> float:
     return polls / 2
 
 
-@kills("a busy host is out of time", Lateness.patience, instead("USUAL * usual", "0"))
+# How long the last replies took, of which masters, and after how many times MASTER_TIMEOUT a round
+# without any reply is lost then.
+PATIENCE: dict[str, tuple[float, tuple[int, ...], float]] = {
+    "all are quick": (0.0, (), 1.0),
+    "all are slow": (0.36 * TIMEOUT, (0, 1, 2), 3.0),
+    "one is slow": (0.36 * TIMEOUT, (1,), 1.0),
+    "all are very slow": (10.0, (0, 1, 2), LONGEST),
+}
+
+
+@kills("a busy host is out of time", Lateness.patience, instead("USUAL * usual", "0"),
+       "all are slow")  # fmt: skip
 @kills(
     "plain grants take no time",
     Replies._count_plain,
@@ -395,13 +407,19 @@ def _expires_after(links: ManualLinks) -> float:
         "link.ran, link.heard, link.took = ran, heard, heard - oldest.sent",
         "link.ran, link.heard = ran, heard",
     ),
+    "all are slow",
 )
-def test_no_vote_is_lost_where_all_replies_take_long() -> None:
+@kills("patience for one slow master", LateWatch.patience, instead("median(took)", "max(took)"),
+       "one is slow")  # fmt: skip
+@kills("patience without end", Lateness.patience, instead("LONGEST * self.master_timeout", "100"),
+       "all are very slow")  # fmt: skip
+@pytest.mark.parametrize("masters", PATIENCE)
+def test_a_reply_is_waited_for_as_long_as_replies_usually_take(masters: str) -> None:
+    seconds, slow, patience = PATIENCE[masters]
     with manual_links(3) as links:
-        assert _expires_after(links) == 1.0
-    with manual_links(3) as links:
-        _take(links, 0.36 * TIMEOUT, 0, 1, 2)
-        assert _expires_after(links) == 3.0
+        if slow:
+            _take(links, seconds, *slow)
+        assert _expires_after(links) == patience
 
 
 @kills("a waiter asks again without an answer", Round.waits_on, never("now < self.patient"))
@@ -456,20 +474,6 @@ def test_only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
         assert second.tally.verdict is Verdict.WON
         third = links.ask(links.acquire("c" * 32), patient=60.0)
         assert [vote is None for vote in third.tally.votes] == [True, True, False]
-
-
-@kills("patience for one slow master", LateWatch.patience, instead("median(took)", "max(took)"))
-def test_a_few_slow_masters_are_not_waited_for() -> None:
-    with manual_links(3) as links:
-        _take(links, 0.36 * TIMEOUT, 1)
-        assert _expires_after(links) == 1.0
-
-
-@kills("patience without end", Lateness.patience, instead("LONGEST * self.master_timeout", "100"))
-def test_no_reply_is_waited_for_without_end() -> None:
-    with manual_links(3) as links:
-        _take(links, 10.0, 0, 1, 2)
-        assert _expires_after(links) == LONGEST
 
 
 @kills("a handshake takes no time", LinkChanges.joined, instead("high - low", "0.0"))
@@ -855,12 +859,15 @@ def test_with_a_majority_down_no_master_is_asked() -> None:
         assert links.ends[2].names() == []
 
 
-@kills("asked before it is trusted", Master.fault, never("now < self.trust.ready"))
-def test_a_master_has_no_vote_before_it_is_trusted() -> None:
+@kills("asked before it is trusted", Master.fault, never("now < self.trust.ready"), "acquire")
+@kills("a master extends before it is trusted", Extend.early, returns("True"), "extend")
+@pytest.mark.parametrize("name", ["acquire", "extend"])
+def test_a_master_has_no_vote_before_it_is_trusted(name: str) -> None:
     with manual_links(1) as links:
         ends = links.join(0, ready=60.0)
-        exchange = links.ask(links.acquire())
-        assert "acquire" not in ends.names()
+        extend = Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10)
+        exchange = links.ask(links.acquire() if name == "acquire" else extend)
+        assert name not in ends.names()
         assert exchange.tally.verdict is Verdict.LOST
 
 
@@ -877,15 +884,6 @@ def test_a_promoted_replica_extends_before_it_is_trusted_and_grants_nothing() ->
         links.trusted(0)
         links.reply(0, exchange.number, fences=0)
         assert exchange.tally.verdict is Verdict.WON
-
-
-@kills("a master extends before it is trusted", Extend.early, returns("True"))
-def test_a_master_among_several_extends_only_when_it_is_trusted() -> None:
-    with manual_links(1) as links:
-        ends = links.join(0, ready=60.0)
-        exchange = links.ask(Extend(links.deployment, ("r",), f"{TOKEN} {{}}", 10))
-        assert "extend" not in ends.names()
-        assert exchange.tally.verdict is Verdict.LOST
 
 
 @kills("another server is not inspected", Replies._handle_vote,
@@ -910,14 +908,22 @@ def test_a_master_that_is_not_ready_is_asked_why() -> None:
         assert links.ends[0].names() == ["join"]
 
 
-@kills("a mismatch is ignored", trust.read_trust, never("status == Status.MISMATCH"))
-def test_a_master_of_another_deployment_is_given_up() -> None:
+@kills("a mismatch is ignored", trust.read_trust, never("status == Status.MISMATCH"),
+       Status.MISMATCH, ".*--reconfigure")  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        pytest.param(Status.MISMATCH, ".*--reconfigure", id="another marker"),
+        pytest.param(Status.UNMARKED, "new: run 'manage.py redlock_init'", id="no marker"),
+    ],
+)
+def test_a_master_without_the_marker_of_the_deployment_is_given_up(status: int, why: str) -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
-        links.trusted(0, Status.MISMATCH)
+        links.trusted(0, status)
         assert links.masters[0].link is None
-        assert "--reconfigure" in links.masters[0].reason
+        assert re.match(why, links.masters[0].reason)
 
 
 @kills("another deployment stops nothing", Links.conflict,
@@ -935,15 +941,6 @@ def test_a_master_of_another_deployment_stops_all_new_locks() -> None:
         assert "belongs to another deployment" in str(exchange.tally.votes[1])
         links.ask(links.release())
         assert links.ends[1].names() == ["release"]
-
-
-def test_a_master_that_lost_its_marker_is_given_up() -> None:
-    with manual_links(3) as links:
-        exchange = links.ask(links.acquire())
-        links.reply(0, exchange.number, -1)
-        links.trusted(0, Status.UNMARKED)
-        assert links.masters[0].link is None
-        assert links.masters[0].reason.startswith("new: run 'manage.py redlock_init'")
 
 
 @kills("a repeated question hides the reason", LinkChanges.trust,

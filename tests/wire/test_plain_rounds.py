@@ -78,14 +78,6 @@ def test_a_seed_is_the_same_if_every_reply_is_parsed(seed: int) -> None:
         assert _trace(seed) == as_usual
 
 
-def _suspected(links: ManualLinks) -> None:
-    links.steps._suspect(links.masters[0], 5.0)
-
-
-def _blamed(links: ManualLinks) -> None:
-    links.steps._blame_ourselves(links.masters[:1])
-
-
 def _twin(links: ManualLinks) -> None:
     links.masters[0].run_id = links.masters[1].run_id
     find_twins(links.masters)
@@ -97,21 +89,13 @@ def _untrusted(links: ManualLinks) -> None:
     links.changes.trust(links.masters[0], replace(trust, ready=NOW + 9))
 
 
-def _late(links: ManualLinks) -> None:
-    links.lateness._mark_late(links.masters[0], "did not answer")
-
-
-def _lost(links: ManualLinks) -> None:
-    links.cut(links.masters[0], "lost")
-
-
 DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
-    "suspect": _suspected,
-    "our clock stepped": _blamed,
+    "suspect": lambda links: links.steps._suspect(links.masters[0], 5.0),
+    "our clock stepped": lambda links: links.steps._blame_ourselves(links.masters[:1]),
     "twin": _twin,
     "untrusted": _untrusted,
-    "late": _late,
-    "lost": _lost,
+    "late": lambda links: links.lateness._mark_late(links.masters[0], "did not answer"),
+    "lost": lambda links: links.cut(links.masters[0], "lost"),
     "another deployment": lambda links: setattr(links.membership, "conflict", "another"),
 }
 
@@ -139,10 +123,7 @@ def test_no_lock_is_asked_of_a_master_from_a_doubt_on(doubt: str) -> None:
         assert "acquire" not in links.ends[0].names()
 
 
-FAULTS: dict[str, tuple[Callable[[ManualLinks], None], str]] = {
-    "late": (_late, "did not answer"),
-    "lost": (_lost, "lost"),
-}
+FAULTS = {"late": "did not answer", "lost": "lost"}
 
 
 def _reasons(links: ManualLinks, command: Command, *masters: int) -> list[str]:
@@ -159,11 +140,11 @@ def _reasons(links: ManualLinks, command: Command, *masters: int) -> list[str]:
        instead("failed(..., sent=False)", "failed(fault)"), "late")  # fmt: skip
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_master_that_is_known_not_to_answer_is_left_out(fault: str) -> None:
-    fail, reason = FAULTS[fault]
+    reason = FAULTS[fault]
     with timed_links() as links:
         links.grant(links.ask(links.acquire()))
         links.ends[0].heard()
-        fail(links)
+        DOUBTS[fault](links)
         acquire = links.acquire("b" * 32)
         assert _reasons(links, acquire) == [reason, "granted", "granted"]
         released = _reasons(links, links.release("b" * 32), 1, 2)

@@ -15,9 +15,8 @@ from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.steps import Pause
 from redlock_django.wire.links import master as master_module
 from tests.replies import packed
-from tests.wire.manual_links import TOKEN, ManualLinks, fences, manual_links
-from tests.wire.scripted import NAMES, push, resp
-from tests.wire.test_link_rules import tombstone
+from tests.wire.manual_links import ManualLinks, fences, manual_links
+from tests.wire.scripted import push, resp
 
 NUMBER, EARLIER, NOW = object(), object(), object()
 """The number of the round or of the one before, and the time of the master, in these replies."""
@@ -146,31 +145,6 @@ def test_late_replies_count_in_their_own_round() -> None:
         votes = [asked.tally.votes[2] for asked in rounds]
         assert [vote and vote.fences for vote in votes] == [(7,), (8,), (9,)]
         assert links.masters[2].link is link
-
-
-@pytest.mark.fault(
-    without=(
-        "acquire ignores tombstones",
-        "a token on a lost link is forgotten",
-    )
-)
-@pytest.mark.parametrize("back_first", [True, False])
-def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(back_first: bool) -> None:
-    """It buries: a command of the first link that still arrives must find the tombstone."""
-    with manual_links(1) as links:
-        links.ask(links.acquire())
-        links.cut(links.masters[0], "lost")
-        if back_first:
-            ends = links.join(0)
-            links.ask(links.release())
-        else:
-            links.ask(links.release())
-            ends = links.join(0)
-            links.sockets.flush()
-        [release] = ends.heard()
-        assert NAMES[release[1]] == "release"
-        assert f"redlock:tomb:{TOKEN}".encode() in release
-        assert tombstone(release)
 
 
 def test_the_number_of_kept_releases_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
