@@ -81,6 +81,7 @@ def test_waiters_are_not_overtaken_and_do_not_wait_for_the_fallback(
         assert max(checker.gaps) < 0.03, f"seed {seed}"
 
 
+@pytest.mark.slow
 @by_day
 def test_waiters_that_ask_before_their_turn_overtake_no_waiter(seeds: range) -> None:
     """As if each release woke half of all waiters, whatever their places are."""
