@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import math
 import os
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django import lock, locks
+from redlock_django import lock
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
+from tests.app.ways import SyncWay, in_both_ways
 from tests.engine.lua_mutation import lua, mutate_script
 from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
@@ -128,26 +128,16 @@ def hold_gil(seconds: float) -> None:
 
 
 @pytest.mark.fault(without=("only masters decide that a lock is over",))
-@both
-def test_a_renewal_that_never_gets_to_run(
-    name: str, masters: list[LocalMaster], settings: Settings
+@in_both_ways
+async def test_a_renewal_that_never_gets_to_run(
+    way: SyncWay, masters: list[LocalMaster], settings: Settings
 ) -> None:
     """The holder notices by its own clock, before any master has replied."""
     settings.REDLOCK = patient_site(masters[:3], 0.5, TTL=0.5)
-
-    def with_threads() -> None:
-        with lock("order:1", wait=60) as held:
-            hold_gil(0.6)
-            held.ensure_held()
-
-    async def with_a_loop() -> None:
-        async with lock("order:1", wait=60) as held:
-            hold_gil(0.6)
-            held.ensure_held()
-
+    held = await way.acquire(lock("order:1", wait=60))
+    hold_gil(0.6)
     with pytest.raises(LockLost):
-        with_threads() if name == "threads" else asyncio.run(with_a_loop())
-    locks.close()
+        held.ensure_held()
 
 
 @pytest.mark.fault

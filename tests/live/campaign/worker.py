@@ -17,13 +17,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redlock_django.engine.errors import LockLost
 from redlock_django.wire.clock import clock
+from tests.app.ways import AsyncWay, SyncWay
 from tests.programs import set_up
 
 if TYPE_CHECKING:
@@ -38,52 +38,21 @@ PAUSE = 0.05  # seconds between two tries of a thread, on average
 LOOKS = 0.1  # seconds between two looks at a lock that is held
 
 
-class Calls(Protocol):
-    """How a thread or a task uses locks."""
-
-    async def acquire(self, held: Lock) -> None:
-        """Acquire."""
-
-    async def release(self, held: Lock) -> None:
-        """Release."""
-
-    async def pause(self, seconds: float) -> None:
-        """Sleep, in a thread only until the worker ends."""
-
-
-class Tasks:
-    """Calls of a task of an event loop."""
-
-    async def acquire(self, held: Lock) -> None:
-        await held.aacquire()
-
-    async def release(self, held: Lock) -> None:
-        await held.arelease()
+class Tasks(AsyncWay):
+    """How a task uses locks."""
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-class Threads:
-    """Calls of a thread: none of them awaits anything."""
+class Threads(SyncWay):
+    """How a thread uses locks: it sleeps only until the worker ends."""
 
     def __init__(self, ending: threading.Event) -> None:
         self._ending = ending
 
-    async def acquire(self, held: Lock) -> None:
-        held.acquire()
-
-    async def release(self, held: Lock) -> None:
-        held.release()
-
     async def pause(self, seconds: float) -> None:
         self._ending.wait(seconds)
-
-
-def run_in_thread(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine that awaits nothing, without an event loop."""
-    with suppress(StopIteration):
-        work.send(None)
 
 
 class Worker:
@@ -98,16 +67,16 @@ class Worker:
 
     def run(self) -> None:
         """Run until the command "end" or the end of stdin."""
-        calls = Threads(self._ending)
+        way = Threads(self._ending)
         threads = [
             threading.Thread(target=self._read_commands, daemon=True),
-            threading.Thread(target=run_in_thread, args=(self._compete("a", calls),)),
-            threading.Thread(target=run_in_thread, args=(self._compete("b", calls),)),
+            threading.Thread(target=way.run, args=(self._compete("a", way),)),
+            threading.Thread(target=way.run, args=(self._compete("b", way),)),
             threading.Thread(target=asyncio.run, args=(self._loop(),)),
         ]
         for thread in threads:
             thread.start()
-        run_in_thread(self._measure("main", calls))
+        way.run(self._measure("main", way))
         for thread in threads[1:]:
             thread.join()
 
@@ -121,7 +90,7 @@ class Worker:
     async def _loop(self) -> None:
         await asyncio.gather(self._measure("task", Tasks()), self._compete("c", Tasks()))
 
-    async def _measure(self, thread: str, calls: Calls) -> None:
+    async def _measure(self, thread: str, way: Threads | Tasks) -> None:
         """Acquire a key that no other thread wants; the main thread also obeys."""
         from redlock_django import lock
 
@@ -133,16 +102,16 @@ class Worker:
             began, result = clock(), "granted"
             held = lock(key)
             try:
-                await calls.acquire(held)
+                await way.acquire(held)
                 took = clock() - began
                 # No block, whose end raises LockLost after the worker was stopped.
-                await calls.release(held)
+                await way.release(held)
             except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
                 took, result = clock() - began, _result_of(error)
             self._report(thread, "own", key, until=took, entry=result)
-            await calls.pause(rng.uniform(0, 2 * PAUSE))
+            await way.pause(rng.uniform(0, 2 * PAUSE))
 
-    async def _compete(self, thread: str, calls: Calls) -> None:
+    async def _compete(self, thread: str, way: Threads | Tasks) -> None:
         from redlock_django import NotAcquired, lock
 
         rng = random.Random()
@@ -151,7 +120,7 @@ class Worker:
             held = lock(*names, wait=rng.choice((0, 0.2, 1.0)), limit=limit)
             self._report_each(thread, "acquire", names)
             try:
-                await calls.acquire(held)
+                await way.acquire(held)
             except NotAcquired:
                 self._report_each(thread, "refused", names)
             except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
@@ -160,13 +129,13 @@ class Worker:
                 self._report_lease(thread, "granted", held)
                 left = _hold(rng)
                 while left > 0:
-                    await calls.pause(min(left, LOOKS))
+                    await way.pause(min(left, LOOKS))
                     left -= LOOKS
                     self._report_lease(thread, "renewed", held)
                 self._report_each(thread, "release", names)
-                await calls.release(held)
+                await way.release(held)
                 self._report_each(thread, "released", names)
-            await calls.pause(rng.uniform(0, 2 * PAUSE))
+            await way.pause(rng.uniform(0, 2 * PAUSE))
 
     # Commands, in the main thread.
 
