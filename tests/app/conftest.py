@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import Context
 from types import ModuleType
 from typing import Any, TypeVar
@@ -19,13 +19,11 @@ from django.urls import clear_url_caches
 from django.utils.deprecation import MiddlewareMixin
 from pytest_django import Settings
 
-from redlock_django import testing
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking import transactions
 from redlock_django.locking.lock import Lock
 from redlock_django.locking.renewal import RenewalService, renewal_service
 from redlock_django.locking.services import locks
-from tests import inspecting
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
@@ -213,15 +211,3 @@ def lose_locks(no_renewals: None) -> Callable[[], None]:
         backend.now = lambda: now() + 3600
 
     return lose
-
-
-@pytest.fixture
-def held_elsewhere() -> Callable[[str], AbstractContextManager[None]]:
-    """Return a context manager that makes another client hold a lock."""
-    return testing.held_elsewhere
-
-
-@pytest.fixture
-def is_free() -> Callable[[str], bool]:
-    """Return a function that returns whether another client could acquire a lock now."""
-    return inspecting.is_free

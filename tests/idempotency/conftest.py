@@ -26,8 +26,6 @@ from tests.aliases import database_alias
 from tests.app.conftest import (
     MEMORY,
     happened,
-    held_elsewhere,
-    is_free,
     lose_locks,
     memory,
     memory_backend,
@@ -38,8 +36,6 @@ from tests.app.conftest import (
 
 __all__ = [
     "happened",
-    "held_elsewhere",
-    "is_free",
     "lose_locks",
     "memory",
     "no_renewals",

@@ -26,6 +26,7 @@ from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
 from tests.idempotency.conftest import KEY, Site, make_order, masters_forget, record
+from tests.inspecting import is_free
 from tests.waiting import until_wanted
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("plain")]
@@ -114,7 +115,7 @@ async def is_cancelled(task: asyncio.Task[Any]) -> bool:
 @pytest.mark.attack
 @pytest.mark.parametrize("given", [{}, {"key": "header:Idempotency-Key", "scope": "acme"}])
 async def test_a_view_whose_client_has_gone_runs_to_its_end(
-    site: Site, client: AsyncClient, is_free: Callable[[str], bool], given: Any
+    site: Site, client: AsyncClient, given: Any
 ) -> None:
     gates = Gates(client)
     site.serve(idempotent(**given)(locked(gates.view)))
@@ -224,9 +225,7 @@ async def test_a_failure_without_a_client_is_logged_and_recorded(
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
 
 
-async def test_a_stream_without_a_client_is_closed(
-    site: Site, client: AsyncClient, is_free: Callable[[str], bool]
-) -> None:
+async def test_a_stream_without_a_client_is_closed(site: Site, client: AsyncClient) -> None:
     gates = Gates(client)
     closed: list[int] = []
 

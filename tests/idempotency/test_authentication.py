@@ -30,8 +30,9 @@ from redlock_django import IdempotentMixin, idempotent, lock_resource
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import MEMORY, wrapping
+from tests.app.conftest import MEMORY, Urls, wrapping
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("site", "plain")]
@@ -102,7 +103,7 @@ AROUND = {
 @pytest.mark.parametrize("kind", ["sync", "async"])
 @pytest.mark.parametrize("where", WHERE)
 def test_an_operation_is_not_recorded_around_its_authentication(
-    urls: Callable[..., None], where: str, kind: str
+    urls: Urls, where: str, kind: str
 ) -> None:
     """A caller without a token got the stored response of another one."""
     view = view_of(kind)
@@ -117,9 +118,7 @@ def test_an_operation_is_not_recorded_around_its_authentication(
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_no_decorator_hides_the_authentication_of_an_operation(
-    urls: Callable[..., None], around: str
-) -> None:
+def test_no_decorator_hides_the_authentication_of_an_operation(urls: Urls, around: str) -> None:
     urls(path("", api_of(AROUND[around](view_of("sync"))).urls))
     with pytest.raises(InvalidRedlock, match="django-ninja authenticates"):
         post(TOKEN)
@@ -129,7 +128,7 @@ def test_no_decorator_hides_the_authentication_of_an_operation(
 
 @pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="django-ninja before 1.5")
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_decorator_of_the_whole_api(urls: Callable[..., None], kind: str) -> None:
+def test_a_decorator_of_the_whole_api(urls: Urls, kind: str) -> None:
     api = ninja.NinjaAPI(urls_namespace=f"pay-{next(number)}", auth=by_token)
     api.add_decorator(shared, mode="view")
     api.post("/pay/")(view_of(kind))
@@ -143,7 +142,7 @@ def test_a_decorator_of_the_whole_api(urls: Callable[..., None], kind: str) -> N
     ("kind", "auth"), [("sync", by_token), ("async", by_token), ("async", by_token_async)]
 )
 def test_directly_on_the_function_a_replay_is_authenticated(
-    urls: Callable[..., None], kind: str, auth: Any
+    urls: Urls, kind: str, auth: Any
 ) -> None:
     view = shared(view_of(kind))
     urls(path("", api_of(view, auth=auth).urls))
@@ -154,7 +153,7 @@ def test_directly_on_the_function_a_replay_is_authenticated(
     assert orders() == 1
 
 
-def test_the_token_may_be_the_owner_of_the_key(urls: Callable[..., None]) -> None:
+def test_the_token_may_be_the_owner_of_the_key(urls: Urls) -> None:
     by_auth = idempotent(anonymous_scope=lambda request, **_: request.auth)
     urls(path("", api_of(by_auth(view_of("sync"))).urls))
     tokens = [TOKEN, {"Authorization": "bob"}, TOKEN]
@@ -162,9 +161,7 @@ def test_the_token_may_be_the_owner_of_the_key(urls: Callable[..., None]) -> Non
 
 
 @pytest.mark.parametrize("auth", [{}, {"auth": None}])
-def test_around_an_operation_without_authentication(
-    urls: Callable[..., None], auth: dict[str, Any]
-) -> None:
+def test_around_an_operation_without_authentication(urls: Urls, auth: dict[str, Any]) -> None:
     """Its function may return what it likes, because the response around it is recorded."""
     api = ninja.NinjaAPI(urls_namespace=f"pay-{next(number)}", auth=by_token if auth else None)
 
@@ -180,9 +177,7 @@ def test_around_an_operation_without_authentication(
 
 
 @pytest.mark.parametrize("decorators", [[locked], [wrapping, locked], [locked, wrapping]])
-def test_a_lock_around_the_authentication_is_found(
-    urls: Callable[..., None], decorators: list[Any]
-) -> None:
+def test_a_lock_around_the_authentication_is_found(urls: Urls, decorators: list[Any]) -> None:
     view = decorate_view(*decorators)(view_of("sync"))
     urls(path("", api_of(view).urls))
     with pytest.raises(InvalidRedlock, match=r"\.pay: django-ninja authenticates"):
@@ -249,9 +244,7 @@ AFTER = {
 
 
 @pytest.mark.parametrize("where", AFTER)
-def test_rest_framework_authenticates_before_a_replay(
-    urls: Callable[..., None], where: str
-) -> None:
+def test_rest_framework_authenticates_before_a_replay(urls: Urls, where: str) -> None:
     pattern, url = AFTER[where]
     urls(pattern)
     assert errors() == []
@@ -310,9 +303,7 @@ BEFORE = {
 
 @pytest.mark.attack
 @pytest.mark.parametrize("where", BEFORE)
-def test_rest_framework_is_not_recorded_around_its_authentication(
-    urls: Callable[..., None], where: str
-) -> None:
+def test_rest_framework_is_not_recorded_around_its_authentication(urls: Urls, where: str) -> None:
     urls(path("pay/", BEFORE[where]))
     for headers in (TOKEN, {}):
         if where.endswith(("LockAPIMixin", "below api_view")) and not headers:
@@ -372,7 +363,7 @@ INSIDE: dict[str, Any] = {
 @pytest.mark.attack
 @pytest.mark.parametrize("where", INSIDE)
 def test_a_request_that_the_view_authenticates_is_not_replayed(
-    urls: Callable[..., None], caplog: pytest.LogCaptureFixture, where: str
+    urls: Urls, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     """The stored response of a client with a token was sent to one without."""
     view = INSIDE[where]
@@ -397,7 +388,7 @@ def test_a_request_that_the_view_authenticates_is_not_replayed(
     ids=["above", "replay_check"],
 )
 def test_a_replay_that_is_always_authenticated_is_sent(
-    urls: Callable[..., None], caplog: pytest.LogCaptureFixture, view: Any
+    urls: Urls, caplog: pytest.LogCaptureFixture, view: Any
 ) -> None:
     urls(path("pay/", view))
     assert [post(TOKEN)["Idempotent-Replayed"] for _ in range(2)] == ["false", "true"]
@@ -513,9 +504,7 @@ def test_a_key_of_a_replaced_user_without_a_session_is_honoured(
 
 
 @KINDS
-def test_the_lock_is_the_replaced_users(
-    site: Site, replaced_user: None, held_elsewhere: Callable[[str], Any]
-) -> None:
+def test_the_lock_is_the_replaced_users(site: Site, replaced_user: None) -> None:
     with held_elsewhere("wallet:1003"):
         assert site.post(headers={"X-As": "ann"}).status_code == 423
         assert site.post(headers={"X-As": "robert"}).status_code == 201

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from pytest_django import Settings
 from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
+from redlock_django.testing import held_elsewhere
 from tests.app.conftest import wrapping
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
@@ -479,11 +479,7 @@ def test_the_lock_of_a_handler_of_another_method_is_in_order(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_the_refusal_of_another_locked_view_is_never_recorded(
-    site: Site,
-    plain: None,
-    held_elsewhere: Callable[[str], AbstractContextManager[None]],
-    sees_commits: None,
-    is_async: bool,
+    site: Site, plain: None, sees_commits: None, is_async: bool
 ) -> None:
     """The refusal says that a retry may help, so a retry must not get it again."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -30,8 +29,9 @@ from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.idempotency import records
 from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, memory_backend
+from tests.app.conftest import LOCK_MIDDLEWARE, Urls, memory_backend
 from tests.idempotency.conftest import (
     KEY,
     Site,
@@ -45,7 +45,6 @@ from tests.views.kinds import RECORDED, WITHOUT_LOCK, Kind, body
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NAME = "order:7"
-Held = Callable[[str], AbstractContextManager[None]]
 
 
 USERS = {"ann": User(pk=1, username="ann"), "bob": User(pk=2, username="bob")}
@@ -131,7 +130,7 @@ with_lock = pytest.mark.parametrize(
 def view(
     request: pytest.FixtureRequest,
     memory: None,
-    urls: Callable[..., None],
+    urls: Urls,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     sees_commits: None,
@@ -226,9 +225,7 @@ def locks_resource(request: pytest.FixtureRequest) -> bool:
 
 
 @with_lock
-def test_a_busy_resource_is_not_recorded_and_a_replay_does_not_wait_for_it(
-    view: Served, held_elsewhere: Held
-) -> None:
+def test_a_busy_resource_is_not_recorded_and_a_replay_does_not_wait_for_it(view: Served) -> None:
     with held_elsewhere(NAME):
         busy = view.post()
         assert (busy.status_code, busy.json()["code"]) == (423, "resource-locked")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,8 @@ from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.transactions import sees_commits
 from tests.aliases import database_alias
-from tests.app.conftest import MEMORY, is_free, no_renewals  # noqa: F401 - fixtures
+from tests.app.conftest import MEMORY, no_renewals  # noqa: F401 - fixtures
+from tests.inspecting import is_free
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
 
@@ -49,7 +50,6 @@ def run(connection: BaseDatabaseWrapper, statement: str) -> None:
 @pytest.mark.parametrize("end", ["close", "killed"])
 def test_a_lock_is_kept_until_the_connection_ends(
     pg: BaseDatabaseWrapper,
-    is_free: Callable[[str], bool],  # noqa: F811 - the fixture
     end: str,
 ) -> None:
     with suppress(OperationalError), transaction.atomic("pg"):

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from tests.app.conftest import (
-    happened,
-    held_elsewhere,
-    is_free,
-    lose_locks,
-    no_renewals,
-    sees_commits,
-    urls,
-)
+from tests.app.conftest import happened, lose_locks, no_renewals, sees_commits, urls
 
 __all__ = [
     "happened",
-    "held_elsewhere",
-    "is_free",
     "lose_locks",
     "no_renewals",
     "sees_commits",

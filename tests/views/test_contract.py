@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -24,13 +23,14 @@ from redlock_django.exceptions import (
     ResourceLocked,
 )
 from redlock_django.locking.services import locks
+from redlock_django.testing import held_elsewhere
 from testproject.shop.models import Order
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, wrapping
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, wrapping
+from tests.inspecting import is_free
 from tests.views.kinds import KEY, KINDS, Kind, body
 
 pytestmark = pytest.mark.django_db(transaction=True)
 NAME = "order:7"
-Held = Callable[[str], AbstractContextManager[None]]
 
 
 class Site:
@@ -66,7 +66,7 @@ def cells(
 @pytest.fixture(params=cells())
 def site(
     request: pytest.FixtureRequest,
-    urls: Callable[..., None],
+    urls: Urls,
     settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
     sees_commits: None,
@@ -88,7 +88,7 @@ def write() -> HttpResponse:
 
 
 def test_the_lock_is_held_from_before_begin_until_after_commit(
-    site: Site, is_free: Callable[[str], bool], happened: list[str]
+    site: Site, happened: list[str]
 ) -> None:
     seen: list[bool] = []
 
@@ -109,7 +109,7 @@ def test_the_lock_is_held_from_before_begin_until_after_commit(
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
 def test_a_view_that_is_excluded_from_atomic_requests_has_no_transaction(
-    site: Site, urls: Callable[..., None], happened: list[str]
+    site: Site, urls: Urls, happened: list[str]
 ) -> None:
     pattern = site.kind.make()
     if not isinstance(pattern, URLPattern):  # the view of django-ninja is one for all operations
@@ -136,9 +136,7 @@ def test_an_async_view_under_atomic_requests_is_djangos_error(
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: kind.is_async), indirect=True)
-def test_an_async_view_is_locked_by_a_wsgi_server_too(
-    site: Site, held_elsewhere: Held, is_free: Callable[[str], bool]
-) -> None:
+def test_an_async_view_is_locked_by_a_wsgi_server_too(site: Site) -> None:
     with held_elsewhere(NAME):
         assert Client().post("/7/").status_code == 423
         assert not Order.objects.exists()
@@ -182,7 +180,7 @@ def test_a_transaction_around_needs_the_middleware(
         assert site.post().content == b"done"
 
 
-def test_a_lock_that_another_client_holds_is_answered_423(site: Site, held_elsewhere: Held) -> None:
+def test_a_lock_that_another_client_holds_is_answered_423(site: Site) -> None:
     with held_elsewhere(NAME):
         answer = site.post()
         assert not Order.objects.exists()
@@ -286,9 +284,7 @@ def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
     assert happened[-2:] == ["COMMIT" if is_savepoint else "ROLLBACK", "release"]
 
 
-def test_an_error_of_the_view_is_raised_and_frees_the_lock(
-    site: Site, is_free: Callable[[str], bool], happened: list[str]
-) -> None:
+def test_an_error_of_the_view_is_raised_and_frees_the_lock(site: Site, happened: list[str]) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         write()
         raise KeyError("mine")
@@ -310,7 +306,7 @@ ERRORS: dict[str, tuple[Exception, int]] = {
 }
 
 
-def test_a_lock_error_of_the_view_is_answered(site: Site, is_free: Callable[[str], bool]) -> None:
+def test_a_lock_error_of_the_view_is_answered(site: Site) -> None:
     for code, (error, status) in ERRORS.items():
 
         def view(request: HttpRequest, error: Exception = error) -> HttpResponse:
@@ -392,7 +388,7 @@ def test_hooks_of_the_commit_run_before_the_release(site: Site, happened: list[s
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
-def test_the_lock_of_the_view_is_handed_on(site: Site, is_free: Callable[[str], bool]) -> None:
+def test_the_lock_of_the_view_is_handed_on(site: Site) -> None:
     body[:] = [lambda request: HttpResponse(lock(NAME, reentrant=True).acquire().transfer(ttl=60))]
     ticket = site.post().content.decode()
     assert not is_free(NAME)
@@ -401,9 +397,7 @@ def test_the_lock_of_the_view_is_handed_on(site: Site, is_free: Callable[[str], 
     assert is_free(NAME)
 
 
-def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
-    site: Site, held_elsewhere: Held, is_free: Callable[[str], bool]
-) -> None:
+def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(site: Site) -> None:
     def view(request: HttpRequest) -> HttpResponse:
         write()
         with lock("stock:1", until_commit=False):
@@ -421,9 +415,7 @@ def test_another_lock_that_is_refused_promises_nothing_without_a_rollback(
 
 
 @pytest.mark.parametrize("site", cells(lambda kind: not kind.is_async), indirect=True)
-def test_a_stream_keeps_the_lock_until_it_is_closed(
-    site: Site, is_free: Callable[[str], bool]
-) -> None:
+def test_a_stream_keeps_the_lock_until_it_is_closed(site: Site) -> None:
     body[:] = [lambda request: StreamingHttpResponse(iter([b"a", b"b"]))]
     answer = site.post()
     assert not is_free(NAME)
@@ -432,10 +424,7 @@ def test_a_stream_keeps_the_lock_until_it_is_closed(
 
 
 def test_a_template_is_rendered_under_the_lock(
-    site: Site,
-    is_free: Callable[[str], bool],
-    monkeypatch: pytest.MonkeyPatch,
-    happened: list[str],
+    site: Site, monkeypatch: pytest.MonkeyPatch, happened: list[str]
 ) -> None:
     def render(response: Any) -> str:
         happened.append("render")
