@@ -225,6 +225,17 @@ class ManualLinks(Links):
         self.changes.lose(master, reason, late=late)
         self.sockets.flush()
 
+    def age(self, seconds: float) -> None:
+        """Make all that is owed so many seconds older."""
+        for master in self.owing():
+            for owed in self.link(master.index).owed:
+                owed.sent -= seconds
+
+    def poll(self, seconds: float) -> None:
+        """Judge lateness after a poll of so many seconds."""
+        self.lateness.running._counted -= seconds
+        self.sockets.waited(seconds, seconds, self.time())
+
     def new_ends(self, index: int) -> Ends:
         """Close a master's connection, and return another one, which has not arrived yet."""
         self.ends[index].close()
@@ -262,6 +273,14 @@ class ManualLinks(Links):
             self.ends[index].say(part)
             self.read(self.masters[index])
         self.sockets.flush()
+
+    def no_script(self, index: int) -> list[bytes]:
+        """Reply that a script is not known; return the last command that this causes."""
+        self.ends[index].heard()
+        self.say(index, b"-NOSCRIPT No matching script.\r\n")
+        said = self.ends[index].heard()
+        assert said
+        return said[-1]
 
     def reply(
         self,

@@ -1,6 +1,7 @@
 """Replies that come late, wrong, in pieces or never, and releases that are kept, without a driver.
 
-More of these rules are in `test_link_rules`, each with the mutant that breaks it.
+More of these rules are in `test_link_rules`, `test_lateness` and `test_clock_steps`, each with the
+mutant that breaks it.
 """
 
 from __future__ import annotations
