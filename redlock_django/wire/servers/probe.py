@@ -136,7 +136,9 @@ class Probe:
             (answer,) = self.ask(("SCAN", cursor.decode(), "MATCH", match, "COUNT", 1000))
             with reading():
                 cursor, keys = answer
-                stored = [key for key in keys if key.startswith(prefixes)]
+                # Not a comprehension: Python 3.13 makes its loop a part of this block, and a signal
+                # would skip the handler (docs/contributing/interrupts.md).
+                stored = list(filter(lambda key: key.startswith(prefixes), keys))
             if stored:
                 return str(min(stored).decode(errors="replace"))
             if cursor == b"0" or clock() >= until:
