@@ -175,7 +175,10 @@ def shoot(page: Page, name: str) -> None:
 def overflowing(page: Page) -> list[str]:
     """Return the elements that are wider than the window or cut off at its side."""
     found: list[str] = page.evaluate(
-        """() => {
+        """async () => {
+            // A window that was resized just now has the new layout in the second frame.
+            const frame = () => new Promise((done) => requestAnimationFrame(done));
+            await frame(), await frame();
             const wide = document.documentElement.clientWidth + 1;
             const out = Array.from(document.querySelectorAll("#content *")).filter((element) => {
                 const box = element.getBoundingClientRect();
