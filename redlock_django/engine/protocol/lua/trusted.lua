@@ -1,5 +1,6 @@
--- The beginning of confirm.lua, extend.lua, heal.lua and take.lua: read the clock and every key, and
--- answer NOT_READY unless this master has the marker that the client expects and its ready-at is past.
+-- The beginning of acquire.lua, confirm.lua, extend.lua, heal.lua and take.lua: read the clock and every
+-- key, and answer NOT_READY unless this master has the marker that the client expects and its ready-at is
+-- past.
 -- Defines round, now (us) and seen (the values of KEYS).
 local round = tonumber(ARGV[1])
 local clock = redis.call('TIME')
