@@ -33,11 +33,6 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
         view = self.admin_site.admin_view(self.changelist_view)
         return [path("", view, name="redlock_django_heldlock_changelist")]
 
-    def has_release_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may release locks by force; requires the view permission."""
-        may = request.user.has_perm("redlock_django.release_heldlock")
-        return may and self.has_view_permission(request)
-
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -46,7 +41,8 @@ class HeldLockAdmin(ReadOnlyMixin, _ModelAdmin):
 
         if not self.has_view_permission(request):
             raise PermissionDenied
-        page, may_release = HeldLocksPage(self, request), self.has_release_permission(request)
+        page = HeldLocksPage(self, request)
+        may_release = request.user.has_perm("redlock_django.release_heldlock")
         if request.method != "POST":
             return page.show_list(may_release=may_release)
         if not may_release:
