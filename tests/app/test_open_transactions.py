@@ -27,6 +27,7 @@ from redlock_django.locking.event_loops import _executor_of_caller, has_sync_cal
 from redlock_django.locking.lock import Lock
 from redlock_django.testing import lose_lock
 from testproject.shop.models import Order
+from tests.aliases import database_alias
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY, Urls, elsewhere
 from tests.inspecting import is_free
 
@@ -455,8 +456,6 @@ def test_a_lock_that_is_lost_between_two_commits_is_not_answered_as_without_effe
     """The database that is committed first keeps its row."""
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
     second = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "second.sqlite3")}
-    every = connections.configure_settings({"default": {}, "second": second})
-    monkeypatch.setitem(connections.settings, "second", every["second"])
 
     @transaction.atomic(using="second")
     @lock_resource("order:1")
@@ -469,13 +468,9 @@ def test_a_lock_that_is_lost_between_two_commits_is_not_answered_as_without_effe
     aliases = ("default", "second")
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.Transaction"]
     urls(path("", view))
-    with django_db_blocker.unblock():
-        with connections["second"].schema_editor() as editor:
-            editor.create_model(Order)
+    with django_db_blocker.unblock(), database_alias("second", second, tables=[Order]):
         answer = Client(raise_request_exception=False).post("/")
         assert [Order.objects.using(alias).count() for alias in aliases] == [0, 1]
-        connections["second"].close()
-    del connections["second"]
     problem = answer.json()
     assert (answer.status_code, problem["code"], problem["retryable"]) == (503, "lock-lost", False)
     assert "Nothing was changed" not in problem["detail"]

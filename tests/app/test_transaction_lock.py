@@ -16,20 +16,18 @@ from django.test import TestCase
 from redlock_django import InvalidRedlock, ResourceLocked, transaction_lock
 from redlock_django.backends.values import LONGEST_WAIT
 from testproject.shop.models import Order
+from tests.aliases import database_alias
 
 IMMEDIATE = {"transaction_mode": "immediate", "timeout": 30}
 
 
 @pytest.fixture
-def file(tmp_path: Path, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def file(tmp_path: Path, django_db_blocker: Any) -> Iterator[Path]:
     """Add the alias "file", a database of SQLite, and return its path."""
     name = tmp_path / "site.sqlite3"
-    entry = {**connections.settings["default"], "NAME": str(name), "OPTIONS": IMMEDIATE}
-    monkeypatch.setitem(connections.settings, "file", {**entry, "ATOMIC_REQUESTS": False})
-    with django_db_blocker.unblock():
+    entry = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(name), "OPTIONS": IMMEDIATE}
+    with django_db_blocker.unblock(), database_alias("file", entry):
         yield name
-        connections["file"].close()
-        del connections["file"]
 
 
 def is_free(file: Path) -> bool:

@@ -23,6 +23,7 @@ from redlock_django.locking.reports import counters
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.options import return_pooled_connections
+from tests.aliases import database_alias
 from tests.app.conftest import LOCK_MIDDLEWARE, Configure, Urls, memory_backend
 from tests.views.kinds import KINDS, body
 from tests.waiting import until
@@ -94,19 +95,16 @@ def pool(
     django_db_blocker: pytest_django.DjangoDbBlocker,
     memory: Configure,
 ) -> Iterator[None]:
-    """A pool of two connections, and a site whose middleware makes a query."""
+    """A pool of two connections, the table of records, and a site that makes a query first."""
     entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 10}}}
-    every = connections.configure_settings({"default": {}, ALIAS: entry})
-    connections.settings[ALIAS] = every[ALIAS]
     settings.MIDDLEWARE = [f"{__name__}.signs_in", LOCK_MIDDLEWARE]
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
     memory(MAX_WAITERS=9)
-    with django_db_blocker.unblock():
+    with django_db_blocker.unblock(), database_alias(ALIAS, entry, tables=[IdempotencyRecord]):
+        connection: Any = connections[ALIAS]
+        connection.close()
         yield
-        connections[ALIAS].close()
-        connections[ALIAS].close_pool()  # type: ignore[attr-defined]
-    del connections[ALIAS]
-    del connections.settings[ALIAS]
+    connection.close_pool()
 
 
 @pytest.fixture
@@ -181,18 +179,6 @@ async def test_waiting_requests_of_an_async_server_leave_slots_too(
     assert await asyncio.gather(*waiting) == [200] * 4
 
 
-@pytest.fixture
-def records(pool: None, memory: Configure) -> Iterator[None]:
-    """The table of idempotency records, in the database with the pool."""
-    memory(MAX_WAITERS=9, IDEMPOTENCY={"DATABASE": ALIAS})
-    with connections[ALIAS].schema_editor() as editor:
-        editor.create_model(IdempotencyRecord)
-    connections[ALIAS].close()
-    yield
-    with connections[ALIAS].schema_editor() as editor:
-        editor.delete_model(IdempotencyRecord)
-
-
 @pytest.mark.attack
 @pytest.mark.live
 @pytest.mark.postgres
@@ -203,8 +189,14 @@ def records(pool: None, memory: Configure) -> Iterator[None]:
     ids=["plain", "atomic", "async"],
 )
 def test_waiting_retries_leave_the_connections_of_the_pool_to_others(
-    records: None, urls: Urls, monkeypatch: pytest.MonkeyPatch, is_async: bool, atomic: bool
+    pool: None,
+    urls: Urls,
+    monkeypatch: pytest.MonkeyPatch,
+    memory: Configure,
+    is_async: bool,
+    atomic: bool,
 ) -> None:
+    memory(MAX_WAITERS=9, IDEMPOTENCY={"DATABASE": ALIAS})
     monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
     runs = threading.Event()
     go_on = threading.Event()
