@@ -22,6 +22,7 @@ from pytest_django import Settings
 from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.locking.event_loops import finish_despite_cancellation
 from tests.app.conftest import ADDS_CONTEXT, LOCK_MIDDLEWARE, Configure, Urls
+from tests.disconnects import Visit, is_cancelled
 from tests.inspecting import is_free
 from tests.views.kinds import of_class
 
@@ -33,45 +34,6 @@ ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule", "ninja")
 @pytest.fixture(autouse=True)
 def _plain(settings: Settings, plain: None) -> None:
     settings.MIDDLEWARE = []
-
-
-class Visit:
-    """A view that waits in the middle, and a client that leaves meanwhile."""
-
-    def __init__(self) -> None:
-        self.entered, self.opened = asyncio.Event(), asyncio.Event()
-        self.finished = False
-
-    async def view(self, request: HttpRequest, **_: Any) -> Any:
-        self.entered.set()
-        await self.opened.wait()
-        self.finished = True
-        return HttpResponse("done")
-
-    async def leave(self) -> asyncio.Task[Any]:
-        """Send a request, and cancel it in the view, as Django does for a client that leaves."""
-        gone = asyncio.create_task(AsyncClient().get("/"))
-        entered = asyncio.create_task(self.entered.wait())
-        await asyncio.wait({gone, entered}, return_when=asyncio.FIRST_COMPLETED)
-        assert entered.done(), gone.result()
-        gone.cancel()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return gone
-
-    async def finish_without_client(self) -> None:
-        """Go on after the client has left: the lock is held until the end of the view."""
-        gone = await self.leave()
-        assert not is_free("order:7")
-        self.opened.set()
-        assert await is_cancelled(gone)
-        assert self.finished
-        assert is_free("order:7")
-
-
-async def is_cancelled(task: asyncio.Task[Any]) -> bool:
-    await asyncio.wait({task}, timeout=60)
-    return task.cancelled()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from redlock_django.idempotency.records import RecordStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
+from tests.disconnects import Visit, is_cancelled
 from tests.idempotency.conftest import KEY, Site, make_order, masters_forget, record
 from tests.inspecting import is_free
 from tests.waiting import until_wanted
@@ -84,32 +86,9 @@ async def test_a_request_that_waits_is_given_the_same_answer(
     assert await Order.objects.acount() == 1
 
 
-class Gates:
-    """A view that waits in the middle, and a client that disconnects meanwhile."""
-
-    def __init__(self, client: AsyncClient) -> None:
-        self.entered, self.opened = asyncio.Event(), asyncio.Event()
-        self._client = client
-
-    async def view(self, request: HttpRequest, **_: Any) -> HttpResponse:
-        response = await amake_order(request)
-        self.entered.set()
-        await self.opened.wait()
-        translation.activate("fr")
-        return response
-
-    async def disconnect(self, key: str | None = KEY) -> asyncio.Task[Any]:
-        """Send a request, and cancel it in the view, as Django does for a client that leaves."""
-        gone = asyncio.create_task(post(self._client, key))
-        await self.entered.wait()
-        gone.cancel()
-        await asyncio.sleep(0)
-        return gone
-
-
-async def is_cancelled(task: asyncio.Task[Any]) -> bool:
-    await asyncio.wait({task}, timeout=60)
-    return task.cancelled()
+def visit_of(client: AsyncClient, key: str | None = KEY) -> Visit:
+    """Return a view that makes an order, and the request of a client that disconnects."""
+    return Visit(partial(post, client, key), amake_order)
 
 
 @pytest.mark.attack
@@ -117,11 +96,11 @@ async def is_cancelled(task: asyncio.Task[Any]) -> bool:
 async def test_a_view_whose_client_has_gone_runs_to_its_end(
     site: Site, client: AsyncClient, given: Any
 ) -> None:
-    gates = Gates(client)
-    site.serve(idempotent(**given)(locked(gates.view)))
-    gone = await gates.disconnect()
+    visit = visit_of(client)
+    site.serve(idempotent(**given)(locked(visit.view)))
+    gone = await visit.leave()
     assert (await post(client)).json()["code"] == "idempotency-key-in-flight"
-    gates.opened.set()
+    visit.opened.set()
     assert await is_cancelled(gone)
     answer = await post(client)
     assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
@@ -168,13 +147,13 @@ async def test_a_client_that_leaves_during_its_wait_for_a_resource_leaves_nothin
 async def test_a_retry_without_the_lock_does_not_run_the_view(
     site: Site, client: AsyncClient
 ) -> None:
-    gates = Gates(client)
-    site.serve(idempotent(gates.view))
+    visit = visit_of(client)
+    site.serve(idempotent(visit.view))
     first = asyncio.create_task(post(client))
-    await gates.entered.wait()
+    await visit.entered.wait()
     masters_forget()
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
-    gates.opened.set()
+    visit.opened.set()
     assert (await first).status_code == 201
     assert (await post(client))["Idempotent-Replayed"] == "true"
     assert await Order.objects.acount() == 1
@@ -203,54 +182,54 @@ async def test_a_view_that_sends_its_own_request_again_is_still_running(
 async def test_a_request_without_a_key_is_cancelled_with_its_client(
     site: Site, client: AsyncClient
 ) -> None:
-    gates = Gates(client)
-    site.serve(idempotent(gates.view))
-    assert await is_cancelled(await gates.disconnect(None))
+    visit = visit_of(client, key=None)
+    site.serve(idempotent(visit.view))
+    assert await is_cancelled(await visit.leave())
 
 
 async def test_a_failure_without_a_client_is_logged_and_recorded(
     site: Site, client: AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    gates = Gates(client)
+    visit = visit_of(client)
 
     async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        await gates.view(request)
+        await visit.view(request)
         raise RuntimeError("after its client")
 
     site.serve(idempotent(view))
-    gone = await gates.disconnect()
-    gates.opened.set()
+    gone = await visit.leave()
+    visit.opened.set()
     assert await is_cancelled(gone)
     assert "after its client" in caplog.text
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
 
 
 async def test_a_stream_without_a_client_is_closed(site: Site, client: AsyncClient) -> None:
-    gates = Gates(client)
+    visit = visit_of(client)
     closed: list[int] = []
 
     async def view(request: HttpRequest, **_: Any) -> StreamingHttpResponse:
-        await gates.view(request)
+        await visit.view(request)
         response = StreamingHttpResponse(iter([b"x"]))
         response._resource_closers.append(lambda: closed.append(1))  # type: ignore[attr-defined]
         return response
 
     site.serve(idempotent(locked(view)))
-    gone = await gates.disconnect()
-    gates.opened.set()
-    assert await is_cancelled(gone)
+    await visit.finish_without_client()
     assert closed == [1]
-    assert is_free("order:7")
     assert (await post(client)).json()["code"] == "idempotency-result-unavailable"
 
 
 async def test_a_context_variable_set_by_a_view_reaches_middleware(
     site: Site, client: AsyncClient
 ) -> None:
-    gates = Gates(client)
-    gates.opened.set()
     languages: list[str] = []
-    decorated = idempotent(gates.view)
+
+    @idempotent
+    async def decorated(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = await amake_order(request)
+        translation.activate("fr")
+        return response
 
     async def above(request: HttpRequest, **_: Any) -> HttpResponse:
         response = await decorated(request)
